@@ -38,10 +38,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from replayer.cost_model.constants import (
-    MEASURED_TENSORS,
-    SLOT_POWERED,
-)
+from replayer.cost_model.constants import MEASURED_TENSORS, SLOT_POWERED  # noqa: E402
 from replayer.cost_model.efficiency import ROWS_KINDS, features, member, peaks_of  # noqa: E402
 from traces.names.cards import card_of  # noqa: E402
 

@@ -41,13 +41,14 @@ from benchmarks.what_if_recordings import RecordedOp, ops_of, training_recording
 from replayer.cost_model import all_reduce_curve, constants, op_costs  # noqa: E402
 from replayer.cost_model.collective_costs import CollectiveCosts  # noqa: E402
 from replayer.cost_model.efficiency import ELSEWHERE  # noqa: E402
-from replayer.prediction.conditions import EXPECTED, Conditions  # noqa: E402
+from replayer.prediction.conditions import Conditions  # noqa: E402
 from replayer.prediction.predict import Predictor, predict  # noqa: E402
 from traces.figures.measure import busy_ns  # noqa: E402
 from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto  # noqa: E402
 from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace, shapes_text  # noqa: E402
 from traces.names.cards import card_of  # noqa: E402
+from traces.rates.estimate_errors import TABLE  # noqa: E402
 from traces.rates.op_cost import itemsize  # noqa: E402
 from tui.cli import run as run_command  # noqa: E402
 
@@ -583,7 +584,7 @@ def main() -> None:
         "--curves", type=Path, default=ROOT / "out" / "what_if",
         help="the folder of curves without one GPU and of the networks' replays; made where missing (minutes)",
     )  # fmt: skip
-    parser.add_argument("--expected", action="store_true", help="write the rows' errors beside the curves, for predictions")
+    parser.add_argument("--expected", action="store_true", help="write the rows' errors into the table that predictions use")
     parser.add_argument("--json", type=Path, help="write all cases to this file")
     args = parser.parse_args()
     args.curves.mkdir(parents=True, exist_ok=True)
@@ -606,12 +607,11 @@ def main() -> None:
 
 def write_expected(found: list[tuple[str, Row]]) -> None:
     """Replace the errors of these rows (the first of each name) in the table that predictions go by."""
-    table = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
-    rows = table.get("rows", {})
+    table = json.loads(TABLE.read_text())
+    rows = table["rows"]
     for name, row in reversed(found):
         rows[name] = {"error": round(row.spread, 4), "cases": len(row.cases)}
-    table = {"made": "benchmarks/what_if.py --expected", "rows": dict(sorted(rows.items()))}
-    EXPECTED.write_text(json.dumps(table, indent=1) + "\n")
+    TABLE.write_text(json.dumps({**table, "rows": dict(sorted(rows.items()))}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

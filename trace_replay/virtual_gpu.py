@@ -170,13 +170,15 @@ class InProcessGpu:
         """Return the name, the step time, the peak of memory, and what was estimated."""
         report = self.report()
         with our_packages():
+            from tui.commands.replay_library import said
             from tui.formatting import size_text, time_text
             from tui.text.diff import estimate_sentences
 
             step_time = self.step_time
             step = "no step has ended" if step_time is None else f"{time_text(step_time * 1e9)} per step (median)"
-            estimates = estimate_sentences(report.comparison.coverage)
-            return [f"{self.name}: {step}, memory peak {size_text(self.peak_memory)}.", *estimates]
+            estimates = estimate_sentences(report.comparison)
+            lines = [f"{self.name}: {step}, memory peak {size_text(self.peak_memory)}.", *estimates]
+            return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in said(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
         """Call `listener` with the message of each call that the virtual GPU refuses, also if the script catches the error."""

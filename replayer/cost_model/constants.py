@@ -4,7 +4,7 @@
     DECLARED["CACHED_SHARE"].origin                             # ConstantOrigin.CHOSEN
 
 `docs/constants_page.py` writes docs/constants.md from `DECLARED`. Measured tables are in separate files (efficiency.npz,
-all_reduce.json, expected_errors.json), which benchmarks write.
+all_reduce.json, traces/rates/estimate_errors.json), which benchmarks write.
 """
 
 from __future__ import annotations

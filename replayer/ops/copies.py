@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from replayer.cost_model.constants import STAGED_AT_ONCE_BYTES
 from replayer.op_signature import OpSignature
@@ -56,7 +57,8 @@ class Copies:
         return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        _check_broadcast(target.shape, source.shape)
+        if not is_lazy(source):  # a parameter without a shape yet
+            _check_broadcast(target.shape, source.shape)
         if type(target) is not self._tensor_class:
             self._to_host(target, source, non_blocking)
         elif type(source) is self._tensor_class:

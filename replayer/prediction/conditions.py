@@ -5,18 +5,14 @@ Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 
 from traces.model.trace import Origin, TraceError
 from traces.names.cards import CARDS, UNKNOWN_CARD, card_of
+from traces.rates.estimate_errors import prediction_errors
 
-EXPECTED = Path(__file__).parents[1] / "cost_model" / "expected_errors.json"
-
-
-_ROWS: dict[str, float] = {name: row["error"] for name, row in json.loads(EXPECTED.read_text())["rows"].items()}
+_ROWS = prediction_errors()
 
 # Mean error of predicted step times, by the origin of kernel times (benchmarks/what_if.py, docs/what_if.md). Predictions from
 # data sheets alone get the largest measured error.

@@ -36,9 +36,10 @@ from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
 from traces.figures.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, window_ns
 from traces.figures.pace import pace
-from traces.model.trace import Column, Device, DeviceKind, Origin, Trace, TraceError
+from traces.model.trace import Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.model.workload import InputTensor
 from traces.names.cards import UNKNOWN_CARD, card_of
+from traces.rates.estimate_errors import network_error, precision_of
 
 _KINDS = {
     "matmul": "matrix products", "conv": "convolutions", "conv_weight": "convolutions", "conv3": "convolutions",
@@ -127,11 +128,15 @@ class Predictor:
         if strict and scaling.unscaled_ns:
             raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of the recorded GPU time has no shapes to scale by")
         trace = _as_predicted(trace, recorded, per_gpu, scaling)
+        shares = _shares(trace)
+        unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
+        expected_error = None
+        if unscaled_share <= MOST_UNSCALED:
+            expected_error = _expected_error(shares, conditions, recorded)
+        trace.runs = {rank: replace(run, expected_error=expected_error) for rank, run in trace.runs.items()}
         of = launch_steps(recorded)[recorded.device.is_work]
         steps = max(len(np.unique(of[of >= 0])), 1)
         several = self._parallel(trace, conditions, alone, one_ns)
-        shares = _shares(trace)
-        unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
         device = trace.devices[0] if trace.devices else None
         return Prediction(
             conditions=conditions,
@@ -143,7 +148,7 @@ class Predictor:
             phases=_by_phase(recorded, scaling, steps),
             kinds=_by_kind(recorded, scaling, steps),
             origins={ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
-            expected_error=_expected_error(shares, conditions) if unscaled_share <= MOST_UNSCALED else None,
+            expected_error=expected_error,
             unscaled_share=unscaled_share,
             memory_peak_bytes=self._peak_bytes,
             memory_bytes=device.total_memory_bytes if device else None,
@@ -234,18 +239,27 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
-    runs = {rank: replace(run, predicted=True) for rank, run in replayed.runs.items()}
+    runs = {rank: replace(run, predicted=True, expected_error=prediction.expected_error) for rank, run in replayed.runs.items()}
     if origin is Origin.MEASURED:
         return replace(replayed, runs=runs)
     origins = np.where(matched, int(origin), replayed.device.origin).astype(np.uint8)
     return replace(replayed, device=replace(replayed.device, origin=origins), runs=runs)
 
 
-def _expected_error(shares: dict[Origin, float], conditions: Conditions) -> float:
-    """Return the expected error from the origins of the GPU times and the kind of parallelism."""
+def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace) -> float:
+    """Return the expected error from the origins of the GPU times, the precision and the kind of parallelism.
+
+    In half precision, times from tables, curves and data sheets have the error of networks that are estimated without a
+    recording, because predictions in half precision were not measured.
+    """
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
-    return sum(EXPECTED_ERROR[origin] * share for origin, share in shares.items()) + several
+    of_origin = EXPECTED_ERROR
+    if precision_of(recorded) == "half":
+        trains = bool((recorded.steps.kind != StepKind.EVALUATION).any())
+        of_half = network_error("training" if trains else "inference", "half", conditions.gpu).error
+        of_origin = EXPECTED_ERROR | dict.fromkeys((Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE), of_half)
+    return sum(of_origin[origin] * share for origin, share in shares.items()) + several
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:

@@ -118,7 +118,7 @@ class LibraryPace:
         self._copied = False  # whether a copy of this step was timed by the library
         self._last: LibraryCell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}
-        self._said: set[str] = set()
+        self._said: dict[str, list[str]] = {}  # messages, by what they are about
         self.tells_call = False  # whether the library has the time of the next call
         self._full: LibraryCell | None = None
         self._full_steps = 0
@@ -233,6 +233,10 @@ class LibraryPace:
         """Return the composition of the steps for the replay's header, in the order of the indices from `step_ended`."""
         return tuple(self._played)
 
+    def said(self) -> tuple[str, ...]:
+        """Return the messages for the end of the run, one for all models that the library lacks."""
+        return tuple(texts[0] + (f" (and {len(texts) - 1} more)" if texts[1:] else "") for texts in self._said.values())
+
     # --- finding the cell
 
     def _match(self, script: WorkloadSignature) -> Match:
@@ -280,11 +284,11 @@ class LibraryPace:
         if not self._choice.estimate:
             self._stop(f"{told}. --estimate goes on with estimates, marked")
         if match.scalable and batch is not None:
-            self._say(f"{told}; its times are taken as an estimate")
+            self._say(f"{told}; its times are taken as an estimate", "other models")
             times = cell.estimated_at(batch)
             ns = {name: round(of * match.input_ratio) for name, of in times.phases_ns.items()}
             return self._made(cell, replace(times, phases_ns=ns), trains, Origin.ROOFLINE, f"estimated: {differing}")
-        self._say(f"{told}; each of its ops is estimated from the card's data sheet")
+        self._say(f"{told}; each of its ops is estimated from the card's data sheet", "other models")
         return None
 
     def _made(self, cell: LibraryCell, times: CellTimes, trains: bool, origin: Origin, how: str = "") -> ModelCall:
@@ -303,10 +307,10 @@ class LibraryPace:
             self._copies_by_cell[of] = _copies_of(cells)
         return self._copies_by_cell[of]
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            print(f"trace: {text}", file=sys.stderr, flush=True)
+    def _say(self, text: str, about: str = "") -> None:
+        texts = self._said.setdefault(about or text, [])
+        if text not in texts:
+            texts.append(text)
 
     def _stop(self, text: str) -> None:
         print(f"trace: {text}", file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from replayer.state import gpu, host_memory
 from replayer.surfaces.patching import refusal
+from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny
 
 
@@ -54,7 +55,7 @@ class VirtualCudart:
         return RuntimeResult.errorHostMemoryNotRegistered
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
-        memory = gpu().devices[device].memory
+        memory = gpu().devices[checked_index(device)].memory
         return memory.usage.free_bytes, memory.usage.capacity_bytes
 
     def __getattr__(self, name: str) -> Callable[..., TorchAny]:

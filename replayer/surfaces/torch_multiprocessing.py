@@ -8,7 +8,7 @@ A spawned process has no RANK in its environment and uses its GPU (`torch.cuda.s
 Note [Memory of another process]
     CUDA maps the sender's memory into the receiver, and the receiver's allocator does not know about the mapped memory. The
     virtual GPU does the same. Values that the host knows are sent along. With computed values, both processes share one payload
-    in shared memory.
+    in shared memory. The memory of a process that has ended cannot be mapped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import torch
 from replayer.recording.rank import Rank
 from replayer.state import STATE, computing
 from replayer.tensor.allocation import Allocation, Uniform, make
-from replayer.tensor.device_args import checked_index
+from replayer.tensor.device_args import CudaError, checked_index
+from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import bytes_of, payload
 from replayer.torch_types import TorchAny
@@ -37,17 +38,21 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # The function is pickled under one of torch's names. Unpickling a tensor therefore imports torch, which starts the
-    # replayer.
-    rebuild = sharing.rebuild
-    rebuild.__module__, rebuild.__qualname__ = reductions.__name__, "rebuild_virtual_tensor"
-    patch(reductions, rebuild_virtual_tensor=rebuild)
+    # The functions are pickled under torch's names. Unpickling a tensor therefore imports torch, which starts the replayer.
+    for rebuild in (sharing.rebuild, sharing.rebuild_storage):
+        rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
+        patch(reductions, **{rebuild.__name__: rebuild})
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
-        return sharing.reduce(tensor) if isinstance(tensor, VirtualTensor) else others(tensor)
+        # A sparse tensor is sent as its indices and values.
+        is_strided = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided
+        return sharing.reduce(tensor) if is_strided else others(tensor)
 
-    patch_item(ForkingPickler._extra_reducers, torch_module.Tensor, reduce_tensor)  # type: ignore[attr-defined]
+    patch(reductions, reduce_tensor=reduce_tensor)
+    reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    patch_item(reducers, torch_module.Tensor, reduce_tensor)
+    patch_item(reducers, VirtualStorage, sharing.reduce_storage)
 
 
 def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
@@ -74,6 +79,27 @@ class _Mapped:
         """Do nothing, because the sending process waits for streams."""
 
 
+def _whole(allocation: Allocation) -> tuple[TorchAny, ...]:
+    """Return what another process needs to use an allocation: the owner, address, size and contents."""
+    known: TorchAny = allocation.known
+    if computing() and allocation.size_bytes:
+        storage = payload(allocation)
+        if not storage.is_shared():
+            storage.share_memory_()
+        known = bytes_of(storage)
+    return os.getpid(), allocation.address, allocation.size_bytes, tuple(known) if type(known) is Uniform else known
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 class _Sharing:
     def __init__(self) -> None:
         self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()
@@ -84,7 +110,10 @@ class _Sharing:
             made = make(meta, self._allocation(*whole))
             return torch.nn.Parameter(made, requires_grad) if is_param else made.requires_grad_(requires_grad)
 
-        self.rebuild = rebuild_virtual_tensor
+        def rebuild_virtual_storage(whole: TorchAny, index: int) -> VirtualStorage:
+            return VirtualStorage.over(self._allocation(*whole), checked_index(index))
+
+        self.rebuild, self.rebuild_storage = rebuild_virtual_tensor, rebuild_virtual_storage
 
     def reduce(self, tensor: TorchAny) -> tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]:
         if tensor.requires_grad and not tensor.is_leaf:
@@ -93,16 +122,13 @@ class _Sharing:
                 " process boundaries.  If you just want to transfer the data, call detach() on the tensor before serializing"
                 " (e.g., putting it on the queue)."
             )
-        meta, allocation = tensor.meta, tensor.allocation
-        known: TorchAny = allocation.known
-        if computing() and allocation.size_bytes:
-            storage = payload(allocation)
-            if not storage.is_shared():
-                storage.share_memory_()
-            known = bytes_of(storage)
-        whole = (os.getpid(), allocation.address, allocation.size_bytes, tuple(known) if type(known) is Uniform else known)
+        meta = tensor.meta
         form = (meta.shape, meta.stride, meta.offset, meta.dtype, meta.index)
-        return self.rebuild, (whole, form, tensor.requires_grad, bool(getattr(tensor, "_is_param", False)))
+        is_param = bool(getattr(tensor, "_is_param", False))
+        return self.rebuild, (_whole(tensor.allocation), form, tensor.requires_grad, is_param)
+
+    def reduce_storage(self, storage: VirtualStorage) -> tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]:
+        return self.rebuild_storage, (_whole(storage.allocation), storage.get_device())
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
         """Return the allocation for another process's memory.
@@ -111,6 +137,8 @@ class _Sharing:
         """
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
+            if not _is_running(process):
+                raise CudaError.INVALID_VALUE.to_torch()
             allocation = Allocation()
             block: TorchAny = _Mapped(address, size_bytes) if size_bytes else None
             allocation.block = block

@@ -21,7 +21,7 @@ from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
 from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch
+from traces.script.patching import patch, patch_everywhere
 
 # Factory functions of torch and torch.Tensor that take `pin_memory`. A tensor from a function in EMPTY uses no physical memory
 # until the script writes to the tensor.
@@ -38,9 +38,11 @@ NEW_FILLED = "new_zeros new_ones new_full".split()
 def install(torch_module: ModuleType) -> None:
     tensor_class: TorchAny = torch_module.Tensor
     patch(tensor_class, pin_memory=wraps(tensor_class.pin_memory)(pin_memory), is_pinned=wraps(tensor_class.is_pinned)(pinned))
+    randperm = torch_module.randperm
     for owner, empty, filled in ((torch_module, EMPTY, FILLED), (tensor_class, NEW_EMPTY, NEW_FILLED)):
         patch(owner, **{name: with_pin_memory(getattr(owner, name), _empty) for name in empty})
         patch(owner, **{name: with_pin_memory(getattr(owner, name)) for name in filled})
+    patch_everywhere(randperm, torch_module.randperm)  # torch.utils.data.dataset imports randperm by name.
     patch(
         torch_module._C,
         _cuda_hostMemoryStats=lambda: host_memory().statistics(),

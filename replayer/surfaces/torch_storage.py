@@ -40,7 +40,15 @@ def install(torch_module: ModuleType) -> None:
     def untyped_storage(of_host: TorchAny, self: TorchAny) -> TorchAny:
         return self.untyped_storage() if isinstance(self, VirtualTensor) else of_host(self)
 
-    patch_around(torch_module.Tensor, untyped_storage=untyped_storage)  # scripts call torch.Tensor.untyped_storage(tensor)
+    def new_tensor(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
+        """Make a tensor over a storage, as DataLoader workers do."""
+        storage = args[0]._untyped_storage if args and isinstance(args[0], typed) else args[0] if args else None
+        if isinstance(storage, VirtualStorage):
+            return torch.empty(0, dtype=self.dtype, device=storage.device).set_(args[0])
+        return of_host(self, *args, **options)
+
+    # scripts call torch.Tensor.untyped_storage(tensor)
+    patch_around(torch_module.Tensor, untyped_storage=untyped_storage, new=new_tensor)
 
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
         """Recognise virtual storages by a separate check.

@@ -67,6 +67,7 @@ def index_of(device: torch.device | None) -> int:
 class CudaError(Enum):
     """An error of CUDA's runtime: its number, its name if torch prints the name, and its text."""
 
+    INVALID_VALUE = 1, "cudaErrorInvalidValue", "invalid argument"  # such as memory of a process that has ended
     INVALID_DEVICE = 101, "", "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
     INVALID_HANDLE = 400, "cudaErrorInvalidResourceHandle", "invalid resource handle"
     ASSERT = 710, "cudaErrorAssert", "device-side assert triggered"

@@ -15,6 +15,7 @@ from typing import Self
 
 import torch
 
+from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform, allocate
@@ -77,6 +78,9 @@ class VirtualStorage(torch.UntypedStorage):
 
     def is_shared(self) -> bool:
         return True
+
+    def _share_cuda_(self, *args: TorchAny) -> TorchAny:
+        raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
     def resize_(self, size_bytes: int) -> Self:
         """Free the memory (size 0) or allocate another size. All tensors on this storage see the change."""

@@ -209,8 +209,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def numpy(self, *, force: bool = False) -> TorchAny:
         if force:
             return self.detach().cpu().numpy()
-        if self.requires_grad:
-            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         raise TypeError(
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
             " first."

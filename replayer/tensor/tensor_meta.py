@@ -20,6 +20,9 @@ from traces.model.layouts import Shape
 BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
 OURS = ("cuda", BACKEND)  # device types of a virtual GPU
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(\w+)Type\b")
+# Errors for a device's missing kernel. PyTorch raises other NotImplementedErrors on every device.
+LACKS_KERNEL = re.compile(r"Could not run|not implemented for|Meta tensors|meta kernel", re.IGNORECASE)
+_CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|'| and |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1
 LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
@@ -29,6 +32,12 @@ def words_of_cuda(text: str) -> str:
     """Return an error message of C++ with CUDA's names of devices and tensor types."""
     text = _DEVICE_NAME.sub("cuda", _TYPE_NAME.sub(r"torch.cuda.\1Tensor", text))
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
+
+
+def on_one_device(error: Exception) -> Exception:
+    """Return an error of a CPU kernel with CUDA's names of tensor types. All tensors of the call are on the GPU."""
+    text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))
+    return error if text == str(error) else type(error)(text)
 
 
 def contiguous_stride(shape: Shape) -> Shape:

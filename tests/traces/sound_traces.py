@@ -76,6 +76,7 @@ RUN = Run(
     ),
     stream_numbers="queues",
     predicted=True,
+    expected_error=0.08,
     profiler_cost=ProfilerCost(480, 380, 350, 1200, 500, 1000, 80),
 )
 

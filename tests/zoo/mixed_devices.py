@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Evaluates calls with tensors on wrong devices and writes what came of each: the error in one line, or the results' devices.
+"""Evaluates calls that a GPU may refuse, most of them with tensors on wrong devices. Writes the outcome of each call: the error
+in one line, or the results' devices.
 
     python tests/zoo/mixed_devices.py RESULTS
 
@@ -16,9 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
 TABLE = Path(__file__).with_suffix(".tsv")
@@ -32,6 +35,30 @@ def expected() -> dict[str, str]:
 def without_cudnn(call: Callable[[], Any]) -> Any:
     with torch.backends.cudnn.flags(enabled=False):
         return call()
+
+
+def with_flash(call: Callable[[], Any]) -> Any:
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return call()
+
+
+def autocast(call: Callable[[], Any]) -> Any:
+    with torch.autocast("cuda"):
+        return call()
+
+
+class _OnTheCpu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].cpu()
+
+
+def returns_cpu_gradient(x: torch.Tensor) -> None:
+    _OnTheCpu.apply(x).sum().backward()
 
 
 def _names() -> dict[str, Any]:
@@ -50,7 +77,8 @@ def _names() -> dict[str, Any]:
         parameter.grad = torch.ones_like(parameter)
     names: dict[str, Any] = {**host, **{name.upper(): tensor.cuda() for name, tensor in host.items()}, **parameters}
     names |= {"c1": torch.arange(4.0), "cg": torch.Generator(), "gg": torch.Generator("cuda")}
-    return names | {"torch": torch, "nn": nn, "F": F, "without_cudnn": without_cudnn}
+    helpers = {each.__name__: each for each in (without_cudnn, with_flash, autocast, returns_cpu_gradient)}
+    return names | helpers | {"torch": torch, "nn": nn, "F": F, "np": numpy}
 
 
 def outcome(expression: str) -> str:

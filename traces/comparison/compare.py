@@ -68,6 +68,7 @@ from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
 from traces.model.run import HostFigures, MissingOp, ReplayNotes
 from traces.model.trace import NONE, PHASES, Column, StepKind, Trace
 from traces.model.workload import Sameness
+from traces.rates.estimate_errors import EstimateError, expected_error
 
 VERSION = 1
 _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
@@ -219,6 +220,8 @@ class ComparedFigures:
     fused: tuple[FusedOps, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
+    expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of sides in `estimates`
+    estimate_error: EstimateError | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of a replay's estimated times
     version: int = VERSION
 
 
@@ -256,7 +259,8 @@ class Comparison(ComparedFigures):
 
     def estimate_sentences(self) -> list[str]:
         """Return one sentence for each trace that is an estimate."""
-        return [f"{name} is an ESTIMATE by `trace predict`, not a recording." for name in self.estimates]
+        of = {name: f"; expected error {error:.0%}" for name, error in self.expected_errors.items()}
+        return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
 
     def facts(self) -> ComparisonFacts:
         """Return what `trace diff --json` and `trace replay --report` print. Keys may be added but are never renamed."""
@@ -326,6 +330,7 @@ def compare(
     analyses = analyses or Both(analyse(recorded), analyse(other))
     between_ranks = _communication(recorded, other)
     compiled = _compiled(recorded, ours, other, theirs)
+    runs = {name: side.run_of(side.ranks[0]) for name, side in (("A", recorded), ("B", other))}
     return Comparison(
         verdict=verdict,
         replay=other.is_replay,
@@ -363,7 +368,9 @@ def compare(
         judged_figures=judged.required,
         within_tolerance=_within(judged, verdict),
         analyses=analyses,
-        estimates=[name for name, side in (("A", recorded), ("B", other)) if side.run_of(side.ranks[0]).predicted],
+        estimates=[name for name, run in runs.items() if run.predicted],
+        expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},
+        estimate_error=expected_error(other) if other.is_replay else None,
         evaluation=_evaluation(recorded, other, times),
         parts=stage_errors(recorded, timed, other, timed_other),
         communication=between_ranks,

@@ -46,6 +46,7 @@ from traces.model.json_facts import Json, as_json
 from traces.model.machine import Machine
 from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
 from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace
+from traces.rates.estimate_errors import EstimateError, expected_error
 
 VERSION = 1
 TOP = 10  # number of rows in the tables of kernels and ops
@@ -144,6 +145,7 @@ class Summary:
     run: Run
     provenance: dict[str, Json]
     analyses: Analyses
+    estimate_error: EstimateError | None  # of a replay's estimated times
 
     @property
     def busy_shares(self) -> dict[str, float]:
@@ -226,6 +228,7 @@ def summarize(trace: Trace) -> Summary:
         run=run,
         provenance=dict(trace.provenance),
         analyses=analyses,
+        estimate_error=expected_error(trace) if trace.is_replay else None,
     )
 
 

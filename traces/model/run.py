@@ -196,6 +196,7 @@ class ReplayNotes:
     events_never_recorded: int | None = None  # events that the script waited for without recording them
     memory: tuple[MemoryUse, ...] = ()
     compiled: CompiledCode | None = None  # None if the script compiled nothing.
+    said: tuple[str, ...] = ()  # how the library's times were found
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,7 @@ class Run:
     # AMD only: STREAMS, or QUEUES until June 2026 (not comparable)
     stream_numbers: str = ""
     predicted: bool = False  # from `trace predict`, or a replay of its output
+    expected_error: float | None = None  # of the predicted step time, as a share
     profiler_cost: ProfilerCost | None = None
 
     @property

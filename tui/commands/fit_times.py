@@ -35,6 +35,7 @@ from traces.library.limits import MeasuredLimit
 from traces.model.trace import Column, StepKind, Trace, TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card, find_card
+from traces.rates.estimate_errors import EstimateError, network_error, precision_of
 
 ESTIMATED = "estimated"  # an estimated step time has a source that begins with this word
 
@@ -47,6 +48,7 @@ class StepTime:
     source: str
     is_estimate: bool
     communication_ns: int = 0  # estimated communication in step_ns that the backward pass does not hide
+    error: EstimateError | None = None  # None if the time is from the library
 
 
 class KnownTimes:
@@ -86,7 +88,9 @@ class KnownTimes:
         if estimated_ns is None:
             return None
         source = f"{ESTIMATED}, corrected by {', '.join(name for name, _ in self._off)}" if self._off else ESTIMATED
-        return StepTime(round(estimated_ns * self._correction), source, is_estimate=True)
+        assert self._ran is not None
+        error = network_error("training" if self._trains else "inference", precision_of(self._ran), card.names[0])
+        return StepTime(round(estimated_ns * self._correction), source, is_estimate=True, error=error)
 
     @cached_property
     def _cells(self) -> list[tuple[Card, LibraryCell]]:

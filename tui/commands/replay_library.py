@@ -18,7 +18,7 @@ from pathlib import Path
 
 from traces.comparison.compare import Comparison
 from traces.format.trace_file import save
-from traces.library import find, is_cell_name
+from traces.library import entries, find, is_cell_name, load
 from traces.library.catalogue import cell_file, files_of, gpus
 from traces.library.catalogue import gpu as gpu_of
 from traces.library.cell_traces import blank_trace, driven_trace
@@ -132,15 +132,19 @@ def card_alone(gpu: str, gpus: int = 1) -> Trace:
 
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     """Returns the report of a replay in which all times are estimated."""
-    steps = [span for span in (comparison.steps, comparison.compute_side) if span.replayed_median_ns is not None]
-    said = [f"ESTIMATE: no measurements of this model on {replayed.devices[0].name}; times are predicted."]
-    host = ", without host time" if comparison.clock == "recorded" else ", including host time of this machine"
-    if steps:
-        whole_ns = steps[-1].replayed_median_ns or 0
-        said.append(f"Step time: {time_text(whole_ns)} (median, excluding data loading{host}).")
-    else:
-        said.append("The script completed no training step.")
-    return "\n".join([*said, *estimate_sentences(comparison.coverage), *memory_sentences(comparison.memory)])
+    lines = [f"ESTIMATE: no measurements of this model on {replayed.devices[0].name}; times are predicted."]
+    figures = {"training": comparison.compute_side}
+    if comparison.evaluation is not None:
+        figures["evaluation"] = comparison.evaluation.compute_side
+    medians = {kind: of.replayed_median_ns for kind, of in figures.items() if of.replayed_median_ns is not None}
+    is_gpu_time = comparison.clock == "recorded"
+    host = "GPU time only" if is_gpu_time else "including host time of this machine"
+    lines += [f"Step time of {kind}: {time_text(ns)} (median, excluding data loading, {host})." for kind, ns in medians.items()]
+    if "training" not in medians:
+        lines.append("The script completed no training step.")
+    if is_gpu_time and medians:
+        lines.append("An estimate has no recorded host pace. --clock wall adds the host time of this machine.")
+    return "\n".join([*lines, *estimate_sentences(comparison), *memory_sentences(comparison.memory)])
 
 
 def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
@@ -158,6 +162,12 @@ def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
     cells = sorted({call.cell for call in calls})
     return driven_trace(gpu, blank, [steps.phases_ns for steps in played], cells, replayed.workload if known else None)
+
+
+def said(replayed: Trace) -> tuple[str, ...]:
+    """Returns messages on how the library's times were found."""
+    notes = replayed.run_of(replayed.ranks[0]).replay
+    return notes.said if notes is not None else ()
 
 
 def sentences(replayed: Trace) -> list[str]:
@@ -195,7 +205,9 @@ def require_phases_enough(strict: bool, gpus: int) -> None:
     if strict:
         raise TraceLibraryError("--strict needs recorded ops, but the library's measurements have only phases; drop it")
     if gpus > 1:
-        raise TraceLibraryError(f"--gpus {gpus} needs a recording with kernels; the library's measurements have only phases")
+        several = [entry.name for entry in entries() if len(load(entry.name).devices) >= gpus]
+        instead = "--estimate estimates each op" + (f", and --trace {' or '.join(several)} is a recording" if several else "")
+        raise TraceLibraryError(f"the library's measurements are of one GPU, so --gpus {gpus} cannot use them; {instead}")
 
 
 def saved_in(folder: Path, name: str) -> Path:

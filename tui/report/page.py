@@ -253,7 +253,9 @@ def _coverage(comparison: Comparison | None) -> Iterable[str]:
         return
     shares = [(kind, words, comparison.coverage.get(kind, 0)) for kind, words in COVERAGE.items()]
     rows = [(kind, [100 * share], [f"{share_text(share)}: {words}"]) for kind, words, share in shares if share >= 5e-5]
-    yield _section("Origin of the replay's GPU time", paired_bars(rows, [""]))
+    error = comparison.estimate_error
+    note = f"<p class=note>{_text(error.sentence())}</p>" if error is not None else ""
+    yield _section("Origin of the replay's GPU time", paired_bars(rows, [""]) + note)
     calls = comparison.missing[:20]
     missing = [[row.op, row.shapes.replace(",", "x").replace(";", " "), count_text(row.count)] for row in calls]
     yield _section("Not in the recording", _table(["op", "shapes", "calls"], missing))

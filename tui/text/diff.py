@@ -17,6 +17,7 @@ from traces.comparison.explain import explain
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
+from traces.rates.estimate_errors import OTHER_SHAPES
 from tui.formatting import (
     ABSENT,
     count_text,
@@ -157,7 +158,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
             "The recording has only phase times, no kernels: each phase took its recorded time, and GPU time is not compared."
         )
     else:
-        said += estimate_sentences(comparison.coverage)
+        said += estimate_sentences(comparison)
         if comparison.missing_in_steps:
             ops = list(dict.fromkeys(row.op for row in comparison.missing_in_steps))
             several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
@@ -179,13 +180,19 @@ def warning_sentences(comparison: Comparison) -> list[str]:
     return said
 
 
-def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
-    """Describes which parts of the replay's GPU time were recorded and which were estimated. Parts under 0.1 % are omitted."""
+def estimate_sentences(comparison: Comparison) -> list[str]:
+    """Describes which parts of the replay's GPU time were recorded and which were estimated, and how far such estimates are
+    off. Parts under 0.1 % are omitted.
+    """
+    coverage = comparison.coverage
     if coverage is None:
         return []
     words = {"scaled": "scaled from other shapes", "phase": "recorded time of phases (not of single ops)",
              "roofline": "estimated by a roofline model", "published": "estimated from published figures",
              "curve": "estimated from curves fitted to published figures"}  # fmt: skip
+    error = comparison.estimate_error
+    if error is not None and error.work == OTHER_SHAPES:
+        words["scaled"] += f" (mean error {share_text(error.error)})"
     parts = [f"{share_text(coverage[kind])} {of}" for kind, of in words.items() if coverage.get(kind, 0) >= 0.001]
     matched = coverage["exact"] + coverage["equivalent"]
     if parts and matched < 1 - _ALL:
@@ -194,6 +201,9 @@ def estimate_sentences(coverage: dict[str, float] | None) -> list[str]:
         said = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
     if coverage["unmatched"] >= 0.001:
         said.append(f"{share_text(coverage['unmatched'])} is in recorded phases that the script never entered.")
+    is_estimated = any(coverage.get(kind, 0) >= 0.001 for kind in words if kind != "phase")
+    if error is not None and error.work != OTHER_SHAPES and is_estimated:
+        said.append(error.sentence())
     return said
 
 
@@ -367,7 +377,8 @@ class _DiffPage:
             for kind, words in COVERAGE.items()
             if round(coverage.get(kind, 0), 4) or kind == "exact"  # shares shown as 0.00 % are omitted
         ]
-        return self.table(["Origin of the replay's GPU time", "share"], rows)
+        error = [self.of.estimate_error.sentence()] if self.of.estimate_error is not None else []
+        return [*self.table(["Origin of the replay's GPU time", "share"], rows), *self.sentences(error)]
 
     def host(self) -> list[str]:
         host = self.of.host

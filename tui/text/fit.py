@@ -13,6 +13,7 @@ from replayer.memory.rerun_requests import Outcome
 from traces.library.limits import MeasuredLimit
 from traces.model.workload import WorkloadSignature
 from traces.names.cards import Card
+from traces.rates.estimate_errors import EstimateError
 from tui.commands.fit_times import ESTIMATED, StepTime
 from tui.formatting import ABSENT, count_text, counted, paint, size_text, table, time_text
 
@@ -109,6 +110,7 @@ class CardFit:
             step_ns=None if step is None else step.step_ns,
             step_from=None if step is None else step.source,
             step_estimated=None if step is None else step.is_estimate,
+            step_error=None if step is None else step.error,
             step_communication_ns_estimated=None if step is None else step.communication_ns,
         )
 
@@ -157,6 +159,7 @@ class CardFacts:
     step_ns: int | None
     step_from: str | None
     step_estimated: bool | None
+    step_error: EstimateError | None  # null if the step is from the library
     step_communication_ns_estimated: int | None
 
 
@@ -186,8 +189,13 @@ def _row(one: CardFit) -> list[str]:
         size_text(outcome.reserved_bytes) if one.told else ABSENT,
         size_text(one.headroom_bytes) if one.told else ABSENT,
         largest,
-        ABSENT if one.step is None else ("~" if one.step.is_estimate else "") + time_text(one.step.step_ns),
+        ABSENT if one.step is None else _step_text(one.step),
     ]
+
+
+def _step_text(step: StepTime) -> str:
+    error = "" if step.error is None else f" ±{100 * step.error.error:.0f} %"
+    return f"{'~' if step.is_estimate else ''}{time_text(step.step_ns)}{error}"
 
 
 def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
@@ -218,6 +226,8 @@ def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""
         said.append(f"~ before a step: GPU time estimated op by op, as in trace predict{beside}; not measured.")
+        worst = max((step.error for step in estimates if step.error is not None), key=lambda error: error.error, default=None)
+        said += [] if worst is None else [worst.sentence()]
     if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
         said.append(f"~ before a step: forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
     if any(one.largest_batch is not None and not one.is_measured for one in found):

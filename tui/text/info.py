@@ -174,13 +174,18 @@ def note_sentences(summary: Summary) -> list[str]:
         said.insert(0, f"The steps vary by ±{share_text(noise)}: their median says little about a single step")
     if lag := lag_sentence(summary.pace):
         said.insert(0, lag.rstrip("."))
+    if summary.estimate_error is not None:
+        said.insert(0, f"ESTIMATE: at least some times are estimated. {summary.estimate_error.sentence().rstrip('.')}")
     said = [*estimate_line(summary), *said]
     return [*said, f"missing: {', '.join(summary.lacks)}"] if summary.lacks else said
 
 
 def estimate_line(summary: Summary, indent: str = "") -> list[str]:
     """Returns a line that marks the trace as an estimate, if the trace is a prediction."""
-    return [f"{indent}ESTIMATE by trace predict, not a recording"] if summary.run.predicted else []
+    if not summary.run.predicted:
+        return []
+    error = "" if summary.run.expected_error is None else f"; expected error {summary.run.expected_error:.0%}"
+    return [f"{indent}ESTIMATE by trace predict, not a recording{error}"]
 
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:

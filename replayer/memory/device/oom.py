@@ -67,7 +67,7 @@ class OutOfMemory(MemoryError):
         self.figures = figures
         self._observers = observers
         too_large = "CUDA out of memory. Tried to allocate more than 1EB memory."
-        super().__init__(too_large if figures.asked_bytes > _EXABYTE else fill(template, figures))
+        super().__init__(too_large if figures.asked_bytes >= _EXABYTE else fill(template, figures))
 
     def to_torch(self) -> torch.OutOfMemoryError:
         import torch  # not at the top, since fit checks run without torch

@@ -15,6 +15,7 @@ from functools import partial
 import torch
 
 from replayer import state
+from replayer.tensor.planning.mixed_dtypes import CPP_TYPES
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import words_of_cuda
 from replayer.torch_types import TorchAny
@@ -60,8 +61,8 @@ def attention_kernel(
         and packed
     ):
         return FLASH
-    step = 16 // query.element_size() if capability >= (8, 0) else 64 // query.element_size() // 4
-    aligned = size % step == 0 and value.size(-1) % step == 0 if half else True
+    step = 16 // query.element_size() if capability >= (8, 0) or (half and capability >= (7, 0)) else 1
+    aligned = size % step == 0 and value.size(-1) % step == 0
     if (
         torch.backends.cuda.mem_efficient_sdp_enabled()
         and (half or query.dtype is torch.float32)
@@ -93,8 +94,14 @@ def scaled_dot_product_attention(
             f"Expected query, key, and value to have the same device type, but got query.device: {query.device} key.device:"
             f" {key.device} and value.device: {value.device} instead."
         )
-    if attn_mask is not None and attn_mask.device != query.device:
-        return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
+    if not query.dtype == key.dtype == value.dtype:
+        names = [CPP_TYPES.get(tensor.dtype, str(tensor.dtype)) for tensor in (query, key, value)]
+        raise RuntimeError(
+            f"Expected query, key, and value to have the same dtype, but got query.dtype: {names[0]} key.dtype: {names[1]} and"
+            f" value.dtype: {names[2]} instead."
+        )
+    if attn_mask is not None and is_causal:
+        raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
     capability = torch.cuda.get_device_capability(query.get_device())
     chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
     if chosen == FLASH:
@@ -117,6 +124,8 @@ def scaled_dot_product_attention(
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, attn_mask, saved, dropout_p, is_causal, scale=scale
         )[0]
+    if not torch.backends.cuda.math_sdp_enabled():
+        raise RuntimeError("No available kernel. Aborting execution.")
     return aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
@@ -187,7 +196,7 @@ def observed_fake_quantization(
 _NAMES_DEVICES = (
     "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"
-    " gradient.tensorarray cosine_similarity"
+    " gradient.tensorarray cosine_similarity stft stft.center istft"
 )
 
 

@@ -43,7 +43,7 @@ from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers,
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
@@ -278,6 +278,8 @@ class CpuCompute:
             if _is_low_precision([*args, *kwargs.values()]):
                 with suppress(NotImplementedError):
                     return _in_float32(run, args, kwargs)
+            if not LACKS_KERNEL.search(str(missing)):
+                raise  # PyTorch refuses the call on every device.
             name = func._schema.name
             raise NotEmulated(f"{name} under --values compute", "it has no CPU version; use --values recorded") from missing
         except RuntimeError as error:

@@ -75,9 +75,27 @@ def runner(
         alert(func, args)
     tensors = _tensors([*args, *kwargs.values()])
     if len({tensor.device for tensor in tensors}) < 2 and func not in _ALWAYS:
-        require_dtypes(func, args)
+        require_dtypes(func, args, kwargs)
+        _require_own_elements(func, args, kwargs)
         return None
     return {Mixed.ON_DEVICE: None, Mixed.ON_HOST: on_host, Mixed.DECOMPOSED: decomposed}[mixed_call(func, args, kwargs)]
+
+
+_OVERLAPPING = "more than one element of the written-to tensor refers to a single memory location"
+
+
+def _require_own_elements(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+    """Refuse to write into an expanded tensor, as TensorIterator does (ATen/MemoryOverlap.cpp)."""
+    name = func._schema.name.rpartition("::")[2]
+    if not func._schema.is_mutable or torch.Tag.inplace_view in func.tags or name in _MAY_OVERLAP:
+        return
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            for tensor in _tensors([value]):
+                if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+                    text = f"unsupported operation: {_OVERLAPPING}. Please clone() the tensor before performing the operation."
+                    raise RuntimeError(text)
 
 
 def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
@@ -398,5 +416,7 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
     "_pack_padded_sequence": _pack,
     "convolution": _convolution,
 }
+# Ops that change a tensor without TensorIterator
+_MAY_OVERLAP = frozenset({"fill_", "zero_", "index_put_", "_index_put_impl_", "record_stream", "set_", "resize_as_"})
 # `_pack_padded_sequence` may refuse tensors even if all are on one device.
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

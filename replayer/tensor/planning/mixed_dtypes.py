@@ -13,33 +13,30 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from replayer.tensor.planning.cuda_dtypes import SCALAR_TYPES, require_kernel
 from replayer.torch_types import TorchAny
 
-_SCALAR_TYPES = {
-    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.bool: "Bool",
-    torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
-    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
-}  # fmt: skip
-_CPP_TYPES = {
+CPP_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
     torch.bool: "bool", torch.uint8: "unsigned char", torch.int8: "signed char", torch.int16: "short", torch.int32: "int",
     torch.int64: "long", torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
 }  # fmt: skip
 
 
-def require_dtypes(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
+def require_dtypes(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
     rule = _RULES.get(func)
     if rule is not None:
-        rule(*args)
+        rule(*args, **kwargs)
+    require_kernel(func, args)
 
 
 def _scalar(tensor: torch.Tensor) -> str:
-    return _SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
+    return SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
 
 
 def _mm(one: torch.Tensor, other: torch.Tensor) -> None:
     if one.dtype != other.dtype:
-        names = (_CPP_TYPES.get(tensor.dtype, str(tensor.dtype)) for tensor in (one, other))
+        names = (CPP_TYPES.get(tensor.dtype, str(tensor.dtype)) for tensor in (one, other))
         raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {' != '.join(names)}")
 
 
@@ -76,6 +73,22 @@ def _index_put(target: torch.Tensor, _indices: object, values: torch.Tensor, *_o
         )
 
 
+def _index_add(target: torch.Tensor, _dim: int, _index: object, source: torch.Tensor, **_options: object) -> None:
+    if target.dtype != source.dtype:
+        found = f"self ({_scalar(target)}) and source ({_scalar(source)})"
+        raise RuntimeError(f"index_add_(): {found} must have the same scalar type")
+
+
+def _nll_loss(_data: torch.Tensor, labels: torch.Tensor, *_options: object) -> None:
+    if labels.dtype not in (torch.int64, torch.uint8):
+        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {_scalar(labels)}")
+
+
+def _lstsq(_left: object, _right: object, _rcond: object = None, *, driver: str | None = None) -> None:
+    if driver not in (None, "gels"):
+        raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
+
+
 def _as_strided(data: TorchAny, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> None:
     """Check that the view is inside the memory, as `setStorage` does."""
     if not hasattr(data, "allocation") or 0 in size:
@@ -98,6 +111,9 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten.addmv.default: _addmv,
     _aten.convolution.default: _convolution,
     _aten.native_layer_norm.default: _layer_norm,
+    **dict.fromkeys((_aten.index_add.default, _aten.index_add_.default), _index_add),
+    **dict.fromkeys((_aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default), _nll_loss),
+    _aten.linalg_lstsq.default: _lstsq,
     _aten.index_put_.default: _index_put,
     _aten._index_put_impl_.default: _index_put,
 }

@@ -11,16 +11,19 @@ Note [Aliasing is observed]
 
 from __future__ import annotations
 
+import re
+
 import torch
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from replayer.errors import DataDependentShape, NotEmulated
+from replayer.tensor.generators import host_numbers
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
 from replayer.tensor.planning.mixed_devices import on_host
 from replayer.tensor.planning.shape_rules import RULES
-from replayer.tensor.tensor_meta import TensorMeta, TensorMetaTable
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, on_one_device
 from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
@@ -162,13 +165,19 @@ _ASKS_FOR_SIZES = object()
 def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
     rule = RULES.get(func)
     if rule is not None:
-        return rule(*args, **kwargs)
+        try:
+            return rule(*args, **kwargs)
+        except RuntimeError as refused:
+            raise _cpu_kernel_error(func, args, kwargs) or refused from None
     # The meta kernel of quantize_per_* returns a plain tensor of the quantized dtype.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*_QUANTISED)
+    _refuse_dtypes_of_no_kernel(func, args, kwargs)
     try:
         return func(*args, **kwargs)
     except NotImplementedError as missing:
+        if not LACKS_KERNEL.search(str(missing)):
+            raise  # PyTorch refuses the call on every device.
         if not func._schema.returns:
             # no results, as in _fused_sgd_
             return None
@@ -179,6 +188,9 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
         except (RuntimeError, NotImplementedError, OverflowError):
             advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
+    except IndexError:
+        func(*_ones_on_host(args), **_ones_on_host(kwargs))  # The CPU kernel says what is wrong with the arguments.
+        raise
     except RuntimeError as refused:
         if asks_for_sizes(refused):
             return _ASKS_FOR_SIZES
@@ -188,7 +200,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments or do it on the CPU"
             raise NotEmulated(func._schema.name, advice) from None
-        raise error from None
+        raise on_one_device(error) from None
 
 
 # words in errors that the script did not cause
@@ -235,6 +247,31 @@ def _cpu_kernel_error(
     except (RuntimeError, OverflowError) as error:
         return error if type(error) is RuntimeError else None
     return None
+
+
+_TRIED_FOR_DTYPES = 1 << 12  # elements
+_NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
+
+
+def _refuse_dtypes_of_no_kernel(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> None:
+    """Raise PyTorch's error for dtypes that no device accepts, because meta kernels do not check all dtypes.
+
+    Only small calls with integers, booleans or complex numbers are tried, on the CPU with tensors of ones.
+    """
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    if all(tensor.is_floating_point() for tensor in tensors) or sum(map(torch.Tensor.numel, tensors)) > _TRIED_FOR_DTYPES:
+        return
+    if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):
+        return
+    try:
+        with host_numbers(0):
+            func(*_ones_on_host(args), **_ones_on_host(kwargs))
+    except (RuntimeError, TypeError) as refused:
+        text = str(refused)
+        if _NAMES_DTYPE.search(text) and not LACKS_KERNEL.search(text):
+            raise on_one_device(refused) from None
+    except (IndexError, ValueError, OverflowError):
+        return
 
 
 # ops that only allocate a tensor or change metadata

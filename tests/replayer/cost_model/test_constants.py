@@ -30,7 +30,7 @@ def test_numbers_of_a_module_are_seen_however_they_are_written() -> None:
 def test_no_other_file_of_estimates_has_numbers_of_its_own() -> None:
     allowed = {
         "_WEIGHTS",  # made of ROWS_COUNT and 1
-        "EXPECTED", "EXPECTED_ERROR",  # read from expected_errors.json, which benchmarks write
+        "EXPECTED_ERROR",  # read from traces/rates/estimate_errors.json, which benchmarks write
         "_STATES",  # how many states torch's optimizers keep
         "_SLOWEST_LINK_GBPS", "_FASTEST_LINK_GBPS",  # what a user may ask for
     }  # fmt: skip

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import warnings
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -48,3 +53,34 @@ def test_rpc_sends_what_is_on_the_host_and_refuses_the_device_by_name() -> None:
         rpc.TensorPipeRpcBackendOptions(device_maps={"other": {0: 0}})
     with pytest.raises(NotEmulated, match="rpc with CUDA tensors"):
         rpc.api._invoke_rpc("other", torch.add, None, [{"x": torch.ones(2, device="cuda")}, 1])
+
+
+def test_storages_and_sparse_tensors_arrive_over_the_same_memory() -> None:
+    use()
+    x = torch.ones(4, device="cuda")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse invariant checks")
+        storage, typed, sparse = sent((x.untyped_storage(), x.storage(), torch.eye(3, device="cuda").to_sparse()))
+    assert storage.data_ptr() == x.data_ptr() and storage.nbytes() == 16
+    assert (typed.dtype, typed._untyped_storage.nbytes()) == (torch.float32, 16)
+    assert sparse.is_sparse and sparse.is_cuda and sparse.shape == (3, 3)
+    with pytest.raises(NotEmulated, match="_share_cuda_"):
+        storage._share_cuda_()
+
+
+def test_a_loader_s_worker_collates_tensors_into_a_shared_storage() -> None:
+    """As torch.utils.data.default_collate does in a worker: two tensors of three elements become one of 2 x 3."""
+    use()
+    x = torch.ones(3, device="cuda")
+    out = x.new(x._typed_storage()._new_shared(6, device=x.device)).resize_(2, 3)
+    assert torch.stack([x, x], 0, out=out).shape == (2, 3) and out.is_cuda
+
+
+def test_the_memory_of_a_process_that_has_ended_cannot_be_used() -> None:
+    use()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with mock.patch.object(os, "getpid", lambda: ended.pid):
+        pickled = ForkingPickler.dumps(torch.ones(3, device="cuda"))
+    with pytest.raises(torch.AcceleratorError, match="CUDA error: invalid argument"):
+        ForkingPickler.loads(pickled)

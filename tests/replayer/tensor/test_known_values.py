@@ -154,7 +154,7 @@ def test_a_copied_storage_of_at_most_16384_bytes_is_known() -> None:
     use()
     for count in (16_384, 16_385):
         storage = torch.full((count,), 3, dtype=torch.uint8).untyped_storage().cuda()
-        assert (storage.allocation.known is not None) == (count == 16_384)  # type: ignore[attr-defined]
+        assert (storage.allocation.known is not None) == (count == 16_384)  # type: ignore[union-attr]
 
 
 def test_a_storage_comes_back_as_it_is_known() -> None:

@@ -22,7 +22,7 @@ def test_each_field_goes_through_json() -> None:
 READERS = (
     "traces/combining/merge.py", "traces/kineto/ranks.py", "traces/chrome/export_notes.py", "traces/format/items.py",
     "traces/library/cells.py", "traces/library/recorded_cells.py", "tui/text/info.py", "tui/report/page.py",
-    "tui/commands/import_.py", "tui/commands/library.py",
+    "tui/commands/import_.py", "tui/commands/library.py", "tui/text/bottleneck.py",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Finds impossible durations. The importer counts impossible durations.
 
-Device work that lasts longer than the recording gets the duration 0, so no figure includes it. A host span longer than the profiler's
-window was still open when the profiler stopped, and ends with the last event on the host.
+Device work that lasts longer than the recording gets the duration 0, so no figure includes it. A host span longer than the
+profiler's window was still open when the profiler stopped, and ends with the last event on the host.
 
     durations_ns(device, dependent_launch=True)   # possible durations of kernels, see Note [One after another]
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording

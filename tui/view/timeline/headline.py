@@ -27,6 +27,7 @@ from tui.formatting import (
     time_text,
 )
 from tui.text.diff import verdict_sentences
+from tui.text.info import estimate_line
 from tui.view.scene.scene import Scene
 
 LINES = 4  # maximum number of lines
@@ -68,7 +69,8 @@ def _pair_figures(of: Comparison) -> list[str]:
         figures.append(_times("without loading", of.compute_side))
     if of.steps.recorded_median_ns is None:
         figures = [_times("GPU time", of.gpu_busy)]
-    figures[:0] = [f"{name} is an ESTIMATE" for name in of.estimates]
+    errors = {name: f", expected error {error:.0%}" for name, error in of.expected_errors.items()}
+    figures[:0] = [f"{name} is an ESTIMATE{errors.get(name, '')}" for name in of.estimates]
     shares = [s for s in of.streams if s.recorded_busy is not None and s.replayed_busy is not None]
     if shares:
         most = max(shares, key=lambda share: share.recorded_busy or 0.0)
@@ -95,7 +97,7 @@ def _times(words: str, spread: Spread) -> str:
 def _origin(name: str, of: Summary) -> str:
     names = dict.fromkeys(printable(device.name, colour=False) or "an unnamed GPU" for device in of.devices)
     kinds = ", ".join(names) or "no GPU"
-    mark = " · ESTIMATE by trace predict, not a recording" if of.run.predicted else ""
+    mark = "".join(f" · {line}" for line in estimate_line(of))
     return f"{name}: {f'{len(of.devices)} x ' if len(of.devices) > 1 else ''}{kinds}{mark}"
 
 

@@ -100,10 +100,11 @@ def test_dropout_of_attention_drops_the_same_weights_in_both_passes() -> None:
     assert float(of_v[0, 0, :, 0].sum() * 400 * 0.75) == pytest.approx(float(kept[7]), abs=1e-2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_an_lstm_cell_is_torchs(bias: bool, dtype: torch.dtype) -> None:
+def test_an_lstm_cell_is_torchs(bias: bool, precision: str) -> None:
     torch.manual_seed(4)
+    dtype = getattr(torch, precision)
     cell = nn.LSTMCell(3, 4, bias=bias, dtype=dtype)
     x, hx, cx = (torch.randn(2, size, dtype=dtype) for size in (3, 4, 4))
     of_input, of_hidden = x @ cell.weight_ih.T, hx @ cell.weight_hh.T

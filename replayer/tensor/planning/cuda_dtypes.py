@@ -1,0 +1,66 @@
+"""Refuses ops in dtypes that PyTorch's CUDA kernels do not have.
+
+    require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
+
+The table cuda_dtypes.json lists, by op and kernel, the missing dtypes of the first tensor. `tests/cuda/dtypes.py` writes the
+table with PyTorch's CUDA build on the simulated device, from the dtypes in PyTorch's OpInfo database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from replayer.torch_types import TorchAny
+
+TABLE = Path(__file__).with_suffix(".json")
+SCALAR_TYPES = {
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.bool: "Bool",
+    torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
+    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+
+_INDICES = (torch.int64, torch.int32, torch.bool)
+
+
+def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
+    """Raise PyTorch's error if the op's CUDA kernel does not have the dtype of the first tensor."""
+    name = op_name(func)
+    missing = _missing().get(name) or _missing().get(name.replace(".Scalar", ".Tensor"))
+    tensors = [] if missing is None else [value for value in args if isinstance(value, torch.Tensor)]
+    if missing is None or not tensors or tensors[0].layout is not torch.strided:
+        return
+    dtype = tensors[0].dtype
+    if any(tensor.dtype not in (dtype, *_INDICES) for tensor in tensors):
+        return  # The kernel works in a common dtype.
+    if dtype is torch.bool and any(type(value) in (int, float) for value in args):
+        return  # The scalar's dtype is the common one.
+    scalar = SCALAR_TYPES.get(dtype)
+    if scalar in missing:
+        raise _refusal()(f"\"{missing[scalar]}\" not implemented for '{scalar}'")
+
+
+def op_name(func: torch._ops.OpOverload) -> str:
+    """Return the op's name in the table. An op and its in-place variant have one name."""
+    return f"{str(func._schema.name).removeprefix('aten::').removesuffix('_')}.{func._overloadname}"
+
+
+@cache
+def _missing() -> dict[str, dict[str, str]]:
+    """Return the kernel's name by op and missing dtype."""
+    table: dict[str, dict[str, list[str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in table.items()}
+
+
+@cache
+def _refusal() -> type[RuntimeError]:
+    """Return the type of this release's error. PyTorch used RuntimeError before NotImplementedError."""
+    try:
+        torch.bincount(torch.zeros(1))
+    except RuntimeError as error:
+        return type(error)
+    return NotImplementedError

@@ -1,0 +1,99 @@
+"""Estimated times have the error that a benchmark measured for their kind of work and GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.traces.handmade import training
+from traces.comparison.compare import compare
+from traces.model.run import REPLAY, ReplayNotes, Run
+from traces.model.trace import Origin, StepKind, Trace
+from traces.model.workload import WorkloadSignature
+from traces.rates import estimate_errors
+from traces.rates.estimate_errors import TABLE, expected_error, precision_of
+
+ROOT = Path(__file__).parents[3]
+ROWS = [
+    {"work": "training", "precision": "half", "card": "NVIDIA GeForce RTX 3090", "cases": 49, "error": 0.31, "bias": -0.28},
+    {"work": "inference", "precision": "half", "card": "NVIDIA GeForce RTX 3090", "cases": 49, "error": 0.38, "bias": -0.38},
+    {"work": "training", "precision": "half", "card": "NVIDIA GeForce RTX 4090", "cases": 40, "error": 0.35, "bias": 0.1},
+    {"work": "training", "precision": "fp32", "card": "Tesla V100-SXM2-16GB", "cases": 70, "error": 0.08, "bias": 0.02},
+]
+HALF, FULL = WorkloadSignature(autocast="float16"), WorkloadSignature(autocast="off")
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"rows": {"networks_batch": {"error": 0.05, "cases": 180}}, "networks": ROWS}
+    monkeypatch.setattr(estimate_errors, "_table", lambda: found)
+
+
+def _estimated(card: str, workload: WorkloadSignature, origin: Origin = Origin.ROOFLINE) -> Trace:
+    trace = training()
+    trace.devices = [replace(trace.devices[0], name=card)]
+    trace.device.origin[:] = origin
+    trace.runs = {0: Run(REPLAY, replay=ReplayNotes())}
+    trace.workload = workload
+    return trace
+
+
+def test_the_error_is_that_of_the_same_work_precision_and_gpu(rows: None) -> None:
+    of = expected_error(_estimated("NVIDIA GeForce RTX 3090", HALF))
+    assert of is not None and (of.error, of.same_card) == (0.31, True)
+    assert of.sentence() == (
+        "Such estimates had a median error of 31 %: 49 steps of half-precision training on NVIDIA GeForce RTX 3090,"
+        " measured steps were 28 % shorter (median)."
+    )
+
+
+def test_a_gpu_without_measurements_gets_the_largest_error_of_that_work(rows: None) -> None:
+    of = expected_error(_estimated("Tesla T4", HALF))
+    assert of is not None and (of.card, of.error, of.same_card) == ("NVIDIA GeForce RTX 4090", 0.35, False)
+    assert of.sentence().endswith("measured steps were 10 % longer (median); no estimate was checked on this GPU.")
+
+
+def test_evaluation_alone_is_inference_and_fp32_inference_has_the_error_of_fp32_training(rows: None) -> None:
+    half, full = (_estimated("NVIDIA GeForce RTX 3090", workload) for workload in (HALF, FULL))
+    for trace in (half, full):
+        trace.steps.kind[:] = StepKind.EVALUATION
+    found = [expected_error(trace) for trace in (half, full)]
+    assert [of and of.error for of in found] == [0.38, 0.08]
+
+
+def test_scaled_times_have_their_own_error_and_recorded_times_have_none(rows: None) -> None:
+    scaled = expected_error(_estimated("Tesla T4", FULL, Origin.SCALED))
+    assert scaled is not None and (scaled.work, scaled.error) == ("other shapes", 0.05)
+    assert expected_error(_estimated("Tesla T4", FULL, Origin.EXACT)) is None
+
+
+def test_the_precision_is_that_of_most_of_the_gpu_time() -> None:
+    """All ops take equally long. With half of them in fp16, fp16 does not have most of the time."""
+    trace = training()
+    ops = np.flatnonzero(trace.host.dtypes >= 0)
+    half = trace.strings.add("float16;float16")
+    assert precision_of(trace) == "fp32"
+    trace.host.dtypes[:] = half
+    assert len(ops) and precision_of(trace) == "half"
+
+
+def test_a_comparison_and_its_json_have_the_error(rows: None) -> None:
+    facts = compare(training(), _estimated("NVIDIA GeForce RTX 3090", HALF)).to_json()
+    assert isinstance(facts, dict)
+    assert facts["estimate_error"] == {**ROWS[0], "within": None, "same_card": True}
+
+
+def test_each_row_of_the_table_is_on_the_page() -> None:
+    """The page quotes what benchmarks/estimates.py prints."""
+    page = (ROOT / "docs" / "what_if.md").read_text(encoding="utf-8")
+    networks = json.loads(TABLE.read_text(encoding="utf-8"))["networks"]
+    assert {row["precision"] for row in networks} == {"fp32", "half"}
+    for row in networks:
+        facts = row["work"], row["precision"], row["card"], row["cases"], f"{row['error']:.0%}"
+        quoted = "".join(rf"\| {re.escape(str(fact))} " for fact in facts)
+        assert re.search(quoted, page), row

@@ -1,0 +1,101 @@
+"""Says how far estimated step times were from measured ones. All errors are in one table, which two benchmarks write.
+
+    of = expected_error(trace)      # None if the trace has no estimated times
+    of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
+    of.sentence()
+
+`rows` of the table has the errors of predictions from a recording (benchmarks/what_if.py, docs/what_if.md). `networks` has the
+errors of networks that were estimated from a data sheet, by kind of work, precision and GPU (benchmarks/estimates.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traces.figures.measure import device_time_by_origin, op_of
+from traces.model.trace import Origin, StepKind, Trace
+from traces.names.cards import card_of
+
+TABLE = Path(__file__).with_suffix(".json")
+ESTIMATED = (Origin.SCALED, Origin.ROOFLINE, Origin.PUBLISHED, Origin.CURVE)
+OTHER_SHAPES = "other shapes"
+_HALF = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateError:
+    """The measured errors of one kind of estimate. An error is measured step time / estimated step time - 1."""
+
+    work: str  # "training", "inference", or "other shapes" of recorded ops
+    precision: str  # "fp32", or "half" for fp16 and bf16
+    card: str  # the GPU of the measurements
+    cases: int  # number of compared step times
+    error: float  # average of the absolute errors: the median, for "other shapes" the mean
+    bias: float | None = None  # median of the errors; a negative bias means that estimates are too long
+    within: float | None = None  # 90 % of the absolute errors are below this value
+    same_card: bool = True  # False if no estimate was checked on the GPU of the estimate
+
+    def sentence(self) -> str:
+        error = f"{100 * self.error:.0f} %"
+        if self.work == OTHER_SHAPES:
+            return f"Times scaled from other shapes had a mean error of {error} ({self.cases} fp32 steps were compared)."
+        precision = {"half": "half-precision", "fp32": "fp32"}[self.precision]
+        bias = self.bias or 0.0
+        side = f"measured steps were {100 * abs(bias):.0f} % {'shorter' if bias < 0 else 'longer'} (median)"
+        other = "" if self.same_card else "; no estimate was checked on this GPU"
+        of = f"{self.cases} steps of {precision} {self.work} on {self.card}"
+        return f"Such estimates had a median error of {error}: {of}, {side}{other}."
+
+
+@cache
+def _table() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return found
+
+
+def prediction_errors() -> dict[str, float]:
+    """Return the errors of predictions from a recording, by row of benchmarks/what_if.py."""
+    return {name: row["error"] for name, row in _table()["rows"].items()}
+
+
+def network_error(work: str, precision: str, card: str) -> EstimateError:
+    """Return the error of networks that are estimated from a data sheet.
+
+    If the GPU was not measured, the result is the measured GPU with the largest error.
+    """
+    rows = [EstimateError(**row) for row in _table()["networks"]]
+    alike = [row for row in rows if row.precision == precision]
+    alike = [row for row in alike if row.work == work] or alike
+    own = [row for row in alike if card_of(row.card) is card_of(card)]
+    return own[0] if own else replace(max(alike, key=lambda row: row.error), same_card=False)
+
+
+def expected_error(trace: Trace) -> EstimateError | None:
+    """Return the error of a trace's estimated times, or None if nothing is estimated."""
+    estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
+    if not estimated_ns:
+        return None
+    if max(estimated_ns, key=lambda origin: estimated_ns[origin]) is Origin.SCALED:
+        row = _table()["rows"]["networks_batch"]
+        return EstimateError(work=OTHER_SHAPES, precision="fp32", card="", cases=row["cases"], error=row["error"])
+    trains = not len(trace.steps) or bool((trace.steps.kind != StepKind.EVALUATION).any())
+    card = trace.devices[0].name if trace.devices else ""
+    return network_error("training" if trains else "inference", precision_of(trace), card)
+
+
+def precision_of(trace: Trace) -> str:
+    """Return "half" if autocast or most of the GPU time is in fp16 or bf16, else "fp32"."""
+    if trace.workload is not None and trace.workload.autocast in _HALF:
+        return "half"
+    work = trace.device.is_work
+    rows, duration_ns = op_of(trace)[work], trace.device.duration_ns[work]
+    known = rows >= 0
+    dtypes, of = np.unique(trace.host.dtypes[rows[known]], return_inverse=True)
+    is_half = np.array([of >= 0 and any(name in trace.strings[of] for name in _HALF) for of in dtypes.tolist()], dtype=bool)
+    return "half" if duration_ns[known][is_half[of]].sum() > duration_ns.sum() / 2 else "fp32"
