@@ -44,7 +44,8 @@ def main(mode: str, networks: list[str]) -> None:
     for network in networks:
         name, size, batch = network.split(":")
         try:
-            print(json.dumps({"model": name, "step_s": step_s(name, int(size), int(float(batch)), mode == "train")}), flush=True)
+            took_s = step_s(name, int(size), int(float(batch)), mode == "train")
+            print(json.dumps({"model": name, "step_s": took_s}), flush=True)
         except (RuntimeError, AttributeError, TypeError) as error:
             print(json.dumps({"model": name, "failed": f"{type(error).__name__}: {error}"}), flush=True)
 

@@ -51,7 +51,7 @@ from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.cards import card_of
 from traces.script.configuration import LibraryChoice
 from traces.script.step_rule import Optimizers
-from traces.script.workload_observer import with_modules
+from traces.script.workload_observer import initialized_parameters, with_modules
 
 _LOSSES = "torch.nn.modules.loss"  # the time "rest" includes calls of these modules
 _MOST_FULL_STEPS = 3  # steps above the measured memory limit after which the script is stopped
@@ -133,12 +133,12 @@ class LibraryPace:
         """
         self._call = None
         self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
-        parameter = next(iter(module.parameters()), None)
-        if parameter is None or not parameter.is_cuda:
+        parameters = initialized_parameters(module)
+        if not parameters or not parameters[0].is_cuda:
             return
         self._full, self.is_known_to_fit = None, False
         of_inputs = tuple(InputTensor(shape, dtype) for shape, dtype in inputs)
-        trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        trainable = sum(p.numel() for p in parameters if p.requires_grad)
         base = self._models.get(module)
         if base is None:
             base = self._models[module] = with_modules(WorkloadSignature(), [module])

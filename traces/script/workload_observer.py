@@ -114,9 +114,14 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
     modules = {id(part): part for module in outermost for part in module.modules()}
     if not modules:
         return signature
-    parameters = {id(p): p for module in outermost for p in module.parameters()}
+    parameters = {id(p): p for module in outermost for p in initialized_parameters(module)}
     sizes = [(p.numel(), p.numel() * p.element_size()) for p in parameters.values()]
     trainable = sum(p.numel() for p in parameters.values() if p.requires_grad)
     names = [type(module).__name__ for module in modules.values()]
-    shapes = [[tuple(p.shape) for p in module.parameters(recurse=False)] for module in modules.values()]
+    shapes = [[tuple(p.shape) for p in initialized_parameters(module, recurse=False)] for module in modules.values()]
     return signature.with_model(sizes, names, trainable, shapes)
+
+
+def initialized_parameters(module: Any, *, recurse: bool = True) -> list[Any]:
+    """Return the parameters that have a shape. Parameters of lazy modules get theirs in the first forward pass."""
+    return [parameter for parameter in module.parameters(recurse) if not hasattr(parameter, "materialize")]

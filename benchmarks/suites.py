@@ -1,0 +1,344 @@
+"""Runs other projects' test suites on the CPU and on the virtual GPU, and writes docs/suites.md.
+
+    python benchmarks/suites.py FOLDER [--only kornia] [--gpu a100] [--write docs/suites.md]
+
+FOLDER contains the sources, each in a folder NAME-VERSION, as in the table SUITES. `--download` gets those that PyPI has with
+their tests. The others are checkouts of the tag. The projects' dependencies must be installed in this environment.
+
+Each suite runs twice in its own process, through the pytest plugin: without a GPU and with `--gpu`. A process that dies or
+hangs is started again behind the test that it was running. Results are stored in FOLDER, so an interrupted run goes on. Both
+runs use the same sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "benchmarks" / "programs"
+STARTS = 40  # how often a suite is started again
+SILENT_S = 200  # a process that writes nothing for so long hangs
+TEST_S = 60
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A project's tests.
+
+    `on_gpu` are variables, and the second `options` are options, that make tests use CUDA. `sample` is the number of tests that
+    run, or 0 for all.
+    """
+
+    name: str
+    version: str
+    tests: tuple[str, ...]
+    sample: int = 0
+    source: str = "sdist"
+    import_from: str = ""
+    options: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # on the CPU, on the GPU
+    variables: dict[str, str] = field(default_factory=dict)
+    on_gpu: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        return f"{self.name}-{self.version}"
+
+
+_KORNIA = ("--dtype", "float32,float16", "--device")
+_TORCHMETRICS = "bases audio regression pairwise utilities image segmentation clustering nominal shape"
+_ACCELERATE = (
+    "accelerator big_modeling data_loader hooks grad_sync kwargs_handlers memory_utils modeling_utils offload optimizer"
+    " scheduler state_checkpointing utils"
+)
+_PEFT = "custom_models tuners_utils initialization low_level_api mixed"
+_TIMM = "layers layers_pool layers_drop utils optim"
+SUITES = (
+    Suite(
+        "torchmetrics",
+        "1.9.0",
+        tuple(f"tests/unittests/{name}" for name in _TORCHMETRICS.split()),
+        150,
+        "Lightning-AI/torchmetrics v1.9.0",
+        "src",
+    ),
+    Suite(
+        "kornia",
+        "0.9.0rc1",
+        ("tests",),
+        300,
+        "kornia/kornia v0.9.0rc1",
+        options=((*_KORNIA, "cpu"), (*_KORNIA, "cuda")),
+        variables={"KORNIA_TEST_IN_SUBPROCESS": "1"},
+    ),
+    Suite("einops", "0.8.2", ("einops/tests",), variables={"EINOPS_TEST_BACKENDS": "numpy,torch"}),
+    Suite("accelerate", "1.15.0", tuple(f"tests/test_{name}.py" for name in _ACCELERATE.split())),
+    Suite("peft", "0.21.2", tuple(f"tests/test_{name}.py" for name in _PEFT.split()), 80),
+    Suite("gpytorch", "1.15.2", tuple(f"test/{name}" for name in "examples kernels likelihoods distributions".split()), 200),
+    Suite("torch_geometric", "2.8.0.post1", ("test/nn", "test/utils"), 100, "pyg-team/pytorch_geometric 2.8.0.post1"),
+    Suite("lightning", "2.6.5", ("tests/tests_fabric",), 100, "Lightning-AI/pytorch-lightning 2.6.5", "src"),
+    Suite("timm", "1.0.31", tuple(f"tests/test_{name}.py" for name in _TIMM.split()), 100, on_gpu={"TORCH_DEVICE": "cuda"}),
+    Suite(
+        "torchvision",
+        "0.11.0a0",
+        tuple(f"test/test_{name}.py" for name in "ops models functional_tensor".split()),
+        100,
+        "pytorch/vision fe3118c5",
+    ),
+    Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 100, "package"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a test ended: passed, failed, skipped, xfailed, refused (NotEmulated), died or hung."""
+
+    how: str
+    message: str = ""
+
+
+class Kind(Enum):
+    """What a difference from the CPU means."""
+
+    AS_ON_A_GPU = "as on a GPU"
+    ENVIRONMENT = "not run: a file or package is missing"
+    NOT_EMULATED = "NotEmulated names the call"
+    SLOW = "not ended"
+    UNKNOWN = "no known cause"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why tests end on the virtual GPU in another way than on the CPU."""
+
+    suite: str
+    pattern: str  # of "test: outcome message"
+    kind: Kind
+    text: str
+
+
+_OFFLINE = r"URLError|ConnectionError|OfflineModeIsEnabled|LocalEntryNotFoundError|HfHub|Could not connect|couldn't connect"
+_REFUSED = Cause("", r": refused ", Kind.NOT_EMULATED, "the message names the call")
+_UNKNOWN = Cause("", "", Kind.UNKNOWN, "no known cause")
+CAUSES = (
+    Cause("", _OFFLINE, Kind.ENVIRONMENT, "the test downloads a file, and the machine is offline"),
+    Cause("", r"package must be available|ModuleNotFoundError", Kind.ENVIRONMENT, "a package is not installed"),
+    Cause(
+        "kornia",
+        r"tests/augmentation/.*Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu",
+        Kind.AS_ON_A_GPU,
+        "a bug of kornia 0.9.0rc1: the mask of the images to augment stays on the CPU. kornia 0.9.0 moves the mask",
+    ),
+    Cause("", r"Failed: Timeout", Kind.SLOW, f"values are computed on the CPU, and the test took more than {TEST_S} s"),
+    _REFUSED,
+    _UNKNOWN,
+)
+
+
+def run(suite: Suite, folder: Path, gpu: str) -> dict[str, Outcome]:
+    """Run a suite on the CPU, or on the virtual GPU `gpu`, and return the outcome of each test."""
+    results = folder / f"{suite.folder}.{'gpu' if gpu else 'cpu'}.jsonl"
+    here = folder / suite.folder if suite.source != "package" else folder
+    paths = [str(PROGRAMS), *([str(here / suite.import_from)] if suite.import_from else [])]
+    environment = {
+        **os.environ,
+        **suite.variables,
+        **(suite.on_gpu if gpu else {}),
+        **{"SUITE_RESULTS": str(results), "SUITE_SAMPLE": str(suite.sample), "PYTHONPATH": os.pathsep.join(paths)},
+        **{"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "suite_results", "-p", "no:cacheprovider"]
+    command += ["--continue-on-collection-errors", "--tb=short", f"--timeout={TEST_S}", *suite.options[bool(gpu)], *suite.tests]
+    command += ["--gpu", gpu] if gpu else []
+    for _ in range(STARTS):
+        ended = _watched(command, here, environment, results)
+        lines = _lines(results)
+        if not lines or "outcome" in lines[-1] or "collection" in lines[-1]:
+            break
+        with results.open("a") as file:
+            file.write(json.dumps({"test": lines[-1]["test"], "outcome": ended, "message": ""}) + "\n")
+    return outcomes(results)
+
+
+def _watched(command: Sequence[str], here: Path, environment: dict[str, str], results: Path) -> str:
+    """Run a process until it ends or hangs, and return how it ended."""
+    with (results.with_suffix(".log")).open("a") as log:
+        process = subprocess.Popen(command, cwd=here, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        started = time.time()
+        while process.poll() is None:
+            time.sleep(1)
+            written = results.stat().st_mtime if results.exists() else started
+            if time.time() - max(written, started) > SILENT_S:
+                process.kill()
+                process.wait()
+                return "hung"
+    return f"died ({process.returncode})"
+
+
+def _lines(results: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+
+
+def outcomes(results: Path) -> dict[str, Outcome]:
+    ended: dict[str, Outcome] = {}
+    for line in _lines(results):
+        how = line.get("outcome", "")
+        if not how or (line["test"] in ended and ended[line["test"]].how == "failed"):
+            continue
+        if "xfail" in line:
+            how = "xfailed"
+        elif line.get("refused") and how == "skipped":
+            how = "refused"
+        ended[line["test"]] = Outcome(how, line["message"])
+    return ended
+
+
+def on_cpu(test: str) -> str:
+    """Return the id that a test on "cuda" has on the CPU."""
+    return re.sub(r"cuda(:0|_0)?", "cpu", test)
+
+
+@dataclass
+class Comparison:
+    """The outcomes of a suite on both devices."""
+
+    suite: Suite
+    cpu: dict[str, Outcome]
+    gpu: dict[str, Outcome]
+
+    def pairs(self) -> Iterable[tuple[str, Outcome, Outcome]]:
+        by_id = {on_cpu(test): outcome for test, outcome in self.cpu.items()}
+        for test, there in self.gpu.items():
+            yield test, self.cpu.get(test) or by_id.get(on_cpu(test), Outcome("absent")), there
+
+    def differences(self) -> dict[Cause, list[str]]:
+        """Return the tests that run on both devices and end otherwise than on the CPU, by cause."""
+        found: dict[Cause, list[str]] = defaultdict(list)
+        for test, here, there in self.pairs():
+            if there.how not in ("passed", "skipped", "xfailed") and here.how in (*BOTH, *CUDA_ONLY):
+                found[cause_of(self.suite.name, test, there)].append(test)
+        return found
+
+    def ends(self, *here: str) -> Counter[str]:
+        """Count how tests end on the virtual GPU, failures by their kind, of those that end on the CPU in one of these ways."""
+        counted: Counter[str] = Counter()
+        for test, cpu, there in self.pairs():
+            if cpu.how in here:
+                fine = there.how in ("passed", "skipped", "xfailed")
+                counted[there.how if fine else cause_of(self.suite.name, test, there).kind.name] += 1
+                counted["dead"] += there.how.startswith(("died", "hung"))
+        return counted
+
+
+BOTH, CUDA_ONLY = ("passed", "xfailed"), ("skipped", "absent")
+
+
+def cause_of(suite: str, test: str, ended: Outcome) -> Cause:
+    text = f"{test}: {ended.how} {ended.message}"
+    return next(each for each in CAUSES if each.suite in (suite, "") and re.search(each.pattern, text, re.DOTALL))
+
+
+def row(each: Comparison) -> str:
+    both, only = each.ends(*BOTH), each.ends(*CUDA_ONLY)
+    passed = both["passed"] + both["xfailed"]
+    right = passed + both[Kind.AS_ON_A_GPU.name]
+    ran = right + both[Kind.NOT_EMULATED.name] + both[Kind.UNKNOWN.name]
+    new_passed = only["passed"] + only["xfailed"] + only[Kind.AS_ON_A_GPU.name]
+    new = new_passed + only[Kind.NOT_EMULATED.name] + only[Kind.UNKNOWN.name]
+    skipped = both["skipped"] + only["skipped"]
+    failing = sum(outcome.how == "failed" for outcome in each.cpu.values())
+    return _line((
+        f"{each.suite.name} {each.suite.version}", ran, passed, right - passed, _percent(right, ran),
+        new, new_passed, only[Kind.NOT_EMULATED.name], _percent(new_passed, new), skipped, failing, both["dead"] + only["dead"],
+    ))  # fmt: skip
+
+
+def _line(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def download(folder: Path) -> None:
+    for suite in SUITES:
+        if suite.source == "sdist" and not (folder / suite.folder).is_dir():
+            pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "-d", str(folder)]
+            subprocess.run([*pip, f"{suite.name}=={suite.version}"], check=True)
+            subprocess.run(["tar", "xzf", str(next(folder.glob(f"{suite.folder}.tar.gz"))), "-C", str(folder)], check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--gpu", default="a100")
+    parser.add_argument("--download", action="store_true", help="get the sources that PyPI has")
+    parser.add_argument("--stored", action="store_true", help="run nothing and report the stored results")
+    parser.add_argument("--write", type=Path)
+    asked = parser.parse_args()
+    folder = asked.folder.resolve()
+    if asked.download:
+        download(folder)
+    compared = []
+    for suite in SUITES:
+        files = [folder / f"{suite.folder}.{where}.jsonl" for where in ("cpu", "gpu")]
+        if asked.only not in ("", suite.name) or not all(file.exists() or not asked.stored for file in files):
+            continue
+        if not asked.stored:
+            for where in ("", asked.gpu):
+                run(suite, folder, where)
+        compared.append(Comparison(suite, *map(outcomes, files)))
+        print(row(compared[-1]), flush=True)
+    if asked.write:
+        asked.write.write_text(page(compared, asked.gpu))
+
+
+_COLUMNS = (
+    "suite", "run on both", "pass", "fail as on a GPU", "right", "CUDA only", "pass", "NotEmulated", "pass", "skipped",
+    "fail on the CPU too", "died or hung",
+)  # fmt: skip
+HEAD = """# Test suites of other projects
+
+This page was written by `python benchmarks/suites.py FOLDER --write docs/suites.md`. Each suite runs twice: on the CPU, and
+through the [pytest plugin](gpu_tests.md) with `--gpu {gpu}` and computed values. Of larger suites, a sample runs that a hash of
+the tests' names chooses. The table SUITES in the script has the sources, the sample sizes and the options.
+
+"""
+AFTER = """
+* "Run on both" counts the tests that pass on the CPU and run on the virtual GPU. "Right" is the share of these tests that pass,
+  or fail as on a GPU.
+* "CUDA only" counts the tests that the CPU skips or does not have, and that run on the virtual GPU.
+* "Skipped" counts the tests that the suite skips on the virtual GPU, such as tests that need only a CPU.
+* Tests that need a missing file or package are counted only in the table below.
+
+## Differences
+
+| suite | tests | what happens | cause | an example |
+|---|---|---|---|---|
+"""
+
+
+def page(compared: Sequence[Comparison], gpu: str) -> str:
+    lines = [HEAD.format(gpu=gpu) + _line(_COLUMNS), "|---" * len(_COLUMNS) + "|"]
+    lines += [*map(row, compared), AFTER.rstrip("\n")]
+    for each in compared:
+        for cause, tests in sorted(each.differences().items(), key=lambda found: found[0].kind.name):
+            example = tests[0].replace("|", "\\|")
+            lines.append(_line((each.suite.name, len(tests), cause.kind.value, cause.text, f"`{example}`")))
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
