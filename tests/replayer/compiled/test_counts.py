@@ -41,6 +41,7 @@ def test_counts_in_a_replay_are_those_of_the_cpu() -> None:
     assert native["recompiles_until_the_limit"]["counters"]["stats"]["unique_graphs"] == 8
 
 
+@pytest.mark.program
 @pytest.mark.xdist_group("compiled")
 def test_counts_with_ddp_and_fsdp_are_those_of_gloo() -> None:
     """GIVEN two ranks WHEN they compile models with DDP, FSDP2 and a collective inside THEN the counts are the same."""

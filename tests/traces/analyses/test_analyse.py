@@ -259,6 +259,7 @@ def test_traces_without_kernels_have_none() -> None:
         assert not of.idle and not of.launches and not of.achieved and of.critical_path is None
 
 
+@pytest.mark.real_time
 def test_a_million_spans_take_seconds() -> None:
     steps = 200
     trace = training(steps=steps)
