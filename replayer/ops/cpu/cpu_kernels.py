@@ -357,6 +357,11 @@ def _softmax_backward_of(
     return call(grad, output, dim, output.dtype).to(input_dtype)
 
 
+def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
+    """Count values in bins. CUDA, unlike the CPU, also counts integers, and the result has their dtype."""
+    return aten.histc(data, *bins) if data.is_floating_point() else aten.histc(data.double(), *bins).to(data.dtype)
+
+
 def _product(op: TorchAny) -> Callable[..., TorchAny]:
     """Return the form of a product with `out_dtype`, which sums in that dtype."""
 
@@ -373,6 +378,7 @@ def _product(op: TorchAny) -> Callable[..., TorchAny]:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
+    aten.histc.default: _histc,
     **{form: _product(packet.default) for packet in _PRODUCTS for form in (packet.dtype, packet.dtype_out)},
     aten._scaled_dot_product_flash_attention.default: _flash,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,

@@ -225,3 +225,8 @@ def test_a_product_with_a_wider_result_sums_in_that_dtype() -> None:
     assert FORMS[aten.mm.dtype_out](ones, ones.t(), torch.float32, out=out) is out and out.item() == 2048
     with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype"):
         FORMS[aten.mm.dtype](ones.float(), ones.t().float(), torch.float16)
+
+
+def test_integers_are_counted_in_bins() -> None:
+    counted = FORMS[aten.histc.default](torch.tensor([0, 2, 2, 3]), 4, 0, 3)
+    assert counted.tolist() == [1, 0, 2, 1] and counted.dtype is torch.int64
