@@ -146,14 +146,23 @@ with torch.autocast("cuda"):
 
 
 def test_half_precision_is_computed_in_float32_where_the_cpu_has_no_kernel(tmp_path: Path) -> None:
-    """The mean over 2 x 2 x 2 ones is 1, and each element of the antialiased 2 x 2 picture of threes is 3."""
+    """The mean over 2 x 2 x 2 ones is 1, each element of the antialiased 2 x 2 picture of threes is 3, and 2 x 4 is 8.
+
+    Kernels of other libraries raise RuntimeError for a dtype, torch's own raise NotImplementedError.
+    """
     code = """
+@torch.library.custom_op("own::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    if x.dtype is not torch.float32:
+        raise RuntimeError(f'"double_kernel" not implemented for {"Half" if x.dtype is torch.float16 else "BFloat16"!r}')
+    return 2 * x
 for dtype in (torch.float16, torch.bfloat16):
     pooled = F.avg_pool3d(torch.ones(1, 1, 2, 2, 2, device="cuda", dtype=dtype), 2)
     small = F.interpolate(torch.full((1, 1, 4, 4), 3.0, device="cuda", dtype=dtype), (2, 2), mode="bilinear", antialias=True)
-    print(pooled.dtype is small.dtype is dtype, pooled.tolist(), small.tolist())
+    doubled = double(torch.full((1,), 4.0, device="cuda", dtype=dtype))
+    print(pooled.dtype is small.dtype is doubled.dtype is dtype, pooled.tolist(), small.tolist(), doubled.tolist())
 """
-    assert _run(code, "compute", tmp_path) == ["True [[[[[1.0]]]]] [[[[3.0, 3.0], [3.0, 3.0]]]]"] * 2
+    assert _run(code, "compute", tmp_path) == ["True [[[[[1.0]]]]] [[[[3.0, 3.0], [3.0, 3.0]]]] [8.0]"] * 2
 
 
 @pytest.mark.parametrize(

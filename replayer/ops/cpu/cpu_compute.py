@@ -145,7 +145,7 @@ def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAn
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _NARROWER = {torch.float32: torch.float16, torch.complex64: torch.complex32}
 _NO_LOW_PRECISION = re.compile(
-    r"type:? '?(?:torch\.)?(?:Complex)?(?:Half|BFloat16|float16|bfloat16)|low precision|dtype (?:Half|BFloat16)"
+    r"(?:type:?|dtype|implemented for) '?(?:torch\.)?(?:Complex)?(?:Half|BFloat16|float16|bfloat16)|low precision"
 )
 
 
