@@ -26,7 +26,7 @@ from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import ModuleType, TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 _MISSING = object()
@@ -161,6 +161,10 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
+        if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
+            # Dynamo's guards on the defaults of `original` read them from the wrapper.
+            wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
+            wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper
 
     return decorate
