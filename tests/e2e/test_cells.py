@@ -174,7 +174,7 @@ def test_a_card_that_the_library_lacks_can_be_estimated_and_that_is_said_first(l
     done = replay(library, "--gpu", "h100", "--estimate", "train.py", "SGD", "16", "4", "4")
     assert done.returncode == 0 and done.stdout.count("\n") == 3, done.stderr
     first = "ESTIMATE: no measurements of this model on NVIDIA H100 80GB HBM3; times are predicted.\n"
-    assert done.stderr.startswith(f"{first}Step time: ")
+    assert done.stderr.startswith(f"{first}Step time of training: ")
     assert "recorded" not in done.stderr
 
 
