@@ -22,7 +22,6 @@ _DEFAULT_STREAM = 7
 # Programs whose recordings are not right yet: (test, program, grain) and why. A mark goes when its reason has gone.
 PENDING: dict[tuple[str, str, str], str] = {
     ("replay", "terminate", "kernel"): "26 % of the ops have the same names: SIGTERM ends the replay too",
-    ("replay", "graph_step", "kernel"): "86 % matched: the eager steps before the capture were not profiled",
     ("replay", "fsdp2", "kernel"): "GPU busy up to 1.5 % off: transfers overlap with other work by other amounts",
 }
 

@@ -11,8 +11,8 @@ between two stages is charged before the second stage begins. The replay's phase
 
 Note [The k-th stage]
     Within a segment, the k-th stage of a name and device takes the time of the k-th recorded stage with this name and device.
-    In a phase-grained recording, stages end at their recorded offset in the phase. If this machine's host makes a stage longer,
-    the next stage becomes shorter. The same rule applies to phases.
+    In a phase-grained recording, stages begin and end at their recorded offset in the phase, on the host and on their device.
+    If this machine's host makes a stage longer, the next stage becomes shorter. The same rule applies to phases.
 
 Note [Devices beside the first]
     A phase is timed on one device. Replicas do the same work at the same time. The time between stages is therefore charged to
@@ -110,6 +110,7 @@ class DataParallelStages:
                 filled_ns = max((stage.device_end_ns for stage in before), default=0)
                 for other in {device, *self._busy_devices()}:
                     self._fill(other, filled_ns, recorded.device_begin_ns)
+            self._scheduler.stream(device, 0).wait(self._begun_device_ns + recorded.device_begin_ns)
             thread.host_ns = max(thread.host_ns, self._begun_ns + recorded.begin_ns)
         elif recorded is not None and self._segment is not None:
             self._segment.advance(thread, recorded.begin_ns)

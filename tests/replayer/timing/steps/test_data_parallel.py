@@ -259,6 +259,25 @@ def on_devices(ops: list[Op], devices: list[int], parts: list[tuple[str, int, in
     return trace
 
 
+def test_a_replica_that_begins_later_on_its_device_than_on_the_host_takes_its_recorded_device_time() -> None:
+    """GIVEN replicas that begin at 20 and 30 us on the host, and that run from 25 to 60 and from 50 to 90 us on their devices
+    THEN they take 35 and 40 us on their devices in a replay of the phases."""
+    trace = on_devices(
+        [Op("aten::relu", 0, 1, kernel=(1, 1))] * 2, [0, 1], [("parallel_apply", 0, 20, 40), ("parallel_apply", 1, 30, 45)]
+    )
+    begin_ns = int(trace.phases.start_ns[0])
+    trace.grain = "phase"
+    trace.phases.device_end_ns[:] = begin_ns + 100 * US
+    trace.parts.device_start_ns, trace.parts.device_end_ns = begin_ns + np.array([[25, 50], [60, 90]]) * US
+    stage = Stage(trace)
+    tracker = stage.simulator.tracker
+    stages = [tracker.begin_stage(stage.thread, "parallel_apply", device) for device in (0, 1)]
+    for one in stages:
+        tracker.stages.end(stage.thread, one)
+    tracker.optimizer_stepped(stage.thread, True)
+    assert [(row[5], (row[7] - row[6]) / US) for row in stage.log.parts] == [(0, 35), (1, 40)]
+
+
 def played_us(stage: Stage) -> dict[str, tuple[float, float]]:
     """Host start and end of each op, in us since the forward pass began."""
     begin_ns = stage.log.phases[0][1]
