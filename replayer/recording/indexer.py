@@ -114,7 +114,7 @@ class RecordingIndexer:
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
             marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
-            self.phase_device_ns = self._slowed(np.where(marked, phases.device_end_ns - phases.device_start_ns, 0))
+            self.phase_device_ns = np.where(marked, self._slowed(phases.device_end_ns - phases.device_start_ns), NONE)
             self.batch_there = batch_arrival_ns(trace, rank, self.phase_start, self.phase_end)
             return
         host, ends_ns = trace.host, trace.device.end_ns[self.work]
@@ -125,7 +125,7 @@ class RecordingIndexer:
         self.phase_step = np.zeros(len(self.step_rows), dtype=np.int64)
         self.phase_row = np.full(len(self.step_rows), NONE)
         self.phase_name = ["forward"] * len(self.step_rows)
-        self.phase_device_ns = np.zeros(len(self.step_rows), dtype=np.int64)
+        self.phase_device_ns = np.full(len(self.step_rows), NONE)
 
     def _blocked(self) -> None:
         """Find when the host was blocked by the device. See Note [Active host time]."""

@@ -66,7 +66,7 @@ class RecordedSegment:
     host_ns: int = 0
     # loader only: the time until the batch arrived
     wait_ns: int = 0
-    device_ns: int = 0  # between CUDA events, in a phase-grained trace
+    device_ns: int = NONE  # between CUDA events, in a phase-grained trace
     work_ns: int = 0
     least_host_ns: int = 0  # minimum length of the segment, with waits for the device
     kernels: list[int] = field(default_factory=list)
@@ -92,11 +92,11 @@ class RecordedSegment:
     @property
     def is_host_only(self) -> bool:
         """Return whether the segment has only host time, without ops and device work."""
-        return not (self.named or self.kernels or self.lanes or self.device_ns)
+        return not (self.named or self.kernels or self.lanes or self.device_ns > 0)
 
     @property
     def phase_grained(self) -> bool:
-        return self.device_ns > 0
+        return self.device_ns >= 0
 
 
 class KernelColumns(NamedTuple):

@@ -425,7 +425,7 @@ class StepTracker:
                 self._begin(thread, recorded.name)
                 self._finish(thread, self._scheduler.clock.now_ns())
             else:
-                self._scheduler.stats.uncharged_ns += recorded.work_ns or recorded.device_ns
+                self._scheduler.stats.uncharged_ns += recorded.work_ns or max(recorded.device_ns, 0)
 
     def _count(self, *, keep: bool) -> None:
         stats, now_ns = self._scheduler.stats, self._scheduler.clock.now_ns()

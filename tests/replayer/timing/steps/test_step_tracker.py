@@ -382,6 +382,21 @@ def test_a_recorded_wait_for_data_is_charged_to_no_one_though_the_device_was_mar
     assert durations_us(stage) == [283_000] * 3
 
 
+def test_a_phase_that_took_no_time_on_the_device_takes_none_in_a_replay() -> None:
+    """GIVEN a forward pass whose CUDA graph also did the work of backward, so that backward took 2 ms on the host and no time
+    on the device WHEN a script calls an op in backward THEN the op is not estimated: the device has 10 ms of forward alone."""
+    trace = phase_recording({"forward": 10, "backward": 2}, steps=2)
+    of_backward = trace.phases.name == trace.strings.find("backward")
+    trace.phases.device_start_ns[of_backward] = trace.phases.device_end_ns[of_backward]
+    stage = Stage(trace)
+    stage.module()
+    stage.op("aten::mm")
+    stage.within("backward", "aten::mm_backward")
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert [row["duration_ns"] / US for row in stage.log.device] == [10_000]
+    assert durations_us(stage) == [12_000]
+
+
 @pytest.mark.parametrize(("since_us", "lasts_us"), [(7, 100), (40, 120)])
 def test_a_padded_wait_is_as_long_as_the_recorded_one_and_so_is_what_follows_it(since_us: int, lasts_us: int) -> None:
     # GIVEN a loader phase of 100 us, in which the batch was there after 80
