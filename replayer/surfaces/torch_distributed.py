@@ -62,6 +62,8 @@ def install(torch_module: ModuleType) -> None:
     for name, by in {"init_process_group": _init_and_set_rank, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
         original = getattr(c10d, name)
         patch_everywhere(original, around(original, by))
+    if hasattr(c10d, "_get_split_source"):
+        patch_around(c10d, _get_split_source=_no_split_source)
     patch_around(dist, _verify_params_across_processes=_verify_parameters)
     patch_around(dist.Reducer, __init__=_make_reducer, _delay_all_reduce=_reduce_at_once)
     patch_around(torch_module.nn.parallel.DistributedDataParallel, _register_builtin_comm_hook=_register_hook)
@@ -119,6 +121,11 @@ def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: Tor
     """
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
+
+
+def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchAny:
+    """Make new groups without splitting a virtual NCCL group, because C++ accepts only its own groups as a source."""
+    return None if isinstance(group, VirtualNccl) else source(group)
 
 
 def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -1,0 +1,48 @@
+"""Groups that are split from groups, or made by ranks that are bound to their devices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from replayer.errors import NotEmulated
+from tests.replayer.ranks import run_ranks
+
+
+def sum_of(group: dist.ProcessGroup | None, value: float) -> float:
+    tensor = torch.tensor([value], device="cuda")
+    dist.all_reduce(tensor, group=group)
+    return tensor.item()
+
+
+def test_ranks_of_a_split_group_exchange_values() -> None:
+    def body(rank: int) -> None:
+        dist.group.WORLD.bound_device_id = torch.device("cuda", rank)  # type: ignore[union-attr]
+        pair = dist.split_group(split_ranks=[[0, 2], [1]])
+        assert sum_of(pair, rank + 1.0) == (2.0 if rank == 1 else 4.0)
+        assert dist.get_process_group_ranks(pair) == ([1] if rank == 1 else [0, 2])
+        assert dist.split_group(split_ranks=[[0, 1]]) is not None or rank == 2
+
+    run_ranks(3, body)
+
+
+def test_a_bound_rank_makes_new_groups() -> None:
+    def body(rank: int) -> None:
+        dist.group.WORLD.bound_device_id = torch.device("cuda", rank)  # type: ignore[union-attr]
+        assert sum_of(dist.new_group([0, 1]), rank + 1.0) == 3.0
+        assert dist.new_group([1]) is dist.GroupMember.NON_GROUP_MEMBER or rank == 1
+
+    run_ranks(2, body)
+
+
+def test_options_of_nccl_are_kept_and_its_allocator_is_refused() -> None:
+    def body(rank: int) -> None:
+        options = dist.ProcessGroupNCCL.Options()
+        options.config.max_ctas = 4
+        group = dist.new_group(pg_options=options)
+        assert sum_of(group, 2.0) == 4.0
+        with pytest.raises(NotEmulated, match=r"ProcessGroupNCCL\.mem_allocator"):
+            _ = group.mem_allocator
+
+    run_ranks(2, body)
