@@ -40,14 +40,14 @@ def _mm(one: torch.Tensor, other: torch.Tensor) -> None:
         raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {' != '.join(names)}")
 
 
-def _addmm(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, *_options: object) -> None:
+def _addmm(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
     for name, tensor in (("self", bias), ("mat1", one)):
         if tensor.dtype != other.dtype:
             found = f"{_scalar(tensor)} and {_scalar(other)}"
             raise RuntimeError(f"{name} and mat2 must have the same dtype, but got {found}")
 
 
-def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, *_options: object) -> None:
+def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, **_options: object) -> None:
     if not bias.dtype == matrix.dtype == vector.dtype:
         found = f"{_scalar(bias)}, {_scalar(matrix)}, and {_scalar(vector)}"
         raise RuntimeError(f"addmv input tensors must have the same dtype, but got {found}")
