@@ -39,7 +39,7 @@ def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int
     app.run()
     if app.failure is not None:
         raise app.failure
-    return 0
+    return app.return_code or 0
 
 
 def size_of(text: str) -> tuple[int, int]:

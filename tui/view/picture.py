@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from textual.pilot import Pilot
 
+from traces.model.trace import TraceError
 from tui.view.app import ViewApp
 from tui.view.loading import stages
 
@@ -21,8 +22,10 @@ def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str]
     pictures: list[str] = []
 
     async def take(pilot: Pilot[object]) -> None:
-        while not app.loaded and app.failure is None:
+        while not app.loaded and app.failure is None and app.return_code is None:
             await asyncio.sleep(0.01)
+        if app.return_code is not None:
+            return
         await pilot.pause()
         for key in press:
             await pilot.press(key)
@@ -33,4 +36,6 @@ def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str]
     app.run(headless=True, size=(columns, lines), auto_pilot=take)
     if app.failure is not None:
         raise app.failure
+    if not pictures:
+        raise TraceError("the app failed while it drew the traces; the error is printed above")
     return pictures[0]

@@ -17,6 +17,7 @@ from traces.script.launch import ROOT
 from tui.cli import run
 from tui.text.diff import diff_text
 from tui.text.info import info_text
+from tui.view.app import ViewApp
 from tui.view.keys import KEYS, MOUSE
 
 GUIDE = ROOT / "docs" / "timeline.md"
@@ -50,6 +51,20 @@ def test_a_picture_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixture[
     for said in ("Same program", "forward", "cuda:0 stream 7", "difference", "+++", "tables"):
         assert said in words
     assert sorted(path.name for path in folder.iterdir()) == ["a.msgpack", "b.msgpack", "x.svg"]
+
+
+def test_an_error_while_the_app_draws_ends_the_command(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("no columns")
+
+    monkeypatch.setattr(ViewApp, "_arrived", fails)
+    assert run(["view", "a.msgpack", "--screenshot", "x.svg"]) == 2
+    said = capfd.readouterr().err
+    assert "ZeroDivisionError: no columns" in said
+    assert said.splitlines()[-1] == "trace: the app failed while it drew the traces; the error is printed above"
+    assert not Path("x.svg").exists()
 
 
 @pytest.mark.parametrize(
