@@ -18,7 +18,9 @@ interspersed arguments, click misses `--trace` after the script and leaves a `--
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
@@ -26,12 +28,15 @@ from typer._click.exceptions import UsageError
 from typer.core import TyperOption
 
 from tui.help import Command
+from tui.terminal import is_quiet
 
 if TYPE_CHECKING:
     from typer._click.core import Context  # the overridden method needs this type, and typer exports only a subclass
 
 # the only option of `trace` that may follow the script
 FOLLOWER = "--trace"
+# files in the environments that these installers make for a single tool
+_TOOL_FILES = {"uv": "uv-receipt.toml", "pipx": "pipx_metadata.json"}
 
 
 class Split(NamedTuple):
@@ -82,6 +87,11 @@ class ScriptCommand(Command):
             raise UsageError(f"Missing SCRIPT and {FOLLOWER} T", ctx)
         return super().parse_args(ctx, [*ours, "--", *script] if script else ours)
 
+    def invoke(self, ctx: Context) -> object:
+        if not is_quiet() and (note := tool_environment_note()):
+            print(f"trace: {note}", file=sys.stderr)
+        return super().invoke(ctx)
+
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
         return ["[OPTIONS]", "{SCRIPT | -m MODULE} [ARGUMENTS]..."]
 
@@ -89,3 +99,14 @@ class ScriptCommand(Command):
         """Returns all option names of this command, and whether a value follows each name."""
         options = [param for param in self.get_params(ctx) if isinstance(param, TyperOption)]
         return {name: not option.is_flag for option in options for name in option.opts}
+
+
+def tool_environment_note() -> str:
+    """Returns a note if uv or pipx installed trace without the user's packages, which the script cannot import then."""
+    for installer, file in _TOOL_FILES.items():
+        if (Path(sys.prefix) / file).exists():
+            return (
+                f"{installer} installed trace into an environment of its own, and scripts can import only its packages;"
+                " to use your own torch and packages, install trace-replay into your environment with pip"
+            )
+    return ""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tui.argv import split
+from tui.cli import run
 
 OPTIONS = {"--trace": True, "-o": True, "--output": True, "--loader": True, "--strict": False, "--help": False}
 
@@ -76,3 +80,19 @@ def test_no_word_is_lost_and_none_is_made(words: list[str]) -> None:
 def test_the_script_gets_its_words_in_their_order(words: list[str]) -> None:
     _, script = split(["--trace=t", "train.py", *words], OPTIONS)
     assert script == ["train.py", *words]
+
+
+@pytest.mark.parametrize(("installer", "file"), [("uv", "uv-receipt.toml"), ("pipx", "pipx_metadata.json")])
+def test_a_note_tells_that_scripts_see_only_the_environment_of_the_tool(
+    installer: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    words = ["replay", "train.py", "--trace", str(tmp_path / "none")]
+    run(words)
+    assert "environment" not in capsys.readouterr().err
+    (tmp_path / file).touch()
+    run(words)
+    run(["-q", *words])
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"trace: {installer} installed trace into an environment of its own")
+    assert not any("environment" in line for line in others)
