@@ -89,6 +89,8 @@ class GpuChecks:
         """Fail unless the test runs the recorded program."""
         __tracebackhide__ = True
         report = self.compare(recording)
+        if report.is_same_program is None:
+            raise AssertionError(f"the traces do not show whether the test runs the recorded program:\n{report}")
         if not report.is_same_program:
             raise AssertionError(f"the test does not run the recorded program:\n{report}")
 

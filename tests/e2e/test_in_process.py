@@ -189,6 +189,71 @@ print(json.dumps([gpu.report().to_json(), gpu.step_time, gpu.peak_memory]))
     assert peak_memory == there["memory"]["cuda:0"]["replayed_peak_bytes"]
 
 
+def test_a_replay_is_compared_with_files_traces_and_stopped_gpus(recording: Path, tmp_path: Path) -> None:
+    """Steps of 66 ms are recorded. The slower recording has steps of 99 ms, so the replay is 33.3 % faster."""
+    slower = tmp_path / "slower.msgpack"
+    save(phase_recording({"h2d": 2, "forward": 20, "loss": 1, "backward": 73, "optimizer": 3}), slower)
+    body = "\n".join(f"    {line}" for line in TRAIN.splitlines())
+    source = f"""
+import json, sys
+import trace_replay
+from trace_replay import traces
+
+def replayed(file):
+    with trace_replay.gpu(file, clock="recorded") as gpu:
+        train()
+    return gpu
+
+def train():
+{body}
+
+gpu, slower = replayed(sys.argv[1]), replayed(sys.argv[2])
+for other in (sys.argv[1], sys.argv[2], traces.load(sys.argv[2]), slower):
+    steps = gpu.compare(other).comparison.steps
+    print(json.dumps([steps.recorded_median_ns, steps.replayed_median_ns]))
+"""
+    figures = [json.loads(line) for line in run(source, tmp_path, str(recording), str(slower)).splitlines()]
+    assert figures == [[66_000_000, 66_000_000], *[[99_000_000, 66_000_000]] * 3]
+
+
+def test_the_magic_tells_what_it_understands(tmp_path: Path) -> None:
+    source = """
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "trace_replay")
+
+def error_of(line, cell=None):
+    try:
+        shell.run_line_magic("gpu", line) if cell is None else shell.run_cell_magic("gpu", line, cell)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+print(error_of(""))
+print(error_of("stop"))
+print(error_of("start"))
+print(error_of("start no-such-gpu"))
+print(error_of("start t4 --values guessed"))
+print(error_of("start t4"))
+print(error_of("start t4"))
+print(error_of("stop"))
+print(error_of("t4", "import torch\\n1 / 0"))
+print(error_of("stop"))
+"""
+    said = run(source, tmp_path).splitlines()
+    told = [line for line in said if line.partition(":")[0].endswith(("Error", "None"))]
+    assert told[0] == "ValueError: write %gpu start NAME, %gpu stop, or %%gpu NAME in the first line of a cell"
+    assert told[1] == "ValueError: %gpu stop: no virtual GPU runs"
+    assert told[2] == "ValueError: %gpu: the following arguments are required: what"
+    assert "no-such-gpu" in told[3]
+    assert told[4].startswith("ValueError: %gpu: argument --values: invalid choice: 'guessed'")
+    assert told[5] == "None"
+    assert told[6].startswith("RuntimeError: ") and "already" in told[6]
+    assert told[7] == "None"
+    assert told[-2] == "ZeroDivisionError: division by zero"
+    assert told[-1] == "ValueError: %gpu stop: no virtual GPU runs"
+
+
 def test_four_gpus_need_kernels_as_in_the_command(recording: Path, tmp_path: Path) -> None:
     """A recording with phase times only cannot become four GPUs, neither in a process nor with `trace replay --gpus 4`."""
     said = run(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.replayer.recordings import phase_recording
 from traces.format.trace_file import save
+from traces.model.workload import InputTensor, WorkloadSignature
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -126,6 +127,11 @@ def test_a_test_is_compared_with_a_recording(tmp_path: Path) -> None:
     phases = {"h2d": 2, "forward": 20, "loss": 1, "backward": 40, "optimizer": 3}
     save(phase_recording(phases), tmp_path / "recorded.msgpack")
     save(phase_recording({**phases, "backward": 73}), tmp_path / "slower.msgpack")
+    for name, parameters in (("narrow", 36), ("wide", 72)):
+        trace = phase_recording({**phases, "backward": 73})
+        inputs = (InputTensor((4, 8), "float32"),)
+        trace.workload = WorkloadSignature(parameters=parameters, parameter_bytes=4 * parameters, inputs=inputs)
+        save(trace, tmp_path / f"{name}.msgpack")
     suite = """
 import pytest
 import torch
@@ -144,7 +150,22 @@ def train():
 def test_time(gpu, other):
     train()
     gpu.assert_step_time(other, within=0.02)
+
+@pytest.mark.gpu("recorded.msgpack", clock="recorded", values="recorded")
+@pytest.mark.parametrize("other", ["narrow.msgpack", "wide.msgpack", "slower.msgpack"])
+def test_program(gpu, other):
+    train()
+    gpu.assert_same_program(other)
 """
-    lines = run(tmp_path, "-k", "test_time", suite=suite)
-    assert outcomes(lines) == {"time[recorded.msgpack]": "PASSED", "time[slower.msgpack]": "FAILED"}
-    assert "instead of the recorded 99.000 ms: -33.3%, and 2.0% are allowed" in "\n".join(lines)
+    lines = run(tmp_path, "-k", "test_time or test_program", suite=suite)
+    assert outcomes(lines) == {
+        "time[recorded.msgpack]": "PASSED",
+        "time[slower.msgpack]": "FAILED",
+        "program[narrow.msgpack]": "PASSED",
+        "program[wide.msgpack]": "FAILED",
+        "program[slower.msgpack]": "FAILED",
+    }
+    text = "\n".join(lines)
+    assert "instead of the recorded 99.000 ms: -33.3%, and 2.0% are allowed" in text
+    assert "the test does not run the recorded program:" in text
+    assert "the traces do not show whether the test runs the recorded program:" in text
