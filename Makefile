@@ -11,6 +11,9 @@ DEVICE := build/simulated_device
 # In continuous integration a test may not skip because the real recordings are not beside the checkout.
 REQUIRE_SHARED := $(if $(CI),TRACE_REQUIRE_SHARED=1)
 
+# What Python compiles is kept, so that the programs that tests start need not compile all packages again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-all test-cuda test-slow lint types clean
 .DELETE_ON_ERROR:
 
@@ -35,6 +38,8 @@ test: lint types
 test-all: $(VENV)/.installed-test
 	@echo "--- whole programs, two at a time"
 	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "program and not real_time"
+	@echo "--- more examples of each property"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "hypothesis and not program" --hypothesis-profile=thorough
 	@echo "--- tests that measure time, one at a time"
 	$(REQUIRE_SHARED) $(BIN)/python -m pytest -m real_time
 

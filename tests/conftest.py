@@ -2,7 +2,7 @@
 
 Tests that need the recordings skip without them; if TRACE_REQUIRE_SHARED is set (continuous integration), they fail instead.
 Tests in the folders WHOLE_PROGRAMS are marked `program`: `make test` leaves them out, `make test-all` runs them. Tests marked
-slow run only with `--slow`.
+slow run only with `--slow`. `make test` tries 25 examples of each property, and `make test-all` tries 100.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 
 
 # A property is no measurement: how long an example takes depends on what else the machine does.
-settings.register_profile("trace", deadline=None)
+settings.register_profile("trace", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("trace")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run what is marked slow, as `make test-slow` does")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where whole programs are left out, their files are not even imported."""
+    leaves_out = "not program" in config.option.markexpr
+    return True if leaves_out and collection_path.as_posix().endswith(tuple(of.rstrip("/") for of in WHOLE_PROGRAMS)) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -262,7 +262,7 @@ EVENTS = ["loader", "exhausted", "h2d", "zero_grad", "backward", "optimizer", "s
 EVENTS += ["call model", "call model no_grad", "call other no_grad", "call loss", "loader@side", "h2d@side", "call model@side"]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(EVENTS), max_size=25), st.booleans())
 def test_any_sequence_of_calls_is_cut_alike(both: Callable[..., Cut], events: list[str], has_optimizer: bool) -> None:
     both(*events, has_optimizer=has_optimizer)

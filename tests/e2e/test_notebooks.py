@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from docs.run_notebooks import NOTEBOOKS, executed
@@ -24,6 +23,8 @@ def printed(notebook: Any) -> list[str]:
 @pytest.mark.parametrize("file", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda file: file.name)
 def test_a_notebook_runs_and_prints_what_is_stored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    import nbformat  # its import takes seconds
+
     now = executed(file)
     stored: Any = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
     assert printed(now) == printed(stored)

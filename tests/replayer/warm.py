@@ -55,7 +55,7 @@ def in_fork(request: dict[str, object]) -> str:
 
 
 def main() -> None:
-    import pytest  # noqa: F401 -- once, not in each fork
+    import pytest  # noqa: F401
     import torch
 
     from replayer import backend, state
@@ -67,9 +67,13 @@ def main() -> None:
     state.start(SurfaceGpu)  # type: ignore[arg-type]
     backend.register()
     install_all(torch)
-    # What torch imports when it first works out the shape of a result: once too.
+    # Imports of many tests, and those of torch when it first works out the shape of a result.
+    import hypothesis  # noqa: F401
     import torch._dynamo
     import torch.distributed.tensor
+
+    import replayer.gpu.virtual_gpu  # noqa: F401
+    import tracer.provenance  # noqa: F401
 
     warnings.simplefilter("error")
     for line in sys.stdin:

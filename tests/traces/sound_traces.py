@@ -163,7 +163,7 @@ def traces(draw: st.DrawFn) -> Trace:
     texts = draw(st.lists(st.text(max_size=6), min_size=1, max_size=6, unique=True))
     devices = draw(st.integers(1, 2))
     threads = draw(st.integers(1, 2))
-    rows = {name: draw(st.integers(0, 12)) for name in TABLES}
+    rows = {name: draw(st.integers(0, 6)) for name in TABLES}
     if not rows["steps"]:
         rows["phases"] = 0
     allowed = limits(_sized(rows, texts, devices, threads))

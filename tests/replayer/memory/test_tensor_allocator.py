@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.memory.allocation_handle import AllocationHandle
@@ -53,7 +53,6 @@ def test_blocks_and_statistics_are_those_of_doing_everything_at_once(
     assert behind.usage.stats() == at_once.usage.stats()
 
 
-@settings(deadline=None)  # five steps of two allocators each
 @given(st.lists(st.lists(st.integers(0, 30 * MIB), max_size=4), max_size=6))
 def test_several_requests_at_once_are_those_requests_one_by_one(batches: list[list[int]]) -> None:
     """GIVEN steps that repeat, so that a cycle comes about, and one request more in the last THEN addresses agree."""

@@ -230,7 +230,7 @@ def test_ops_agree_with_the_cpu() -> None:
     assert not failures, f"{len(failures)} of {len(OPS)}\n" + "\n".join(failures)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 4), min_size=0, max_size=4),
     ones=st.lists(st.booleans(), min_size=4, max_size=4),
@@ -250,7 +250,7 @@ def test_broadcasting_and_promotion() -> None:
     _broadcast()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     dims=st.sets(st.integers(0, 3)),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import SHARED_TRACES
 from tests.traces.handmade import data_parallel, phase_grained, replay_of, training
 from tests.traces.kineto.test_real import index_rows
 from tests.traces.sound_traces import small_trace, traces
@@ -38,6 +39,7 @@ from traces.model.trace import (
 from traces.names.launch_configs import config_args, config_text
 
 T0_NS = 1_700_000_000 * 10**9
+LARGE_BYTES = 400_000
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
@@ -67,12 +69,20 @@ def back(trace: Trace, folder: Path) -> Trace:
     return read_kineto(ranks)
 
 
-@pytest.mark.parametrize("name", [row.name for row in index_rows()] or ["no recordings"])
+def each_recording() -> list[Any]:
+    """The large recordings are left to `make test-all`."""
+    large = {path.name.removesuffix(".json.gz") for path in SHARED_TRACES.glob("*.gz") if path.stat().st_size > LARGE_BYTES}
+    names = [row.name for row in index_rows()] or ["no recordings"]
+    return [pytest.param(name, marks=[pytest.mark.program] if name in large else []) for name in names]
+
+
+@pytest.mark.parametrize("name", each_recording())
 def test_real_recordings(shared_traces: Path, tmp_path: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     assert differences(back(trace, tmp_path), trace) == []
 
 
+@pytest.mark.program
 def test_eight_real_ranks(shared_traces: Path, tmp_path: Path) -> None:
     trace = read_kineto(shared_traces / "a100_megatron_tp8")
     assert differences(back(trace, tmp_path), trace) == []
@@ -154,7 +164,7 @@ def recordings(draw: st.DrawFn) -> Trace:
     return trace
 
 
-@settings(deadline=None, max_examples=40, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
+@settings(phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
 @given(trace=recordings())
 def test_made_recordings(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> None:
     found = back(trace, tmp_path_factory.mktemp("x"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces.handmade import START_NS, US, data_parallel, training
@@ -58,7 +58,6 @@ def said(trace: Trace, table: str, row: int) -> dict[str, Any]:
     return told
 
 
-@settings(max_examples=40, deadline=None)
 @given(recordings=st.lists(traces(), min_size=1, max_size=3))
 def test_every_row_of_every_rank_is_there_and_says_the_same(recordings: list[Trace]) -> None:
     ranks = list(range(3, 3 + len(recordings)))
@@ -315,7 +314,6 @@ def test_parts_and_collectives_of_profiled_steps_are_not_told_twice() -> None:
     assert len(again.collectives) == 6 + 1 and start_ns in again.collectives.start_ns[again.collectives.bytes > 0].tolist()
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
     st.lists(st.integers(1, 10**9), min_size=1, max_size=6),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
@@ -318,7 +318,6 @@ def _verdict(recorded: Trace, other: Trace) -> tuple[bool | None, str]:
     return verdict.same, verdict.reason
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.floats(0.2, 5))
 def test_a_program_is_itself_at_any_length_and_pace(ours: int, theirs: int, pace: float) -> None:
     assert _verdict(training(ours), training(theirs, stretch=pace))[0] is True

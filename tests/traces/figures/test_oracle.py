@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import SHARED_TRACES
@@ -219,7 +219,6 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(recordings())
-@settings(max_examples=60)
 def test_generated_recordings(tmp_path_factory: pytest.TempPathFactory, documents: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("generated")
     for rank, document in enumerate(documents):

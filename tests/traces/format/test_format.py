@@ -255,7 +255,7 @@ def test_a_table_of_a_later_release_is_refused_by_name(tmp_path: Path, monkeypat
         load(tmp_path / "t.msgpack")
 
 
-IN_THE_SAME_FOLDER = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+IN_THE_SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @IN_THE_SAME_FOLDER
@@ -287,6 +287,7 @@ def test_changed_content_under_right_checksums_gives_a_sound_trace_or_a_refusal(
         assert fault(trace) is None
 
 
+@pytest.mark.program
 def test_every_byte_of_content_changed_under_right_checksums(tmp_path: Path) -> None:
     contents = [*text_items(small_trace()), *number_items(small_trace())]
     path = tmp_path / "t.msgpack"

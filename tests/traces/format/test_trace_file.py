@@ -32,7 +32,7 @@ from traces.model.trace import (
     Values,
 )
 
-SAME_FOLDER = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @SAME_FOLDER
@@ -96,7 +96,6 @@ def test_too_many_rows_for_one_packed_table_are_refused() -> None:
         pack_table(Steps.of(number=range(MAX_ROWS + 1)))
 
 
-@settings(max_examples=40, deadline=None)
 @given(spans=st.integers(0, 2**32 - 1))
 def test_parents_that_nest_are_stored_as_a_nest_and_others_as_they_are(spans: int) -> None:
     random = np.random.default_rng(spans)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces.kineto.test_eras import T0, call, kernel, op, training_step
@@ -72,7 +72,6 @@ def test_truncation_at_every_byte_keeps_the_events_before_the_cut() -> None:
             assert ended <= 0
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.integers(0, 255)), min_size=1, max_size=8))
 def test_damaged_bytes_never_end_in_a_traceback(changes: list[tuple[int, int]]) -> None:
     data = bytearray(TEXT)
@@ -81,7 +80,6 @@ def test_damaged_bytes_never_end_in_a_traceback(changes: list[tuple[int, int]]) 
     attempt(bytes(data))
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_removed_and_doubled_stretches_never_end_in_a_traceback(data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(TEXT)))
@@ -90,7 +88,6 @@ def test_removed_and_doubled_stretches_never_end_in_a_traceback(data: st.DataObj
     attempt(TEXT[:end] + TEXT[begin:])
 
 
-@settings(deadline=None, max_examples=60)
 @given(json_values)
 def test_any_value_in_any_place_of_an_event_is_survived(value: Any) -> None:
     for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args"):
@@ -297,7 +294,6 @@ spans = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(spans, st.sampled_from([1, ROUNDING_NS // 2, ROUNDING_NS, 5 * ROUNDING_NS]))
 def test_parents_are_those_of_a_search_through_all_spans(drawn: list[tuple[int, ...]], unit_ns: int) -> None:
     thread, start, duration, outer, entry = (np.array([d[i] for d in drawn], "i8") for i in range(5))

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.published.gpemu import GPUS, build, first_extrapolated
@@ -132,7 +132,6 @@ def test_the_signature_at_a_batch() -> None:
 columns = st.lists(st.integers(0, 2**50), min_size=1, max_size=40)
 
 
-@settings(max_examples=60)
 @given(columns)
 def test_cells_come_back_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, values: list[int]) -> None:
     path = tmp_path_factory.mktemp("cells") / "g9.cells"

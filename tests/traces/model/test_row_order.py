@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces.sound_traces import differences, traces
@@ -53,7 +53,6 @@ def test_rows_are_sorted_and_every_link_still_meets_its_span(
         assert (NONE if launch == NONE else int(host.name[launch])) == launches[int(name)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(trace=traces(), seed=st.integers(0, 2**32 - 1))
 def test_shuffled_rows_come_back_in_order_pointing_where_they_did(trace: Trace, seed: int) -> None:
     random = np.random.default_rng(seed)

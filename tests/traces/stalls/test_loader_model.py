@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traces.stalls.loader_model import BatchCost, loaded
@@ -12,7 +12,6 @@ from traces.stalls.storage_model import Disk
 MS = 1_000_000
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     workers=st.integers(1, 16),
     cores=st.integers(1, 16),

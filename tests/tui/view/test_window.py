@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.traces.handmade import US, training
@@ -48,7 +48,6 @@ def _call(name: str, argument: object, rows: ShownRows) -> None:
     getattr(rows, name)(argument)
 
 
-@settings(max_examples=200)
 @given(st.sampled_from(range(len(SCENES))), MOVES)
 @example(0, [("resize", 1), ("move", 1), ("align", Alignment.STEP)])  # the other axis shows no time where the cursor stood
 def test_a_window_stays_sound(number: int, moves: list[tuple[str, object]]) -> None:

@@ -209,4 +209,4 @@ class Agreement(RuleBasedStateMachine):
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestAgreement.settings = settings(stateful_step_count=40)

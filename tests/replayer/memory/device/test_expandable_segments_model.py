@@ -266,4 +266,4 @@ class Agreement(RuleBasedStateMachine):
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAgreement.settings = settings(stateful_step_count=25)
