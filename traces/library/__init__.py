@@ -93,6 +93,11 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
     if is_cell_name(name):
         cell = find_cell(name.partition("@")[0])
         raise TraceLibraryError(f"{cell.name} is a library cell, not a file; print it with: trace library show {cell.name}")
+    if name in {gpu.name for gpu in gpus()}:
+        raise TraceLibraryError(
+            f"{name}: no such file; {name} is a GPU in the library: add a network, such as {name}/resnet50, or use"
+            f" trace replay --gpu {name}"
+        )
     raise TraceLibraryError(f"{name}: no such file, and no such recording in the library, which has: {names}")
 
 

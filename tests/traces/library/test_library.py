@@ -40,7 +40,9 @@ def test_a_name_finds_an_entry_and_a_path_a_file(tmp_path: Path, monkeypatch: py
     (tmp_path / "p100-no-cudnn.msgpack").write_bytes(b"")
     assert find("p100-no-cudnn.msgpack") == Path("p100-no-cudnn.msgpack")
 
-    for name in ("k80", "runs/p100", "../p100", ""):
+    with pytest.raises(TraceLibraryError, match=r"k80: no such file; k80 is a GPU .*, such as k80/resnet50, .* --gpu k80$"):
+        find("k80")
+    for name in ("runs/p100", "../p100", ""):
         told = r"no such file, and no such recording in the library, which has: p100-no-cudnn, p100x2-no-cudnn$"
         with pytest.raises(TraceLibraryError, match=told):
             find(name)
