@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
 from traces.comparison.thresholds import MUCH_DATA
+from traces.figures.measure import device_time_by_origin
 from traces.figures.pace import DEVICE, HOST, StepPace
+from traces.figures.problems import hides_work
+from traces.model.trace import Origin, Trace
+from traces.rates.estimate_errors import ESTIMATED
 
 DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 
@@ -38,17 +42,29 @@ class PaceLimit:
     exposed_ns: int = 0
 
 
+def why_idle_is_unknown(trace: Trace) -> str:
+    """Return why the trace does not tell how long its devices are idle, or ""."""
+    if hides_work(trace):
+        return "kernels are missing from the recording"
+    notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
+    if notes is not None and notes.config.clock == "recorded":
+        origins = device_time_by_origin(trace).keys()
+        if origins <= set(ESTIMATED) and origins != {Origin.PUBLISHED}:  # Published times of phases include the host's time.
+            return "the times are estimates of GPU time, and an estimate has no recorded host pace"
+    return ""
+
+
 def bottleneck(
-    pace: StepPace | None, idle: Mapping[str, IdleTime], between_ranks: Communication | None, *, lacks_work: bool = False
+    pace: StepPace | None, idle: Mapping[str, IdleTime], between_ranks: Communication | None, why_unknown: str = ""
 ) -> PaceLimit | None:
     """Return what limits a trace's pace, or None if the trace has no steps. `idle` has the idle times by device.
 
-    `lacks_work` says that device work is missing (`traces.figures.problems.hides_work`), so idle time is unknown.
+    `why_unknown` is the reason if the idle time of the trace is unknown (see `why_idle_is_unknown`).
     """
     if pace is None or not pace.pace_ns:
         return None
-    if lacks_work:
-        return PaceLimit(UNKNOWN, None, None, "kernels are missing from the recording")
+    if why_unknown:
+        return PaceLimit(UNKNOWN, None, None, why_unknown)
     data_ns = pace.pace_ns - pace.without_data_ns
     if pace.busy_share is None:
         return _without_kernels(pace, data_ns)

@@ -13,7 +13,7 @@ import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communication
-from traces.figures.bottleneck import PaceLimit, bottleneck
+from traces.figures.bottleneck import PaceLimit, bottleneck, why_idle_is_unknown
 from traces.figures.measure import (
     MemoryPeak,
     WorkSum,
@@ -41,7 +41,7 @@ from traces.figures.pipeline import (
     stage_medians,
     step_kinds,
 )
-from traces.figures.problems import hides_work, problems_of
+from traces.figures.problems import problems_of
 from traces.model.json_facts import Json, as_json
 from traces.model.machine import Machine
 from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
@@ -207,7 +207,7 @@ def summarize(trace: Trace) -> Summary:
         step_median_ns=None if pace is None else pace.pace_ns,
         compute_side_median_ns=None if pace is None else pace.without_data_ns,
         pace=pace,
-        bottleneck=bottleneck(pace, analyses.idle, between_ranks, lacks_work=hides_work(trace)),
+        bottleneck=bottleneck(pace, analyses.idle, between_ranks, why_idle_is_unknown(trace)),
         step_kinds=step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,

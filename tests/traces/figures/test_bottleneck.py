@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.traces.handmade import training
+import numpy as np
+
+from tests.traces.handmade import replay_of, training
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
 from traces.comparison.compare import Both, compare
@@ -12,7 +14,7 @@ from traces.comparison.explain import explain
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.pace import StepPace
 from traces.figures.summary import summarize
-from traces.model.trace import DeviceKind
+from traces.model.trace import DeviceKind, Origin
 
 MS = 1_000_000
 # A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
@@ -102,3 +104,23 @@ def test_few_lost_kernels_are_a_warning() -> None:
     trace.problems = {"lost-kernel": 1}
     assert int((trace.device.kind == DeviceKind.KERNEL).sum()) == 320
     assert summarize(trace).bottleneck == summarize(training(steps=80)).bottleneck
+
+
+def test_an_estimate_of_gpu_time_has_no_idle_time() -> None:
+    """GIVEN a replay of estimated times by the recorded clock THEN the limit is unknown, because no host pace was recorded."""
+    estimated = replay_of(training())
+    notes = estimated.run_of(0).replay
+    assert notes is not None
+    of_wall = replace(notes, config=replace(notes.config, clock="wall"))
+    of_recorded = replace(notes, config=replace(notes.config, clock="recorded"))
+    for origin, of, is_unknown in (
+        (Origin.ROOFLINE, of_recorded, True),
+        (Origin.ROOFLINE, of_wall, False),
+        (Origin.EXACT, of_recorded, False),
+        (Origin.PUBLISHED, of_recorded, False),
+    ):
+        estimated.device.origin = np.full(len(estimated.device), origin, dtype=estimated.device.origin.dtype)
+        estimated.runs[0] = replace(estimated.runs[0], replay=of)
+        limit = summarize(estimated).bottleneck
+        assert limit is not None
+        assert (limit.reason.startswith("the times are estimates"), limit.share is None) == (is_unknown, is_unknown)
