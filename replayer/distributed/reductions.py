@@ -15,12 +15,12 @@ import torch.distributed as dist
 
 from replayer.distributed.collective_values import is_uniform, known_of_all
 from replayer.distributed.group_call import RankValues
+from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.torch_types import TorchAny
 
 _BITWISE = ("BAND", "BOR", "BXOR")
 _PREMULTIPLIED = {torch.float16, torch.float32, torch.bfloat16, torch.float64}
 _DTYPES = {torch.int8, torch.uint8, torch.bool, torch.int32, torch.int64, torch.complex64, torch.complex128}
-_SCALAR_TYPES = {torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64"}
 _FLOAT8 = {dtype for name, dtype in vars(torch).items() if name.startswith(("float8_e4m3", "float8_e5m2"))}
 
 
@@ -33,7 +33,7 @@ def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
         if not point_to_point and not tensor.is_contiguous() and not channels_last:
             raise ValueError("Tensors must be contiguous")
         if tensor.dtype not in _DTYPES | _PREMULTIPLIED | _FLOAT8:
-            kind = _SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
+            kind = scalar_type(tensor.dtype)
             raise TypeError(f"Input tensor data type is not supported for NCCL process group: {kind}")
 
 
@@ -54,9 +54,9 @@ class Reduction:
         dtypes = {tensor.dtype for tensor in tensors}
         if name == "PREMUL_SUM" and not dtypes <= _PREMULTIPLIED:
             raise TypeError("PreMulSum Data type must be half, float, bfloat16 or double")
-        if any(dtype.itemsize == 1 and dtype.is_floating_point for dtype in dtypes):
+        if dtypes & _FLOAT8:
             _require_float8_sums(dtypes)
-        if name == "AVG" and any(tensor.dtype is torch.bool for tensor in tensors):
+        if name == "AVG" and torch.bool in dtypes:
             raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
         return cls(name, op.__getstate__()[1] if name == "PREMUL_SUM" else None)
 
@@ -65,7 +65,7 @@ class Reduction:
         if values is None:
             return None
         reduce, dtype = _REDUCTIONS[self.name], values[0].dtype
-        if dtype.is_floating_point and dtype.itemsize == 1:
+        if dtype in _FLOAT8:
             values = [value.float() for value in values]
         if all(is_uniform(value) for value in values):
             return reduce(torch.stack([value[:1] for value in values])).to(dtype).expand(values[0].shape)

@@ -18,7 +18,7 @@ Note [What the host waits for]
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -57,12 +57,13 @@ class Copies:
         return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if type(target) is type(source) is self._tensor_class:
+            self._on_device(target, source)
+            return target
         if not is_lazy(source):  # a parameter without a shape yet
-            _check_broadcast(target.shape, source.shape)
+            _require_broadcast(target.shape, source.shape)
         if type(target) is not self._tensor_class:
             self._to_host(target, source, non_blocking)
-        elif type(source) is self._tensor_class:
-            self._on_device(target, source)
         else:
             with gpu().launches.copying():
                 self._to_device(target, source, non_blocking)
@@ -110,6 +111,7 @@ class Copies:
 
     def _on_device(self, target: TorchAny, source: TorchAny) -> None:
         here, there = target.meta, source.meta
+        _require_broadcast(here.shape, there.shape)
         if target.allocation is not source.allocation or here is not there:
             self._carry_values(target, source)
         if not here.numel:
@@ -231,7 +233,7 @@ def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
     return pinned
 
 
-def _check_broadcast(target: torch.Size, source: torch.Size) -> None:
+def _require_broadcast(target: Sequence[int], source: Sequence[int]) -> None:
     """Raise torch's error if a tensor of shape `source` cannot be copied into one of shape `target`."""
     if target == source:
         return

@@ -80,7 +80,6 @@ class RecordingIndexer:
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
         self.first_ordinal = int(np.argmax(counts / max(counts.max(), 1) >= LEAST_SHARE_OF_BUSIEST))
-        self.thread_rows = [i for i, thread in enumerate(trace.threads) if thread.rank == rank]
         self._cut_by_step(rank)
         self._queue_depth()
         self._blocked()

@@ -22,12 +22,14 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
+from torch.testing._internal.common_dtype import all_types_and_complex_and
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from replayer.tensor.planning.cuda_dtypes import SCALAR_TYPES, TABLE, op_name
+from replayer.tensor.planning.cuda_dtypes import TABLE, op_name, scalar_type
 
 _REFUSED = re.compile(r'^"(\w+)" not implemented for \'(\w+)\'')
+_DTYPES = all_types_and_complex_and(torch.float16, torch.bfloat16, torch.bool)
 _WITH_DEVICE = Path(__file__).parent / "with_device"
 _BY_REDUCTION = ("scatter_reduce.two", "index_reduce.default")  # The dtypes depend on the reduction.
 _SKIPPED = ("_refs", "_prims", "sparse", "masked", "jiterator")
@@ -61,7 +63,7 @@ def write_refusals(out: Path, first: int) -> None:
                 continue
             known = op.supported_dtypes("cpu")
             samples = list(op.sample_inputs("cpu", torch.float32 if torch.float32 in known else min(known, key=str)))[:2]
-            for dtype in SCALAR_TYPES.keys() - op.supported_dtypes("cuda") if samples else ():
+            for dtype in {*_DTYPES} - op.supported_dtypes("cuda") if samples else ():
                 sample, mode = samples[-1], _LastOp()
                 try:
                     whole = (sample.input, sample.args, sample.kwargs)
@@ -70,7 +72,7 @@ def write_refusals(out: Path, first: int) -> None:
                         op.op(given[0], *given[1], **given[2])
                 except Exception as error:
                     refused = _REFUSED.match(str(error))
-                    if refused and refused[2] == SCALAR_TYPES.get(mode.found[1]):
+                    if refused and refused[2] == scalar_type(mode.found[1]):
                         of = {"op": mode.found[0], "kernel": refused[1], "dtype": refused[2]}
                         print(json.dumps(of), file=file, flush=True)
 

@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from traces.compiled.regions import RegionCall, is_region_range
+from traces.compiled.regions import RegionCall
 from traces.figures.measure import op_of
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, Trace
@@ -44,12 +44,12 @@ def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[s
     A profile shows a break as a region within the range of another region. A replay shows a break in the name of the function
     that Dynamo compiled; `functions` has these names by region.
     """
-    inner = _RegionRanges(trace)
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
     threads = trace.host.thread
     for one, other in pairwise(call for call in calls if not call.is_backward):
         is_same_run = one.step == other.step and threads[one.row] == threads[other.row]
-        if is_same_run and (functions.get(other.region, "").startswith(RESUMED) or inner.encloses(one, other)):
+        is_inner = _is_inside(trace.host.parent, other.region_row, one.region_row)
+        if is_same_run and (is_inner or functions.get(other.region, "").startswith(RESUMED)):
             found.setdefault((one.region, other.region), []).append((one, other))
     if not found:
         return ()
@@ -81,20 +81,9 @@ def _break(trace: Trace, launcher: Column, pairs: list[tuple[RegionCall, RegionC
     )
 
 
-class _RegionRanges:
-    """Finds out whether a region's range lies within another region's range."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._parent = trace.host.parent
-        self._regions = set(np.flatnonzero(is_region_range(trace)).tolist())
-
-    def encloses(self, one: RegionCall, other: RegionCall) -> bool:
-        """Return whether `other` lies within the region of `one`, outside the graph of `one`."""
-        return one.region_row in self._above(other.region_row)
-
-    def _above(self, row: int) -> list[int]:
-        above = []
-        while row != NONE and (row := int(self._parent[row])) >= 0:
-            if row in self._regions:
-                above.append(row)
-        return above
+def _is_inside(parent: Column, row: int, outer: int) -> bool:
+    while row != NONE:
+        row = int(parent[row])
+        if row == outer:
+            return row != NONE
+    return False

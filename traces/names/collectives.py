@@ -18,7 +18,7 @@ _FUNCTIONS = {
     "all_reduce_barrier": "barrier",
 }
 
-# From the profiler's element types to torch dtypes
+# From element types of PyTorch's C++ to torch dtypes
 SCALAR_TYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -30,6 +30,9 @@ SCALAR_TYPES = {
     "Char": "int8",
     "Byte": "uint8",
     "Bool": "bool",
+    "UInt16": "uint16",
+    "UInt32": "uint32",
+    "UInt64": "uint64",
     "ComplexHalf": "complex32",
     "ComplexFloat": "complex64",
     "ComplexDouble": "complex128",

@@ -89,7 +89,7 @@ class HostMemory:
         took_ns = time.perf_counter_ns() - began_ns
         with self._lock:
             self._add_range(block.address, size_bytes, block)
-            self.stats.block_added(size_bytes, took_ns, block.locked)
+            self.stats.block_added(size_bytes, took_ns)
             self.stats.allocated(size_bytes)
         return block
 
@@ -123,7 +123,7 @@ class HostMemory:
                 self.locks.unlock(block.address, block.size_bytes)
             took_ns = time.perf_counter_ns() - began_ns
             with self._lock:
-                self.stats.block_removed(block.size_bytes, took_ns, block.locked)
+                self.stats.block_removed(block.size_bytes, took_ns)
         # freed with the last reference, because a memoryview's finalizer may still be running
 
     # --- memory of the script (cudaHostRegister)

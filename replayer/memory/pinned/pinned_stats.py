@@ -1,7 +1,7 @@
 """Statistics of pinned memory, as in `torch.cuda.host_memory_stats`.
 
     stats = HostStats()
-    stats.block_added(1 << 20, took_ns=300_000, locked=True)
+    stats.block_added(1 << 20, took_ns=300_000)
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
@@ -57,8 +57,7 @@ class Durations:
 class HostStats:
     """Counts of pinned memory.
 
-    `owned` is memory obtained from the system, and `active` is memory allocated by the script. `locked_bytes` is the locked
-    part of `owned` and does not exist in PyTorch.
+    `owned` is memory obtained from the system, and `active` is memory allocated by the script.
     """
 
     owned: Count = field(default_factory=_count)
@@ -66,19 +65,16 @@ class HostStats:
     active: dict[int, Count] = field(default_factory=dict)
     alloc_time: Durations = field(default_factory=Durations)
     free_time: Durations = field(default_factory=Durations)
-    locked_bytes: int = 0
 
-    def block_added(self, size_bytes: int, took_ns: int, locked: bool) -> None:
+    def block_added(self, size_bytes: int, took_ns: int) -> None:
         self.owned.add(1)
         self.owned_bytes.add(size_bytes)
         self.alloc_time.add(took_ns)
-        self.locked_bytes += size_bytes if locked else 0
 
-    def block_removed(self, size_bytes: int, took_ns: int, locked: bool) -> None:
+    def block_removed(self, size_bytes: int, took_ns: int) -> None:
         self.owned.now -= 1
         self.owned_bytes.now -= size_bytes
         self.free_time.add(took_ns)
-        self.locked_bytes -= size_bytes if locked else 0
 
     def allocated(self, size_bytes: int) -> None:
         self.active.setdefault(size_bytes, _count()).add(1)

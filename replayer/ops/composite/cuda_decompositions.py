@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from replayer import state
-from replayer.tensor.planning.mixed_dtypes import CPP_TYPES
+from replayer.tensor.planning.mixed_dtypes import cpp_type
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import words_of_cuda
 from replayer.torch_types import TorchAny
@@ -95,7 +95,7 @@ def scaled_dot_product_attention(
             f" {key.device} and value.device: {value.device} instead."
         )
     if not query.dtype == key.dtype == value.dtype:
-        names = [CPP_TYPES.get(tensor.dtype, str(tensor.dtype)) for tensor in (query, key, value)]
+        names = [cpp_type(tensor.dtype) for tensor in (query, key, value)]
         raise RuntimeError(
             f"Expected query, key, and value to have the same dtype, but got query.dtype: {names[0]} key.dtype: {names[1]} and"
             f" value.dtype: {names[2]} instead."

@@ -11,6 +11,7 @@ cuDNN's layers store it in the reserve.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,65 +22,42 @@ from replayer.torch_types import TorchAny
 aten = torch.ops.aten
 
 
-def _attention_weights(q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | None, causal: bool, scale: float) -> torch.Tensor:
-    scores = (q @ k.transpose(-2, -1)) * scale
-    if bias is not None:
-        scores = scores + bias
-    if causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").tril()
-        scores = scores.masked_fill(~seen, float("-inf"))
-    return scores.softmax(-1)
+@dataclass(frozen=True)
+class _Attention:
+    """An attention kernel with the options of one call. Forward and backward drop the same weights, by `seed`."""
 
+    dropout_p: float
+    causal: bool
+    scale: float | None
+    seed: torch.Tensor
 
-def _kept(weights: torch.Tensor, dropout_p: float, seed: torch.Tensor) -> torch.Tensor:
-    drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(seed)), device="cpu")
-    return (drawn >= dropout_p).to(weights.dtype) / (1 - dropout_p)
+    @classmethod
+    def drawn(cls, dropout_p: float, causal: bool, scale: float | None) -> _Attention:
+        zero = torch.zeros((), dtype=torch.int64, device="cpu")
+        return cls(dropout_p, causal, scale, torch.randint(1 << 62, (), device="cpu") if dropout_p else zero)
 
+    def output(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> TorchAny:
+        wide_k, wide_v = (x.float().repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
+        scores = (q.float() @ wide_k.transpose(-2, -1)) * (q.size(-1) ** -0.5 if self.scale is None else self.scale)
+        if bias is not None:
+            scores = scores + bias
+        if self.causal:
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").tril()
+            scores = scores.masked_fill(~seen, float("-inf"))
+        weights = scores.softmax(-1)
+        if self.dropout_p:
+            drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(self.seed)), device="cpu")
+            weights = weights * ((drawn >= self.dropout_p).to(weights.dtype) / (1 - self.dropout_p))
+        return (weights @ wide_v).to(q.dtype)
 
-def _attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: TorchAny,
-    dropout_p: float,
-    causal: bool,
-    scale: float | None,
-    seed: TorchAny,
-) -> TorchAny:
-    times = q.size(1) // k.size(1)
-    wide_k, wide_v = (x.float().repeat_interleave(times, 1) for x in (k, v))
-    weights = _attention_weights(q.float(), wide_k, bias, causal, q.size(-1) ** -0.5 if scale is None else scale)
-    return ((weights * _kept(weights, dropout_p, seed) if dropout_p else weights) @ wide_v).to(q.dtype)
+    def forward(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> tuple[TorchAny, TorchAny]:
+        """Return the output in the kernels' layout, and zeros in place of the logarithms of the sums."""
+        out = self.output(q, k, v, bias).transpose(1, 2).contiguous().transpose(1, 2)
+        return out, q.new_zeros(q.shape[:3], dtype=torch.float32)
 
-
-def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: TorchAny, dropout_p: float, causal: bool, scale: float | None
-) -> tuple[TorchAny, TorchAny, TorchAny]:
-    seed = torch.randint(1 << 62, (), device="cpu") if dropout_p else torch.zeros((), dtype=torch.int64, device="cpu")
-    out = _attention(q, k, v, bias, dropout_p, causal, scale, seed)
-    return out.transpose(1, 2).contiguous().transpose(1, 2), q.new_zeros(q.shape[:3], dtype=torch.float32), seed
-
-
-def _attend_backward(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: TorchAny,
-    dropout_p: float,
-    causal: bool,
-    scale: float | None,
-    seed: torch.Tensor,
-) -> list[TorchAny]:
-    """Return the gradients of query, key, value and, if there is a bias, of the bias.
-
-    The bias gradient has the expanded shape.
-    """
-
-    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None) -> TorchAny:
-        return [_attention(q, k, v, bias, dropout_p, causal, scale, seed)]
-
-    return _gradients(forward, [q, k, v] if bias is None else [q, k, v, bias], [grad])
+    def backward(self, grad: torch.Tensor, *inputs: torch.Tensor) -> list[TorchAny]:
+        """Return the gradients of query, key, value and, if there is a bias, of the bias in its expanded shape."""
+        return _gradients(lambda *leaves: [self.output(*leaves)], list(inputs), [grad])
 
 
 def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
@@ -100,51 +78,35 @@ def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gra
 
 
 def _flash(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    p: float = 0.0,
-    causal: bool = False,
-    debug: bool = False,
-    *,
-    scale: TorchAny = None,
+    q: TorchAny, k: TorchAny, v: TorchAny, p: float = 0.0, causal: bool = False, debug: bool = False, *, scale: TorchAny = None
 ) -> TorchAny:
-    out, logsumexp, seed = _attend(q, k, v, None, p, causal, scale)
+    attention = _Attention.drawn(p, causal, scale)
+    out, logsumexp = attention.forward(q, k, v)
     nothing = q.new_zeros((), dtype=torch.int64)
-    return out, logsumexp, None, None, q.size(2), k.size(2), seed, nothing, q.new_empty((0,))
+    return out, logsumexp, None, None, q.size(2), k.size(2), attention.seed, nothing, q.new_empty((0,))
 
 
 def _flash_backward(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, cq: TorchAny,
-    ck: TorchAny,
-    mq: TorchAny, mk: TorchAny, p: float, causal: bool,
-    seed: torch.Tensor, offset: torch.Tensor, *, scale: TorchAny = None
+    grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, out: TorchAny, lse: TorchAny, cq: TorchAny, ck: TorchAny,
+    mq: TorchAny, mk: TorchAny, p: float, causal: bool, seed: TorchAny, offset: TorchAny, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
-    return _attend_backward(grad, q, k, v, None, p, causal, scale, seed)[:3]
+    return _Attention(p, causal, scale, seed).backward(grad, q, k, v)
 
 
 def _efficient(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    saved: bool,
-    p: float = 0.0,
-    causal: bool = False,
-    *,
-    scale: TorchAny = None,
-) -> TorchAny:
-    out, logsumexp, seed = _attend(q, k, v, bias, p, causal, scale)
-    return out, logsumexp, seed, seed.clone()
+    q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, saved: bool, p: float = 0.0, causal: bool = False, *,
+    scale: TorchAny = None
+) -> TorchAny:  # fmt: skip
+    attention = _Attention.drawn(p, causal, scale)
+    return *attention.forward(q, k, v, bias), attention.seed, attention.seed.clone()
 
 
 def _efficient_backward(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
-    lse: torch.Tensor, seed: torch.Tensor,
-    offset: torch.Tensor, p: float, mask: list[bool],
-    causal: bool = False, *, scale: TorchAny = None
+    grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, out: TorchAny, lse: TorchAny, seed: TorchAny,
+    offset: TorchAny, p: float, mask: list[bool], causal: bool = False, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
-    *of_inputs, of_bias = [*_attend_backward(grad, q, k, v, bias, p, causal, scale, seed), None][:4]
+    inputs = [q, k, v] if bias is None else [q, k, v, bias]
+    *of_inputs, of_bias = [*_Attention(p, causal, scale, seed).backward(grad, *inputs), None][:4]
     return *of_inputs, of_bias if mask[3] else None
 
 

@@ -16,14 +16,10 @@ from pathlib import Path
 import torch
 
 from replayer.torch_types import TorchAny
+from traces.names.collectives import SCALAR_TYPES
 
 TABLE = Path(__file__).with_suffix(".json")
-SCALAR_TYPES = {
-    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.bool: "Bool",
-    torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
-    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
-}  # fmt: skip
-
+_DTYPES = {getattr(torch, dtype, None): scalar for scalar, dtype in SCALAR_TYPES.items()}
 _INDICES = (torch.int64, torch.int32, torch.bool)
 
 
@@ -39,9 +35,14 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> Non
         return  # The kernel works in a common dtype.
     if dtype is torch.bool and any(type(value) in (int, float) for value in args):
         return  # The scalar's dtype is the common one.
-    scalar = SCALAR_TYPES.get(dtype)
+    scalar = scalar_type(dtype)
     if scalar in missing:
         raise _refusal()(f"\"{missing[scalar]}\" not implemented for '{scalar}'")
+
+
+def scalar_type(dtype: torch.dtype) -> str:
+    """Return the name of a dtype in PyTorch's C++ messages, such as "Half"."""
+    return _DTYPES.get(dtype, str(dtype))
 
 
 def op_name(func: torch._ops.OpOverload) -> str:

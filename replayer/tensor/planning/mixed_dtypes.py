@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from replayer.tensor.planning.cuda_dtypes import SCALAR_TYPES, require_kernel
+from replayer.tensor.planning.cuda_dtypes import require_kernel, scalar_type
 from replayer.torch_types import TorchAny
 
-CPP_TYPES = {
+_CPP_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
     torch.bool: "bool", torch.uint8: "unsigned char", torch.int8: "signed char", torch.int16: "short", torch.int32: "int",
     torch.int64: "long", torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
@@ -30,26 +30,27 @@ def require_dtypes(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
     require_kernel(func, args)
 
 
-def _scalar(tensor: torch.Tensor) -> str:
-    return SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
+def cpp_type(dtype: torch.dtype) -> str:
+    """Return the C++ type of a dtype, such as "c10::Half"."""
+    return _CPP_TYPES.get(dtype, str(dtype))
 
 
 def _mm(one: torch.Tensor, other: torch.Tensor) -> None:
     if one.dtype != other.dtype:
-        names = (CPP_TYPES.get(tensor.dtype, str(tensor.dtype)) for tensor in (one, other))
-        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {' != '.join(names)}")
+        names = f"{cpp_type(one.dtype)} != {cpp_type(other.dtype)}"
+        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
 
 
 def _addmm(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
     for name, tensor in (("self", bias), ("mat1", one)):
         if tensor.dtype != other.dtype:
-            found = f"{_scalar(tensor)} and {_scalar(other)}"
+            found = f"{scalar_type(tensor.dtype)} and {scalar_type(other.dtype)}"
             raise RuntimeError(f"{name} and mat2 must have the same dtype, but got {found}")
 
 
 def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, **_options: object) -> None:
     if not bias.dtype == matrix.dtype == vector.dtype:
-        found = f"{_scalar(bias)}, {_scalar(matrix)}, and {_scalar(vector)}"
+        found = f"{scalar_type(bias.dtype)}, {scalar_type(matrix.dtype)}, and {scalar_type(vector.dtype)}"
         raise RuntimeError(f"addmv input tensors must have the same dtype, but got {found}")
 
 
@@ -62,26 +63,26 @@ def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
 def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
     for tensor in (weight, bias):
         if tensor is not None and tensor.dtype != data.dtype:
-            raise RuntimeError(f"expected scalar type {_scalar(data)} but found {_scalar(tensor)}")
+            raise RuntimeError(f"expected scalar type {scalar_type(data.dtype)} but found {scalar_type(tensor.dtype)}")
 
 
 def _index_put(target: torch.Tensor, _indices: object, values: torch.Tensor, *_options: object) -> None:
     if target.dtype != values.dtype:
         raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {_scalar(target)} for the destination and"
-            f" {_scalar(values)} for the source."
+            f"Index put requires the source and destination dtypes match, got {scalar_type(target.dtype)} for the destination"
+            f" and {scalar_type(values.dtype)} for the source."
         )
 
 
 def _index_add(target: torch.Tensor, _dim: int, _index: object, source: torch.Tensor, **_options: object) -> None:
     if target.dtype != source.dtype:
-        found = f"self ({_scalar(target)}) and source ({_scalar(source)})"
+        found = f"self ({scalar_type(target.dtype)}) and source ({scalar_type(source.dtype)})"
         raise RuntimeError(f"index_add_(): {found} must have the same scalar type")
 
 
 def _nll_loss(_data: torch.Tensor, labels: torch.Tensor, *_options: object) -> None:
     if labels.dtype not in (torch.int64, torch.uint8):
-        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {_scalar(labels)}")
+        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {scalar_type(labels.dtype)}")
 
 
 def _lstsq(_left: object, _right: object, _rcond: object = None, *, driver: str | None = None) -> None:
