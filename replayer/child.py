@@ -249,7 +249,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
         missing=tuple(MissingOp(op, _short(shapes), count) for (op, shapes), count in missing[:_MISSING_LISTED]),
         missing_not_listed=sum(count for _, count in missing[_MISSING_LISTED:]),
         cells=() if gpu.recording.library_pace is None else gpu.recording.library_pace.notes(),
-        said=() if gpu.recording.library_pace is None else gpu.recording.library_pace.said(),
+        library_messages=() if gpu.recording.library_pace is None else gpu.recording.library_pace.messages(),
         reads_unrecorded=None if config.values == "compute" else stats.reads_unrecorded,
         sizes_assumed=stats.sizes_assumed,
         events_never_recorded=stats.events_never_recorded,

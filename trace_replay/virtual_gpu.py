@@ -170,7 +170,7 @@ class InProcessGpu:
         """Return the name, the step time, the peak of memory, and what was estimated."""
         report = self.report()
         with our_packages():
-            from tui.commands.replay_library import said
+            from tui.commands.replay_library import library_messages
             from tui.formatting import size_text, time_text
             from tui.text.diff import estimate_sentences
 
@@ -178,7 +178,7 @@ class InProcessGpu:
             step = "no step has ended" if step_time is None else f"{time_text(step_time * 1e9)} per step (median)"
             estimates = estimate_sentences(report.comparison)
             lines = [f"{self.name}: {step}, memory peak {size_text(self.peak_memory)}.", *estimates]
-            return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in said(self.timeline()))]
+            return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
         """Call `listener` with the message of each call that the virtual GPU refuses, also if the script catches the error."""

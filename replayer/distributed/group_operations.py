@@ -12,7 +12,7 @@ from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.rank_message import RankMessage
 from replayer.distributed.reductions import require_dense
-from replayer.distributed.store_exchange import PendingExchange, StoreExchange, Waits
+from replayer.distributed.store_exchange import DeadlockDetector, PendingExchange, StoreExchange
 from replayer.distributed.watchdog import Watchdog
 from replayer.distributed.work import Called, CapturedWork, CommStream, VirtualWork
 from replayer.state import gpu
@@ -43,7 +43,7 @@ class GroupOperations:
     def compare_clocks(self) -> None:
         """Use this group's clocks for this process's groups. All ranks of the process belong to this group."""
         ranks = gpu().ranks
-        ranks.clock_offset_ns, ranks.waits = None, Waits(self._store, self._rank)
+        ranks.clock_offset_ns, ranks.deadlocks = None, DeadlockDetector(self._store, self._rank)
         ranks.clock_offset_ns = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
@@ -125,7 +125,7 @@ class GroupOperations:
     def _store_exchange(self) -> StoreExchange:
         if self._exchange is None:
             here = gpu()
-            known = here.ranks.clock_offset_ns, here.ranks.waits, self._global_ranks, self.group_name
+            known = here.ranks.clock_offset_ns, here.ranks.deadlocks, self._global_ranks, self.group_name
             self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, here.clock, *known)
         return self._exchange
 

@@ -73,11 +73,11 @@ class PendingExchange:
         return self._messages
 
 
-class Waits:
+class DeadlockDetector:
     """The operations for which ranks wait, in the store of all ranks. Finds ranks that wait for each other.
 
-        waits.deadlock("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
-        waits.end()
+        detector.circle("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
+        detector.end()
 
     Ranks wait for each other if they call operations of two groups in different orders, for example. Ranks that wait in a
     circle are reported after `_CIRCLE_LASTS_S`, because another thread of a waiting rank may still call the missing operation.
@@ -89,7 +89,7 @@ class Waits:
         self._own: bytes | None = None
         self._circle: tuple[str, float] | None = None  # and since when it exists
 
-    def deadlock(self, operation: str, missing: list[int]) -> str:
+    def circle(self, operation: str, missing: list[int]) -> str:
         own = json.dumps([operation, missing]).encode()
         if own != self._own:
             self._own = own
@@ -119,7 +119,7 @@ class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations between the same ranks.
 
     `offset_ns` is given if the clocks of these ranks have already been compared. See Note [Clocks of several processes].
-    `waits` and the numbers of this group's ranks among all ranks are given if deadlocks are to be found.
+    `deadlocks` and the numbers of this group's ranks among all ranks are given if deadlocks are to be found.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class StoreExchange:
         timeout_s: float,
         clock: Clock,
         offset_ns: OffsetNs | None = None,
-        waits: Waits | None = None,
+        deadlocks: DeadlockDetector | None = None,
         global_ranks: Sequence[int] = (),
         group_name: str = "",
     ) -> None:
@@ -145,7 +145,7 @@ class StoreExchange:
         self._deleted: dict[str, int] = {}
         self._pieces: dict[str, int] = {}
         self._left = self._broken = False
-        self._waits, self._global_ranks = waits, global_ranks or range(size)
+        self._deadlocks, self._global_ranks = deadlocks, global_ranks or range(size)
         self._of_group = f" of group {group_name}" if group_name else ""
         self._next_look_s = 0.0
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
@@ -289,9 +289,9 @@ class StoreExchange:
                 f"{_ranks(missing)} of the group did not call {own.counterpart} within {self.timeout_s:g} s: it ended,"
                 " hangs or is busy; set the limit with init_process_group's timeout"
             )
-        if missing and self._waits is not None and waited_s >= self._next_look_s:
+        if missing and self._deadlocks is not None and waited_s >= self._next_look_s:
             self._next_look_s = waited_s + LIVENESS_CHECK_AFTER_S
-            circle = self._waits.deadlock(f"{own}{self._of_group}", [self._global_ranks[member] for member in missing])
+            circle = self._deadlocks.circle(f"{own}{self._of_group}", [self._global_ranks[member] for member in missing])
             if circle:
                 raise RuntimeError(f"these ranks wait for each other: {circle}; NCCL would hang here")
         return missing
@@ -307,9 +307,9 @@ class StoreExchange:
                 " torchrun's agent) has ended"
             ) from error
         finally:
-            if self._waits is not None and self._next_look_s:
+            if self._deadlocks is not None and self._next_look_s:
                 with suppress(DistError):
-                    self._waits.end()
+                    self._deadlocks.end()
 
 
 def _for_all(channel: str, number: int) -> str:

@@ -27,7 +27,7 @@ class RankOperations:
         self.costs = costs
         # how far this process's clock is ahead of the clock of the default group's first rank
         self.clock_offset_ns: Callable[[], int] | None = None
-        self.waits: TorchAny = None  # of the default group, see replayer/distributed/store_exchange.py
+        self.deadlocks: TorchAny = None  # of the default group, see replayer/distributed/store_exchange.py
         self._launches = launches
         self._groups: list[LeavableGroup] = []
 

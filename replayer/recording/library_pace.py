@@ -233,7 +233,7 @@ class LibraryPace:
         """Return the composition of the steps for the replay's header, in the order of the indices from `step_ended`."""
         return tuple(self._played)
 
-    def said(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """Return the messages for the end of the run, one for all models that the library lacks."""
         return tuple(texts[0] + (f" (and {len(texts) - 1} more)" if texts[1:] else "") for texts in self._said.values())
 

@@ -79,7 +79,7 @@ class _Mapped:
         """Do nothing, because the sending process waits for streams."""
 
 
-def _whole(allocation: Allocation) -> tuple[TorchAny, ...]:
+def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
     """Return what another process needs to use an allocation: the owner, address, size and contents."""
     known: TorchAny = allocation.known
     if computing() and allocation.size_bytes:
@@ -104,14 +104,14 @@ class _Sharing:
     def __init__(self) -> None:
         self._mapped: WeakValueDictionary[tuple[int, int], Allocation] = WeakValueDictionary()
 
-        def rebuild_virtual_tensor(whole: TorchAny, form: TorchAny, requires_grad: bool, is_param: bool) -> torch.Tensor:
+        def rebuild_virtual_tensor(handle: TorchAny, form: TorchAny, requires_grad: bool, is_param: bool) -> torch.Tensor:
             shape, stride, offset, dtype, index = form
             meta = VirtualTensor.plan_cache.metas.of(shape, stride, offset, dtype, checked_index(index))
-            made = make(meta, self._allocation(*whole))
+            made = make(meta, self._allocation(*handle))
             return torch.nn.Parameter(made, requires_grad) if is_param else made.requires_grad_(requires_grad)
 
-        def rebuild_virtual_storage(whole: TorchAny, index: int) -> VirtualStorage:
-            return VirtualStorage.over(self._allocation(*whole), checked_index(index))
+        def rebuild_virtual_storage(handle: TorchAny, index: int) -> VirtualStorage:
+            return VirtualStorage.over(self._allocation(*handle), checked_index(index))
 
         self.rebuild, self.rebuild_storage = rebuild_virtual_tensor, rebuild_virtual_storage
 
@@ -125,10 +125,10 @@ class _Sharing:
         meta = tensor.meta
         form = (meta.shape, meta.stride, meta.offset, meta.dtype, meta.index)
         is_param = bool(getattr(tensor, "_is_param", False))
-        return self.rebuild, (_whole(tensor.allocation), form, tensor.requires_grad, is_param)
+        return self.rebuild, (_ipc_handle(tensor.allocation), form, tensor.requires_grad, is_param)
 
     def reduce_storage(self, storage: VirtualStorage) -> tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]:
-        return self.rebuild_storage, (_whole(storage.allocation), storage.get_device())
+        return self.rebuild_storage, (_ipc_handle(storage.allocation), storage.get_device())
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
         """Return the allocation for another process's memory.

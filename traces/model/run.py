@@ -196,7 +196,7 @@ class ReplayNotes:
     events_never_recorded: int | None = None  # events that the script waited for without recording them
     memory: tuple[MemoryUse, ...] = ()
     compiled: CompiledCode | None = None  # None if the script compiled nothing.
-    said: tuple[str, ...] = ()  # how the library's times were found
+    library_messages: tuple[str, ...] = ()  # how the library's times were found
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from traces.model.trace import HostKind, Origin, Trace, TraceError
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
 from tui.batch_sizes import sizes
-from tui.commands.replay_library import ReplaySource, estimated_text, said, sentences, source_of
+from tui.commands.replay_library import ReplaySource, estimated_text, library_messages, sentences, source_of
 from tui.errors import line_for
 from tui.formatting import counted, share_text
 from tui.options import ReplayOptions
@@ -144,7 +144,7 @@ def _conclude(
         explain_empty_run(result, "replayed", "did not use the GPU")
         return
     replayed, notes = one_replay(processes, result.pid)
-    for note in (*notes, *said(replayed)):
+    for note in (*notes, *library_messages(replayed)):
         say(note)
     recorded, is_estimate = source.compared_with(replayed)
     if source.gpu is not None:

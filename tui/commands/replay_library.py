@@ -164,10 +164,10 @@ def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
     return driven_trace(gpu, blank, [steps.phases_ns for steps in played], cells, replayed.workload if known else None)
 
 
-def said(replayed: Trace) -> tuple[str, ...]:
+def library_messages(replayed: Trace) -> tuple[str, ...]:
     """Returns messages on how the library's times were found."""
     notes = replayed.run_of(replayed.ranks[0]).replay
-    return notes.said if notes is not None else ()
+    return notes.library_messages if notes is not None else ()
 
 
 def sentences(replayed: Trace) -> list[str]:
