@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import prod
 
 import numpy as np
@@ -251,10 +252,8 @@ def _backward_parts(
     of_product: dict[tuple[int, ...], int] = {}
     others = [op.call.op for number, op in enumerate(ops) if sizes.get(number) == 0]
     for number, size in sizes.items():
-        at = ops[number].row
-        while at >= 0 and trace.host.kind[at] == HostKind.OP:
+        for at in takewhile(lambda at: trace.host.kind[at] == HostKind.OP, trace.host.outward(ops[number].row)):
             of_node.setdefault(at, size)
-            at = int(trace.host.parent[at])
         if size:
             of_product[_sorted(ops[number].product)] = size
     found = {}

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.analyses.communication import data_parallel_kernels
+from traces.figures.measure import enclosing
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, Trace
 
 BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"
@@ -48,16 +49,11 @@ def transport_of(trace: Trace) -> Transport:
     if nccl_ops(trace):
         return Transport.NCCL
     wanted = [index for name in _TRANSFERS if (index := strings.find(name)) != NONE]
-    transfers = np.flatnonzero((host.kind == HostKind.OP) & np.isin(host.name, wanted))
-    if not len(transfers) or len(np.unique(device.device[device.is_work])) < 2:
+    is_transfer = (host.kind == HostKind.OP) & np.isin(host.name, wanted)
+    if not is_transfer.any() or len(np.unique(device.device[device.is_work])) < 2:
         return Transport.COPIES
-    above = device.launch[(device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)]
-    while len(above):
-        if np.isin(above, transfers).any():
-            return Transport.COPIES
-        above = host.parent[above]
-        above = above[above != NONE]
-    return Transport.NOTHING
+    copies = device.launch[(device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)]
+    return Transport.COPIES if (enclosing(host, is_transfer)[copies] != NONE).any() else Transport.NOTHING
 
 
 class RecordedStage(NamedTuple):

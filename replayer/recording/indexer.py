@@ -130,9 +130,8 @@ class RecordingIndexer:
         """Find when the host was blocked by the device. See Note [Active host time]."""
         trace, host = self.trace, self.trace.host
         # A replay repeats the waits of synchronizations and copies, but the memory allocator of a replay never waits.
-        freeing = [number for number, text in enumerate(trace.strings.texts) if "Free" in text]
         calls = synchronous_calls(trace, self.rank)
-        documented = calls[~np.isin(host.name[calls], freeing)]
+        documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)

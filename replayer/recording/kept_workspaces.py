@@ -33,9 +33,9 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
         return True
-    names = [i for i, text in enumerate(trace.strings.texts) if text in _PRODUCTS]
+    is_product = trace.strings.matching(host.name, _PRODUCTS.__contains__)
     of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
-    products = np.flatnonzero((host.kind == HostKind.OP) & np.isin(host.name, names) & np.isin(host.thread, of_rank))
+    products = np.flatnonzero((host.kind == HostKind.OP) & is_product & np.isin(host.thread, of_rank))
     events = memory.take((memory.device >= 0) & (memory.allocated_bytes >= 0) & np.isin(memory.thread, of_rank))
     if held_bytes == 0 and len(products):
         return False

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traces.model.trace import Column, HostKind, MemoryEvents, Trace, parse_shapes
+from traces.figures.measure import innermost_at
+from traces.model.trace import HostKind, MemoryEvents, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
             sizes, times_ns = here.bytes.tolist(), here.time_ns.tolist()
             inside: dict[int, list[int]] = defaultdict(list)
             within: set[int] = set()
-            for event, row in enumerate(_innermost(trace, int(thread), here)):
+            for event, row in enumerate(innermost_at(host, np.flatnonzero(host.thread == thread), here.time_ns).tolist()):
                 below: list[int] = []
                 while row >= 0:
                     if is_op[row] and name[row] in canonical:
@@ -111,19 +112,6 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
                 call = _CallKind(name[row], shapes[row], dtypes[row], layout[row], row not in within)
                 found[call].append(_sequence(here, indices))
     return found
-
-
-def _innermost(trace: Trace, thread: int, events: MemoryEvents) -> list[int]:
-    """Return the row of the innermost host span around each event of a thread, or NONE."""
-    host = trace.host
-    rows = np.flatnonzero(host.thread == thread)
-    at = np.searchsorted(host.start_ns[rows], events.time_ns, side="right") - 1
-    found: Column = np.where(at >= 0, rows[np.maximum(at, 0)] if len(rows) else -1, -1)
-    while True:
-        over = (found >= 0) & (host.end_ns[np.maximum(found, 0)] < events.time_ns)
-        if not over.any():
-            return [int(row) for row in found]
-        found = np.where(over, host.parent[np.maximum(found, 0)], found)
 
 
 def _sequence(events: MemoryEvents, indices: Iterable[int]) -> WorkspaceSequence:

@@ -33,8 +33,7 @@ def communication_kernels(trace: Trace) -> Column:
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)
-    names = [name for name in np.unique(trace.device.name).tolist() if _KERNEL.search(trace.strings[name])]
-    return np.asarray((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
+    return np.asarray((trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, _KERNEL.search))
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:

@@ -42,7 +42,7 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
-from traces.figures.measure import grouped, profiled_steps, work_rows
+from traces.figures.measure import grouped, host_ranks, profiled_steps, work_rows
 from traces.figures.pace import device_windows
 from traces.model.intervals import Intervals
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, HostKind, Table, Trace
@@ -178,7 +178,7 @@ def idle_calls(trace: Trace) -> list[IdleCall]:
     """Return the runtime functions that the host was in while it kept GPUs idle, longest first."""
     host, spans = trace.host, idle_spans(trace)
     spans = spans.take(np.isin(spans.reason, (IdleReason.HOST, IdleReason.SYNCHRONIZATION)))
-    ranks = np.array([thread.rank for thread in trace.threads], dtype=np.int64)[host.thread]
+    ranks = host_ranks(trace)
     idle_ns, counts, total_ns = Counter[int](), Counter[int](), 0
     for device, windows in device_windows(trace).items():
         own = spans.take(spans.device == device)

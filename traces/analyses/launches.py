@@ -171,8 +171,8 @@ def _loads_kernels(trace: Trace, call: Column) -> Column:
     rows = launched_rows(trace)
     rows = rows[np.argsort(host.start_ns[spans.launch[rows]], kind="stable")]
     firsts = np.unique(np.stack([spans.device[rows].astype("i8"), spans.name[rows]]), axis=1, return_index=True)[1]
-    loading = [number for number, text in enumerate(trace.strings.texts) if any(mark in text for mark in _LOADS)]
-    is_load = (host.kind == HostKind.RUNTIME) & np.isin(host.name, loading)
+    loads = trace.strings.matching(host.name, lambda text: any(mark in text for mark in _LOADS))
+    is_load = (host.kind == HostKind.RUNTIME) & loads
     is_call = np.zeros(len(host), dtype=bool)
     is_call[call] = True
     around = enclosing(host, is_call)[is_load]

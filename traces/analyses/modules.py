@@ -21,7 +21,7 @@ from weakref import finalize
 
 import numpy as np
 
-from traces.figures.measure import begin_in_steps, enclosing, profiled_steps, work_of_steps
+from traces.figures.measure import begin_in_steps, enclosing, host_ranks, profiled_steps, work_of_steps
 from traces.model.trace import NONE, Column, HostKind, Trace
 
 PREFIX = "nn.Module: "
@@ -125,13 +125,13 @@ class _Calls:
 
 def _from_ranges(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     host, texts = trace.host, trace.strings.texts
-    named = [row for row in np.unique(host.name).tolist() if texts[row].startswith(PREFIX)]
-    is_module = np.isin(host.name, named) & np.isin(host.kind, (HostKind.PYTHON, HostKind.ANNOTATION))
+    named = trace.strings.matching(host.name, lambda text: text.startswith(PREFIX))
+    is_module = named & np.isin(host.kind, (HostKind.PYTHON, HostKind.ANNOTATION))
     rows = np.flatnonzero(is_module)
     if not len(rows):
         return None
     nearest = enclosing(host, is_module)
-    around = np.append(nearest, NONE)[np.where(host.parent[rows] < rows, host.parent[rows], NONE)]
+    around = np.append(nearest, NONE)[host.around[rows]]
     numbers: dict[str, int] = {}
     number_of_row: dict[int, int] = {}
     path_of: list[str] = []
@@ -172,7 +172,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 def forward_ops(trace: Trace) -> Column:
     """Return, for each host span in a backward node, the row of the forward op that created the node. Other spans get NONE."""
     host = trace.host
-    ranks = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
+    ranks = host_ranks(trace)
     node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
     forwards = np.flatnonzero((host.sequence != NONE) & ~((host.forward_thread != NONE) & (host.forward_thread > 0)))
     if not len(forwards) or not (node != NONE).any():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import enclosing, memory_curve, phase_names, phase_windows
+from traces.figures.measure import enclosing, innermost_at, memory_curve, phase_names, phase_windows
 from traces.model.trace import NONE, Column, HostKind, MemoryEvents, Trace
 from traces.names.equivalent_ops import canonical_op
 
@@ -95,17 +95,11 @@ def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
     for thread in np.unique(events.thread).tolist():
         threads = [thread] if thread != NONE else [n for n, of in enumerate(trace.threads) if of.rank == rank]
         own, asked = np.flatnonzero(np.isin(host.thread, threads)), np.flatnonzero(events.thread == thread)
-        if len(own):
-            place = np.searchsorted(host.start_ns[own], events.time_ns[asked], side="right") - 1
-            found[asked] = np.where(place >= 0, own[np.maximum(place, 0)], NONE)
-    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
-    requesting = [text for text in dict.fromkeys(trace.strings.texts) if canonical_op(text).startswith(_REQUESTS)]
-    asks = np.isin(host.name, [trace.strings.find(text) for text in requesting])
+        found[asked] = innermost_at(host, own, events.time_ns[asked])
+    asks = trace.strings.matching(host.name, lambda text: canonical_op(text).startswith(_REQUESTS))
     around, asked_for = (enclosing(host, (host.kind == HostKind.OP) & mask) for mask in (~asks, asks))
     names = []
-    for row, time_ns in zip(found.tolist(), events.time_ns.tolist(), strict=True):
-        while row != NONE and int(host.end_ns[row]) < time_ns:
-            row = int(parent[row])
+    for row in found.tolist():
         op = NONE if row == NONE else int(around[row]) if around[row] != NONE else int(asked_for[row])
         names.append(canonical_op(trace.strings[int(host.name[op])]) if op != NONE else "")
     return names

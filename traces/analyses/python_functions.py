@@ -102,7 +102,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
         function_of_name[index] = number[label]
     function = np.where(host.kind == HostKind.PYTHON, function_of_name[host.name], NONE)
     call = enclosing(host, function != NONE)
-    caller = _callers(host.parent, call, function)
+    caller = np.where(function == NONE, NONE, np.append(call, NONE)[host.around])
 
     steps = profiled_steps(trace)
     took_ns, at_call, is_backward = attributed_work(trace, steps, call)
@@ -134,8 +134,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
 def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
     host = trace.host
     op = enclosing(host, host.stack != NONE)
-    above = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
-    outermost = np.flatnonzero((host.stack != NONE) & (np.append(op, NONE)[above] == NONE))
+    outermost = np.flatnonzero((host.stack != NONE) & (np.append(op, NONE)[host.around] == NONE))
     steps = profiled_steps(trace)
     outermost = outermost[begin_in_steps(trace, outermost, steps)]
     took_ns, at_op, is_backward = attributed_work(trace, steps, op)
@@ -197,11 +196,6 @@ def without_folders(trace: Trace) -> Trace:
     strings = Strings()
     places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
     return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
-
-
-def _callers(parent: Column, call: Column, function: Column) -> Column:
-    above = np.where(parent < np.arange(len(parent)), parent, NONE)
-    return np.where((function != NONE) & (above != NONE), np.append(call, NONE)[above], NONE)
 
 
 def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:

@@ -151,12 +151,11 @@ def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
     may end after the call.
     """
     device = trace.device
-    pageable = [number for number, text in enumerate(trace.strings.texts) if "Pageable" in text]
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS
     by_times = ended & (device.end_ns[own] >= calls.end_ns - calls.tolerance_ns) & (device.duration_ns[own] >= LEAST_WAIT_NS)
     documented = is_copy & ended & calls.is_synchronous
-    is_staged = is_copy & np.isin(device.name[own], pageable)
+    is_staged = is_copy & trace.strings.matching(device.name[own], lambda text: "Pageable" in text)
     began = (device.start_ns[own] < calls.end_ns) & (device.end_ns[own] > calls.start_ns)
     return np.asarray((own != NONE) & began & (by_times | documented | is_staged) & ~calls.is_loop)
 

@@ -76,11 +76,11 @@ class RankEvents:
     def _nest(self) -> None:
         """Compute when each span begins and ends on its track; see Note [Strict nesting]."""
         host, device, marks = self.trace.host, self.trace.device, self._marks
-        step_marks = [index for index, text in enumerate(self.trace.strings.texts) if text.startswith("ProfilerStep#")]
+        is_step_mark = self.trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep#"))
         uncut = np.concatenate(
             [
                 np.array([text.startswith("ProfilerStep#") for text in self._mark_names], bool),
-                (host.kind == HostKind.ANNOTATION) & np.isin(host.name, step_marks),
+                (host.kind == HostKind.ANNOTATION) & is_step_mark,
             ]
         )
         ends = nested_ends(

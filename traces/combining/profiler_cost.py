@@ -90,10 +90,9 @@ class HostEvents(NamedTuple):
         rows = np.flatnonzero(np.isin(host.thread, chosen) & is_event)
         is_launch = np.zeros(len(host), dtype=bool)
         is_launch[launches] = True
-        modules = [row for row, text in enumerate(trace.strings.texts) if text.startswith(PREFIX)]
         kind = np.where(host.shapes[rows] != NONE, OP, PLAIN_OP)
         kind[host.kind[rows] == HostKind.ANNOTATION] = RANGE
-        kind[np.isin(host.name[rows], modules)] = MODULE
+        kind[trace.strings.matching(host.name[rows], lambda text: text.startswith(PREFIX))] = MODULE
         calls = host.kind[rows] == HostKind.RUNTIME
         kind[calls] = np.where(is_launch[rows[calls]], LAUNCH, RUNTIME)
         requests = memory.time_ns[np.isin(memory.thread, chosen)]

@@ -33,7 +33,7 @@ import numpy as np
 
 from traces.comparison.op_calls import calls_of
 from traces.comparison.thresholds import NEGLIGIBLE_NS
-from traces.figures.measure import launch_phase_names, launch_steps, op_of, step_windows, work_rows
+from traces.figures.measure import host_ranks, launch_phase_names, launch_steps, op_of, step_windows, work_rows
 from traces.model.run import MissingOp
 from traces.model.trace import NONE, Column, HostKind, Trace
 from traces.names.device_names import copy_direction
@@ -208,8 +208,9 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
     later cannot have the ops of the first step.
     """
     host, strings = trace.host, trace.strings
-    rank = np.array([thread.rank for thread in trace.threads] or [0])[host.thread]
-    inside = np.isin(step_windows(trace).holding(host.start_ns, rank), steps) if len(trace.steps) else np.ones(len(host), bool)
+    inside = np.ones(len(host), bool)
+    if len(trace.steps):
+        inside = np.isin(step_windows(trace).holding(host.start_ns, host_ranks(trace)), steps)
     found = []
     for op in missing:
         calls = (host.name == strings.find(op.op)) & (host.shapes == strings.find(op.shapes))
@@ -387,11 +388,11 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
     keys = np.stack([phase, host.name[op], np.append(host.name, NONE)[parent]])
     _, first = np.unique(keys, axis=1, return_index=True)
     for place in first.tolist():
-        row = int(op[place])
+        row, *around = host.outward(int(op[place]))
         names = found.setdefault((phases[int(phase[place])], canonical_op(strings[int(host.name[row])])), [])
-        while (above := int(host.parent[row])) != NONE and above < row:
-            row, name = above, strings[int(host.name[above])]
-            if (name.startswith(_OPTIMIZER_STEP) or host.kind[row] == HostKind.OP) and canonical_op(name) not in names:
+        for above in around:
+            name = strings[int(host.name[above])]
+            if (name.startswith(_OPTIMIZER_STEP) or host.kind[above] == HostKind.OP) and canonical_op(name) not in names:
                 names.append(canonical_op(name))
     return found
 

@@ -114,13 +114,8 @@ def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
     host, strings = trace.host, trace.strings
     found = []
     for row, op in zip(rows.tolist(), op_of(trace)[rows].tolist(), strict=True):
-        kinds: set[str] = set()
         name = canonical_op(strings[host.name[op]]) if op != NONE else strings[trace.device.name[row]]
-        at = op
-        while at != NONE:
-            kinds.add(canonical_op(strings[host.name[at]]))
-            at = int(host.parent[at])
-        found.append((kinds, name, op))
+        found.append(({canonical_op(strings[host.name[at]]) for at in host.outward(op)}, name, op))
     return found
 
 

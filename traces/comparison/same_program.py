@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 from typing import TypeVar
 
 import numpy as np
@@ -423,7 +424,7 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
     canonical = np.append(np.array([number[name] for name in called], np.int64)[which], NONE)
     known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
     known[:-1] &= host.kind == HostKind.OP
-    parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
+    parent = np.append(host.around, NONE)
     at = parent[rows]
     while (at >= 0).any():
         known[at[canonical[at] == canonical[rows]]] = False
@@ -473,13 +474,9 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
 
 
 def _with_shapes(trace: Trace, row: int) -> int:
-    host = trace.host
-    if host.kind[row] != HostKind.OP:  # the launch of a CUDA graph
-        return NONE
-    while row >= 0 and not trace.strings[int(host.shapes[row])]:
-        parent = int(host.parent[row])
-        row = parent if parent < row and host.kind[parent] == HostKind.OP else NONE
-    return row
+    host = trace.host  # The launch of a CUDA graph is not an op.
+    ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
+    return next((at for at in ops if trace.strings[int(host.shapes[at])]), NONE)
 
 
 def _dtype(dtypes: str) -> str | None:

@@ -48,7 +48,7 @@ def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[s
     threads = trace.host.thread
     for one, other in pairwise(call for call in calls if not call.is_backward):
         is_same_run = one.step == other.step and threads[one.row] == threads[other.row]
-        is_inner = _is_inside(trace.host.parent, other.region_row, one.region_row)
+        is_inner = one.region_row in [*trace.host.outward(other.region_row)][1:]
         if is_same_run and (is_inner or functions.get(other.region, "").startswith(RESUMED)):
             found.setdefault((one.region, other.region), []).append((one, other))
     if not found:
@@ -79,11 +79,3 @@ def _break(trace: Trace, launcher: Column, pairs: list[tuple[RegionCall, RegionC
         gpu_ns=Intervals(device.start_ns[rows], device.end_ns[rows]).total_ns // steps,
         ops=tuple(names),
     )
-
-
-def _is_inside(parent: Column, row: int, outer: int) -> bool:
-    while row != NONE:
-        row = int(parent[row])
-        if row == outer:
-            return row != NONE
-    return False

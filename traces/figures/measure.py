@@ -265,11 +265,20 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     return np.asarray(np.where(launch >= 0, op[launch], NONE))
 
 
+def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
+    """Return the row of the innermost of these spans at each time, else NONE. The spans are ordered by start."""
+    place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
+    found = np.append(rows, NONE)[place]
+    end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
+    while (ended := end_ns[found] < times_ns).any():
+        found = np.where(ended, host.parent[found], found)
+    return np.asarray(found)
+
+
 def enclosing(host: HostSpans, wanted: Column) -> Column:
     """Return, for each host span, the innermost enclosing span (or the span itself) that the mask `wanted` selects, else NONE.
     """
-    # A parent precedes its children. Ignoring other parents makes the search end for any input.
-    parent = np.append(np.where(host.parent < np.arange(len(host)), host.parent, NONE), NONE)
+    parent = np.append(host.around, NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]
     return np.where(found < len(host), found, NONE)
@@ -411,14 +420,16 @@ def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
     """
     if not len(steps):
         return np.ones(len(rows), dtype=bool)
-    rank_of_thread = np.array([*(thread.rank for thread in trace.threads), NONE])
-    ranks = rank_of_thread[trace.host.thread[rows]]
-    return np.isin(step_windows(trace).holding(trace.host.start_ns[rows], ranks), steps)
+    return np.isin(step_windows(trace).holding(trace.host.start_ns[rows], host_ranks(trace)[rows]), steps)
 
 
 def rank_of_device(trace: Trace, device: int) -> int:
     """Return the rank of a row of `trace.devices`. If the table has no such row, return 0."""
     return trace.devices[device].rank if device < len(trace.devices) else 0
+
+
+def host_ranks(trace: Trace) -> Column:
+    return np.array([thread.rank for thread in trace.threads] or [0])[trace.host.thread]
 
 
 def device_ranks(trace: Trace) -> Column:

@@ -22,7 +22,7 @@ References between tables:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from inspect import get_annotations
@@ -292,6 +292,18 @@ class HostSpans(_Spans):
     # of image inputs, see layouts.py
     layout: TEXT_OR_NONE
 
+    @property
+    def around(self) -> Column:
+        """The parent of each row. Parents that do not precede their children become NONE, so that each walk ends."""
+        return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
+
+    def outward(self, row: int) -> Iterator[int]:
+        """Yields the row and the rows of the spans around it, from inner to outer."""
+        while row >= 0:
+            yield row
+            above = int(self.parent[row])
+            row = above if above < row else NONE
+
 
 @dataclass
 class DeviceSpans(_Spans):
@@ -445,6 +457,13 @@ class Strings:
     def find(self, text: str) -> int:
         """Return the index of `text`, or NONE if the table does not contain the text."""
         return self._index.get(text, NONE)
+
+    def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
+        """Return a mask of the rows whose text is wanted. Each distinct text is tested once. Rows without a text are False."""
+        wanted = np.zeros(len(self.texts) + 1, bool)
+        for index in np.unique(column).tolist():
+            wanted[index] = index >= 0 and bool(is_wanted(self.texts[index]))
+        return np.asarray(wanted[column])
 
     def __getitem__(self, index: int) -> str:
         return self.texts[index] if index >= 0 else ""

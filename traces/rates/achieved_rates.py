@@ -287,17 +287,17 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     shapes = np.where(told >= 0, host.shapes[told], NONE)
     dtypes = np.where(told >= 0, host.dtypes[told], NONE)
     node = np.full(len(op), NONE)
-    expands = np.isin(host.name, [row for row, text in enumerate(strings.texts) if text.startswith(_EXPANDS)])
+    expands = strings.matching(host.name, lambda text: text.startswith(_EXPANDS))
     if expands.any():
         node = enclosing(host, expands & (host.kind == HostKind.OP))[op]
     _, of_ops, in_op = np.unique(op, return_index=True, return_inverse=True)
-    indexing = np.isin(host.name, [row for row, text in enumerate(strings.texts) if canonical_op(text) in _INDEXES])
+    indexing = strings.matching(host.name, lambda text: canonical_op(text) in _INDEXES)
     config = np.where(indexing[op], device.config[rows][of_ops][in_op], NONE)
     first, group = _alike(host.name[op], shapes, dtypes, np.append(host.name, NONE)[node], config)
     device_ns = np.bincount(group, weights=device.duration_ns[rows]).astype(np.int64)
     is_copy = (device.kind[rows] != DeviceKind.KERNEL) & (device.bytes[rows] != NONE)
     copies = np.bincount(group, weights=is_copy) == np.bincount(group)
-    twice = np.isin(device.name[rows], [row for row, text in enumerate(strings.texts) if copy_direction(text) == "d2d"])
+    twice = strings.matching(device.name[rows], lambda text: copy_direction(text) == "d2d")
     moved = np.bincount(group, weights=np.where(is_copy, device.bytes[rows], 0) * np.where(twice, 2, 1)).astype(np.int64)
     counts = np.bincount(group[of_ops], minlength=len(device_ns))
     _, of_calls = np.unique(calls_of(trace, op), return_index=True)
@@ -358,18 +358,18 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
     enclosing op is used. In PyTorch before 1.10, cuDNN's op for half of a convolution's backward pass lacks some tensors, so
     the enclosing op is used there too.
     """
-    host, texts = trace.host, trace.strings.texts
+    host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
     has_shapes = is_op & (host.shapes != NONE)
     nearest = enclosing(host, has_shapes)[op]
     alone = np.bincount(nearest[nearest >= 0], minlength=len(host)) == _works_within(trace)
     nearest = np.where((nearest == op) | ((nearest >= 0) & alone[nearest]), nearest, NONE)
-    halves = [row for row in np.unique(host.name[op]).tolist() if texts[row].endswith(_HALVES)]
-    if not halves:
+    is_half = strings.matching(host.name[op], lambda text: text.endswith(_HALVES))
+    if not is_half.any():
         return nearest
-    whole = [row for row in np.unique(host.shapes).tolist() if sum(part.count(",") > 1 for part in texts[row].split(";")) > 2]
-    around = enclosing(host, is_op & np.isin(host.shapes, whole))[op]
-    return np.where(np.isin(host.name[op], halves) & (around != NONE), around, nearest)
+    is_whole = strings.matching(host.shapes, lambda text: sum(part.count(",") > 1 for part in text.split(";")) > 2)
+    around = enclosing(host, is_op & is_whole)[op]
+    return np.where(is_half & (around != NONE), around, nearest)
 
 
 def _works_within(trace: Trace) -> Column:
@@ -378,8 +378,7 @@ def _works_within(trace: Trace) -> Column:
     np.add.at(count, launch[(launch >= 0) & (launch < len(host))], 1)
     at = np.flatnonzero(count)
     of = count[at]
-    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
-    found = count.copy()
+    parent, found = host.around, count.copy()
     while len(at):
         at = parent[at]
         at, of = at[at >= 0], of[at >= 0]

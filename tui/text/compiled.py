@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from traces.compiled.region_figures import CompiledFigures
-from tui.formatting import FigureTable, Head, Unit, Value, count_text, side_by_side, time_text
+from tui.formatting import FigureTable, Head, Unit, Value, count_text, counted, side_by_side, time_text
 
 if TYPE_CHECKING:
     from traces.comparison.compare import Comparison
@@ -49,8 +49,7 @@ def compiled_sentence(comparison: Comparison) -> str:
     elif not both.recorded.is_compiled:
         said = f"{second} is compiled and {first} is eager: a fused kernel runs several ops, so names and counts of ops differ"
     elif (count := len(both.replayed.regions)) != len(both.recorded.regions):
-        regions = "1 region" if count == 1 else f"{count_text(count)} regions"
-        said = f"{second} compiles into {regions}, {first} into {count_text(len(both.recorded.regions))}"
+        said = f"{second} compiles into {counted(count, 'region')}, {first} into {count_text(len(both.recorded.regions))}"
     else:
         return ""
     return f"{said[0].upper()}{said[1:]}."
@@ -63,16 +62,14 @@ def compiled_sentences(comparison: Comparison) -> list[str]:
         return []
     of, said = both.replayed, []
     if of.graph_breaks is not None:
-        breaks = "1 graph break" if of.graph_breaks == 1 else f"{count_text(of.graph_breaks)} graph breaks"
+        breaks = counted(of.graph_breaks, "graph break")
         reasons = sorted(of.break_reasons, key=lambda reason: -of.break_reasons[reason])[:_NAMES_SHOWN]
         breaks += f" ({'; '.join(reasons)})" if reasons else ""
-        recompiles = "1 recompilation" if of.recompiles == 1 else f"{count_text(of.recompiles)} recompilations"
         took = f"; tracing took {time_text(of.compile_ns)} on this host, in the first steps" if of.compile_ns else ""
-        said.append(f"Compiled code: {breaks}, {recompiles}{took}.")
+        said.append(f"Compiled code: {breaks}, {counted(of.recompiles, 'recompilation')}{took}.")
     if of.eager:
-        regions = "1 compiled region" if len(of.eager) == 1 else f"{count_text(len(of.eager))} compiled regions"
         listed = "; ".join(f"{one.region} ({one.reason})" for one in of.eager[:_NAMES_SHOWN])
-        said.append(f"{regions} could not be traced and ran eagerly: {listed}.")
+        said.append(f"{counted(len(of.eager), 'compiled region')} could not be traced and ran eagerly: {listed}.")
     return said
 
 
@@ -99,10 +96,9 @@ def _figures(region: Region) -> tuple[Value, ...]:
 
 def _label(region: Region) -> str:
     """Returns the region's number and what its kernels are: "0/1: 5 fused kernels (gelu_native_layer_norm...), mm, addmm"."""
-    count = len(region.fused)
     names = ", ".join(_fused_ops(kernel) for kernel in region.fused[:_NAMES_SHOWN])
-    more = "..." if count > _NAMES_SHOWN else ""
-    parts = [f"{count} fused kernel{'s' if count != 1 else ''} ({names}{more})"] if count else []
+    more = "..." if len(region.fused) > _NAMES_SHOWN else ""
+    parts = [f"{counted(len(region.fused), 'fused kernel')} ({names}{more})"] if names else []
     parts += [op.removeprefix("aten::") for op in region.external[:_NAMES_SHOWN]]
     name = f"{region.name} {region.function}".rstrip()
     return f"{name}: {', '.join(parts)}" if parts else name

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.kineto.spans.external_ids import latest_by_id
-from traces.kineto.spans.name_patterns import matching
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
 
 _LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel|(?:cuda|cu|hip)GraphLaunch")
@@ -99,7 +98,7 @@ def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
     """
     spans = host.spans
     is_call = spans.kind == HostKind.RUNTIME
-    launching = np.flatnonzero(is_call & (host.correlation > 0) & matching(spans.name, _LAUNCHES, strings))
+    launching = np.flatnonzero(is_call & (host.correlation > 0) & strings.matching(spans.name, _LAUNCHES.match))
     worked = np.zeros(len(spans) + 1, bool)
     worked[launch[launch != NONE]] = True
     ids = np.unique(host.correlation[worked[:-1] & (host.correlation > 0)])
@@ -111,8 +110,8 @@ def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
     worked[spans.parent[inner[worked[inner]]]] = True
     is_launch[inner] = False
     without = np.flatnonzero(is_launch[:-1] & ~worked[:-1])
-    begins = np.sort(spans.start_ns[is_call & matching(spans.name, _BEGIN_CAPTURE, strings)])
-    ends = np.sort(spans.end_ns[is_call & matching(spans.name, _END_CAPTURE, strings)])
+    begins = np.sort(spans.start_ns[is_call & strings.matching(spans.name, _BEGIN_CAPTURE.match)])
+    ends = np.sort(spans.end_ns[is_call & strings.matching(spans.name, _END_CAPTURE.match)])
     at_ns = spans.start_ns[without]
     # captures in progress; one that began before the recording has only an end
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)

@@ -35,7 +35,6 @@ from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
 from traces.kineto.spans.impossible import durations_ns, longer_than
 from traces.kineto.spans.launches import DeviceColumns, HostColumns, Launches, lost
-from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.nesting import nesting_order, parents
 from traces.kineto.spans.shapes import Shapes
 from traces.kineto.spans.thread_roles import roles_of
@@ -184,7 +183,7 @@ def _read_host(
         if kind == HostKind.OP:
             op = read.ids("External id")
             for pattern in (MODULE_NAME, ANNOTATION_NAME) if category == "Operator" else (MODULE_NAME,):
-                spans.kind[matching(read.names, pattern, names.strings)] = HostKind.ANNOTATION
+                spans.kind[names.strings.matching(read.names, pattern.match)] = HostKind.ANNOTATION
         elif kind == HostKind.RUNTIME:
             correlation, named = read.ids("correlation"), _external_ids(read)
         of_comms = list(read.args.get(COMMS, ()))[recorded]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from traces.kineto.reading.event_columns import Threads
-from traces.kineto.spans.name_patterns import matching
 from traces.model.trace import NONE, Column, HostKind, HostSpans, Strings, Thread
 
 STEP_MARK = re.compile(r"ProfilerStep#(\d{1,18})")
@@ -40,7 +39,7 @@ def roles_of(
         if row is not None:
             known[row] = name
     is_op = spans.kind == HostKind.OP
-    is_node = is_op & ((spans.forward_thread > 0) | matching(spans.name, BACKWARD_NODE, strings))
+    is_node = is_op & ((spans.forward_thread > 0) | strings.matching(spans.name, BACKWARD_NODE.match))
     is_annotation = spans.kind == HostKind.ANNOTATION
 
     def per_thread(mask: Column) -> Column:
@@ -50,8 +49,8 @@ def roles_of(
     # The main thread is recognized by these signs, strongest first: step marks, optimizer steps, numbered ops, ops on a thread
     # without backward passes, ops, any span. The first sign that distinguishes threads decides.
     evidence = [
-        per_thread(is_annotation & matching(spans.name, STEP_MARK, strings)),
-        per_thread(is_annotation & matching(spans.name, OPTIMIZER_STEP, strings)),
+        per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
+        per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),
         per_thread(is_op & ~is_node & (spans.sequence != NONE)),
         np.where(nodes == 0, ops, 0),
         ops,

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from traces.kineto.reading.event_rows import Event
-from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.shapes import describe
 from traces.kineto.spans.spans import RankTables
 from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, Strings, parse_shapes
@@ -42,9 +41,7 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
     on_device = _kernel_times(tables, strings, ranges)
     found = []
     for row, (backend, name) in ranges.items():
-        around = row
-        while around != NONE and (around in ranges or around not in tables.comms):
-            around = int(host.parent[around])
+        around = next((at for at in host.outward(row) if at in tables.comms and at not in ranges), NONE)
         told = tables.comms.get(around, {})
         dtype, size_bytes = _size(told, tables.comms[row])
         group = told.get("Process Group Name", told.get("Process Group ID"))
@@ -72,13 +69,11 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
 
 
 def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
-    device, parent = tables.device, tables.host.parent
-    launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & matching(device.name, _KERNEL, strings)
+    device = tables.device
+    launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & strings.matching(device.name, _KERNEL.match)
     kernels: dict[int, list[int]] = {}
     for kernel in np.flatnonzero(launched).tolist():
-        row = int(device.launch[kernel])
-        while row != NONE and row not in ranges:
-            row = int(parent[row])
+        row = next((at for at in tables.host.outward(int(device.launch[kernel])) if at in ranges), NONE)
         if row != NONE:
             kernels.setdefault(row, []).append(kernel)
     ends: Column = device.end_ns

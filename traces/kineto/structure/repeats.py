@@ -34,7 +34,6 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.comparison.thresholds import MOSTLY_MARKED
-from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.thread_roles import STEP_MARK
 from traces.kineto.structure.annotations import is_iteration
 from traces.model.intervals import Intervals
@@ -68,7 +67,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
     launch.
     """
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
-    rows = rows[matching(device.name[rows], STEP_MARK, strings)]
+    rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
     if not len(rows):
         return None
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
@@ -129,7 +128,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
     tops = np.unique(
         top[(host.thread == 0) & ((host.kind == HostKind.OP) | np.isin(np.arange(len(host)), device.launch[work]))]
     )
-    launches_graph = set(top[matching(host.name, _GRAPH_LAUNCH, strings)].tolist())
+    launches_graph = set(top[strings.matching(host.name, _GRAPH_LAUNCH.match)].tolist())
     found = []
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")].tolist():
         own = work_of.get(row, [])

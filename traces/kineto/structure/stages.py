@@ -14,7 +14,6 @@ import re
 
 import numpy as np
 
-from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.structure.steps import Markers
 from traces.model.time_windows import TimeWindows
@@ -28,7 +27,7 @@ PART = re.compile(
 def read_stages(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
     """Return one row per range, ordered by start. `tables.device` and `phases` must already contain rows of `devices`."""
     host = tables.host
-    ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & matching(host.name, PART, strings))
+    ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & strings.matching(host.name, PART.match))
     if not len(ranges):
         return Parts.empty()
     ranges = ranges[np.argsort(host.start_ns[ranges], kind="stable")]

@@ -49,7 +49,6 @@ import numpy as np
 
 from traces.comparison.thresholds import FEWEST_STEADY, MOST_OPS_OF_A_BATCH, SLOW_START
 from traces.kineto.spans.launches import before_launched_work
-from traces.kineto.spans.name_patterns import matching
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
 from traces.kineto.structure.annotations import phase_of_annotation
@@ -120,7 +119,7 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
     if not len(on_main):
         return Steps.empty(), "none"
     ranges = on_main[host.kind[on_main] == HostKind.ANNOTATION]
-    marks = ranges[matching(host.name[ranges], STEP_MARK, strings)]
+    marks = ranges[strings.matching(host.name[ranges], STEP_MARK.match)]
     if marks_are_steps:
         own = [strings[name].endswith(RECORDERS_MARK) for name in host.name[marks].tolist()]
         marks = marks[own] if any(own) else marks
@@ -161,7 +160,7 @@ class _BatchEnds:
         self._trained = {event.like for event in events if not event.name and not event.quiet}
         # outermost module calls on the main thread
         rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.PYTHON))
-        rows = rows[matching(host.name[rows], _MODULE, strings)]
+        rows = rows[strings.matching(host.name[rows], _MODULE.match)]
         ends = np.maximum.accumulate(host.end_ns[rows])
         rows = rows[np.r_[True, host.start_ns[rows[1:]] >= ends[:-1]]] if len(rows) else rows
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
@@ -284,8 +283,8 @@ def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: 
 def _launches_training(steps: Steps, tables: RankTables, strings: Strings) -> Column:
     host, device = tables.host, tables.device
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
-    work = work[matching(device.name[work], _TRAINING_KERNEL, strings)]
-    calls = np.flatnonzero(matching(host.name, _TRAINING_CALL, strings))
+    work = work[strings.matching(device.name[work], _TRAINING_KERNEL.match)]
+    calls = np.flatnonzero(strings.matching(host.name, _TRAINING_CALL.match))
     step = TimeWindows(steps.start_ns, steps.end_ns).holding(
         np.concatenate([host.start_ns[device.launch[work]], host.start_ns[calls]])
     )
@@ -378,14 +377,14 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
     # A CUDA graph launch stands for all ops of the graph.
-    visible |= on_main & (host.kind == HostKind.RUNTIME) & matching(host.name, _GRAPH_LAUNCH, strings)
+    visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
     tops = _outermost(np.flatnonzero(visible), host.parent, see_through)
-    on_engine = ~on_main[tops] | matching(host.name[tops], BACKWARD_NODE, strings)
+    on_engine = ~on_main[tops] | strings.matching(host.name[tops], BACKWARD_NODE.match)
     copies = _copying_tops(tables, tops, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     on_cpu = _making_batches(host, tops[~on_engine], copies, _above(np.unique(tables.device.launch), host))
-    seeds = matching(host.name[tops], _SEED_OPS, strings)
+    seeds = strings.matching(host.name[tops], _SEED_OPS.match)
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     optimizers = tops[[names.get(row) == "optimizer" and bool(on_main[row]) for row in tops.tolist()]]
     first_optimizer = int(host.name[optimizers[np.argmin(host.start_ns[optimizers])]]) if len(optimizers) else NONE
@@ -434,11 +433,9 @@ def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[di
         if phase:
             (names if own else annotated).update(dict.fromkeys(ranges[host.name[ranges] == index].tolist(), phase))
     for row, phase in list(names.items()):
-        above = int(host.parent[row])
-        while above != NONE:
+        for above in host.outward(int(host.parent[row])):
             if annotated.get(above) == phase:
                 del annotated[above]
-            above = int(host.parent[above])
     forward = np.array([row for row, phase in annotated.items() if phase == "forward" and host.thread[row] == 0], "i8")
     names |= {row: phase for row, phase in annotated.items() if phase != "forward"}
     return names, Intervals(host.start_ns[forward], host.end_ns[forward])
@@ -469,7 +466,7 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
     """Return whether each host span is a conversion that returned its input. A conversion that returned its input contains only
     such conversions.
     """
-    converts = (host.kind == HostKind.OP) & matching(host.name, _CONVERSIONS, strings)
+    converts = (host.kind == HostKind.OP) & strings.matching(host.name, _CONVERSIONS.match)
     around = host.parent[~converts]
     around = around[around != NONE]
     return np.asarray(converts & ~_above(around[converts[around]], host))
@@ -491,7 +488,7 @@ def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int
     is_copy = (device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)
     to_device = [name for name in np.unique(device.name[is_copy]).tolist() if copy_direction(strings[name]) == "h2d"]
     rows = np.unique(device.launch[is_copy & np.isin(device.name, to_device)])
-    copying = set(tops[matching(tables.host.name[tops], _COPY_OPS, strings)].tolist())
+    copying = set(tops[strings.matching(tables.host.name[tops], _COPY_OPS.match)].tolist())
     found: set[int] = set()
     while len(rows):
         found |= copying & set(rows.tolist())
@@ -507,7 +504,7 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
     (aten::zeros, or the ops that aten::zeros consists of). The ops that create this tensor are not part of the script.
     """
     rows = np.union1d(tops, ranges)
-    cheap = matching(host.name[rows], _PROFILER_OPS, strings) & (host.kind[rows] == HostKind.OP)
+    cheap = strings.matching(host.name[rows], _PROFILER_OPS.match) & (host.kind[rows] == HostKind.OP)
     own: set[int] = set()
     before_range = False
     for row, is_range, is_cheap in zip(

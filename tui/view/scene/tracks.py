@@ -163,8 +163,8 @@ def collective_tracks(trace: Trace) -> Tracks:
     if len(trace.collectives):
         rows, ranks = np.arange(len(trace.collectives)), trace.collectives.rank
     else:
-        names = [name for name, text in enumerate(trace.strings.texts) if categories.is_collective(text)]
-        rows = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & np.isin(trace.device.name, names))
+        is_collective = trace.strings.matching(trace.device.name, categories.is_collective)
+        rows = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & is_collective)
         ranks = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[rows]]
         table = "device"
     for (rank,), chosen in groups(rows, ranks):
@@ -236,18 +236,15 @@ def stack_depth(trace: Trace) -> Column:
     is NONE.
     """
     host = trace.host
-    marks = [name for name, text in enumerate(trace.strings.texts) if text.startswith("ProfilerStep")]
-    is_mark = np.isin(host.name, marks)
-    # A parent precedes its children. Ignoring other parents makes the loop end for any input.
-    parent = np.where(host.parent < np.arange(len(host)), host.parent, NONE)
+    is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))
     depth = np.zeros(len(host), dtype=np.int16)
-    rows, at = np.arange(len(host)), parent
+    rows, at = np.arange(len(host)), (around := host.around)
     for _ in range(_DEEPEST):
         rows, at = rows[at >= 0], at[at >= 0]
         if not len(rows):
             break
         depth[rows] += ~is_mark[at]
-        at = parent[at]
+        at = around[at]
     depth[is_mark] = NONE
     return depth
 

@@ -9,18 +9,14 @@ position_among(window, span, 1)         # (the next of its name, where that is o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from traces.analyses.modules import PREFIX
-from traces.figures.measure import op_of
-from traces.model.trace import NONE, Column, HostKind, HostSpans, Trace
+from traces.figures.measure import host_ranks, op_of
+from traces.model.trace import NONE, Column, HostKind, Trace
 from tui.view.scene.scene import Scene
 from tui.view.timeline.spans import Span, find_span
 from tui.view.timeline.window import Window
-
-_DEEPEST = 10_000
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
@@ -63,14 +59,14 @@ def backward(scene: Scene, span: Span) -> Span | None:
     if start is None or start.table != "host":
         return None
     host = trace.host
-    row = next((of for of in _outward(host, start.number) if host.sequence[of] != NONE), NONE)
+    row = next((of for of in host.outward(start.number) if host.sequence[of] != NONE), NONE)
     if row == NONE:
         return None
     is_backward = host.forward_thread != NONE
     same = (host.sequence == host.sequence[row]) & (host.kind == HostKind.OP)
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
-    ranks = np.array([thread.rank for thread in trace.threads])
-    others = others[ranks[host.thread[others]] == ranks[host.thread[row]]]
+    ranks = host_ranks(trace)
+    others = others[ranks[others] == ranks[row]]
     # Some recordings restart the sequence numbers in every step, so take the closest op in the right direction.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
@@ -84,21 +80,13 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
     """Returns the modules around a host span, outermost first, and the Python frames, innermost first."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
-    for row in _outward(host, number):
+    for row in host.outward(number):
         text = trace.strings[int(host.name[row])]
         if text.startswith(PREFIX) and host.kind[row] in (HostKind.PYTHON, HostKind.ANNOTATION):
             modules.insert(0, text.removeprefix(PREFIX))
         if host.kind[row] == HostKind.PYTHON:
             frames.append(text)
     return modules, stack.split(";") if stack else frames
-
-
-def _outward(host: HostSpans, row: int) -> Iterator[int]:
-    for _ in range(_DEEPEST):
-        if row == NONE:
-            return
-        yield row
-        row = int(host.parent[row]) if host.parent[row] < row else NONE
 
 
 def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:

@@ -166,8 +166,7 @@ def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
         rows = np.arange(len(spans))
     elif table == "host":
         wanted = canonical_op(text)
-        names = [number for number, other in enumerate(trace.strings.texts) if canonical_op(other) == wanted]
-        rows = np.flatnonzero(np.isin(spans.name, names))
+        rows = np.flatnonzero(trace.strings.matching(spans.name, lambda other: canonical_op(other) == wanted))
     else:
         rows = np.flatnonzero(spans.name == trace.strings.find(text))
     rows = rows[_steps_of(trace, table, rows) == step]
