@@ -16,7 +16,7 @@ import numpy as np
 from traces.comparison.changed_ops import step_weights
 from traces.figures.pace import pace_intervals
 from traces.model.trace import NONE, Column, Trace
-from tui.formatting import Head, Unit, Value
+from tui.formatting import Head, Unit, Value, side_by_side
 from tui.text.analyses import REASONS
 from tui.view.differences import compared_pairs
 from tui.view.range_sums import range_sums
@@ -79,35 +79,26 @@ def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals
 
 
 def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: str) -> TabTable:
-    two = len(scene.traces) == 2
     found = compared_totals(scene, of)
     whole = sum(total.total_ns for total in found[0].values()) or 1
-    if not two:
-        heads = [Head(what), Head("GPU time", Unit.TIME), Head("%", Unit.SHARE), Head("calls", Unit.COUNT)]
-        heads += [Head(word, Unit.TIME) for word in ("mean", "min", "max")]
-        rows = []
-        for of_name in sorted(found[0].values(), key=lambda of: -of.total_ns):
-            figures = of_name.total_ns / whole, of_name.calls, of_name.mean_ns, of_name.least_ns, of_name.most_ns
-            rows.append(TableRow((short_name(of_name.name), of_name.total_ns, *figures), of_name.name, table))
-        return TabTable(heads, rows)
-    a, b = scene.words
-    heads = [Head(what), Head("change", Unit.CHANGE), Head(a, Unit.TIME), Head(b, Unit.TIME), Head("%", Unit.SHARE)]
-    heads += [Head("calls", Unit.COUNT), Head("→", Unit.COUNT)]
-    for word in ("mean", "min", "max"):
-        heads += [Head(word, Unit.TIME), Head("→", Unit.TIME)]
+    times = [Head(word, Unit.TIME) for word in ("mean", "min", "max")]
+    figures = [Head("GPU time", Unit.TIME), Head("calls", Unit.COUNT), *times]
+    sides: list[dict[str, tuple[Value, ...]]] = [
+        {key: (one.total_ns or None, one.calls, one.mean_ns, one.least_ns, one.most_ns) for key, one in own.items()}
+        for own in found
+    ]
+    shown = side_by_side("", what, figures, sides, scene.words)
+    share = 2 if len(found) == 1 else 4  # The share of GPU time comes after the times.
     rows = []
-    for key in dict.fromkeys([*found[0], *found[1]]):
-        ours, theirs = found[0].get(key), found[1].get(key)
-        one = ours or theirs
-        assert one is not None
-        both: list[Value] = []
-        for figure in ("calls", "mean_ns", "least_ns", "most_ns"):
-            both += [getattr(of, figure) if of else None for of in (ours, theirs)]
-        times = [of.total_ns if of else 0.0 for of in (ours, theirs)]
-        values = (short_name(one.name), times[1] - times[0], *[t or None for t in times], (times[0] or times[1]) / whole, *both)
-        rows.append(TableRow(values, one.name, table, 0 if ours else 1))
-    rows.sort(key=lambda row: -float(row.values[2] or row.values[3] or 0))
-    return TabTable(heads, rows)
+    for key, *values in shown.rows:
+        both = [own.get(str(key)) for own in found]
+        side, one = next((side, one) for side, one in enumerate(both) if one is not None)
+        time_ns = next((one.total_ns for one in both if one is not None and one.total_ns), 0.0)
+        values.insert(share - 1, time_ns / whole)
+        rows.append((time_ns, TableRow((short_name(one.name), *values), one.name, table, side)))
+    rows.sort(key=lambda row: -row[0])
+    heads = [*shown.heads[:share], Head("%", Unit.SHARE), *shown.heads[share:]]
+    return TabTable(heads, [row for _, row in rows])
 
 
 def _phases(scene: Scene) -> TabTable:
