@@ -48,6 +48,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.comparison.thresholds import FEWEST_STEADY, MOST_OPS_OF_A_BATCH, SLOW_START
+from traces.figures.measure import enclosing
 from traces.kineto.spans.launches import before_launched_work
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
@@ -379,7 +380,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     # A CUDA graph launch stands for all ops of the graph.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
-    tops = _outermost(np.flatnonzero(visible), host.parent, see_through)
+    tops = np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.around] == NONE))
     on_engine = ~on_main[tops] | strings.matching(host.name[tops], BACKWARD_NODE.match)
     copies = _copying_tops(tables, tops, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
@@ -441,17 +442,6 @@ def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[di
     return names, Intervals(host.start_ns[forward], host.end_ns[forward])
 
 
-def _outermost(rows: Column, parent: Column, see_through: Column) -> Column:
-    above = parent[rows]
-    found = [rows[above == NONE]]
-    while len(rows):
-        open_ = above != NONE
-        open_[open_] = see_through[above[open_]]
-        rows, above = rows[open_], parent[above[open_]]
-        found.append(rows[above == NONE])
-    return np.sort(np.concatenate(found))
-
-
 def _above(rows: Column, host: HostSpans) -> Column:
     found = np.zeros(len(host), bool)
     rows = rows[rows != NONE]
@@ -484,17 +474,11 @@ def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: C
 
 
 def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int]:
-    device = tables.device
+    host, device = tables.host, tables.device
     is_copy = (device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)
-    to_device = [name for name in np.unique(device.name[is_copy]).tolist() if copy_direction(strings[name]) == "h2d"]
-    rows = np.unique(device.launch[is_copy & np.isin(device.name, to_device)])
-    copying = set(tops[strings.matching(tables.host.name[tops], _COPY_OPS.match)].tolist())
-    found: set[int] = set()
-    while len(rows):
-        found |= copying & set(rows.tolist())
-        rows = tables.host.parent[rows]
-        rows = np.unique(rows[rows != NONE])
-    return found
+    to_device = is_copy & strings.matching(device.name, lambda text: copy_direction(text) == "h2d")
+    copies = strings.matching(host.name[tops], _COPY_OPS.match) & _above(np.unique(device.launch[to_device]), host)[tops]
+    return set(tops[copies].tolist())
 
 
 def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
