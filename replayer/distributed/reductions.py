@@ -20,8 +20,10 @@ from replayer.torch_types import TorchAny
 
 _BITWISE = ("BAND", "BOR", "BXOR")
 _PREMULTIPLIED = {torch.float16, torch.float32, torch.bfloat16, torch.float64}
-_DTYPES = {torch.int8, torch.uint8, torch.bool, torch.int32, torch.int64, torch.complex64, torch.complex128}
 _FLOAT8 = {dtype for name, dtype in vars(torch).items() if name.startswith(("float8_e4m3", "float8_e5m2"))}
+_DTYPES = {
+    *_PREMULTIPLIED, *_FLOAT8, torch.int8, torch.uint8, torch.bool, torch.int32, torch.int64, torch.complex64, torch.complex128
+}  # fmt: skip
 
 
 def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
@@ -32,7 +34,7 @@ def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
         channels_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
         if not point_to_point and not tensor.is_contiguous() and not channels_last:
             raise ValueError("Tensors must be contiguous")
-        if tensor.dtype not in _DTYPES | _PREMULTIPLIED | _FLOAT8:
+        if tensor.dtype not in _DTYPES:
             kind = scalar_type(tensor.dtype)
             raise TypeError(f"Input tensor data type is not supported for NCCL process group: {kind}")
 
