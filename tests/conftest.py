@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -51,6 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 SHARED_TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+_LARGE_BYTES = 400_000
+
+
+def recordings(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test of real recordings; the large recordings are left to `make test-all`."""
+    large = {path.name.removesuffix(".json.gz") for path in SHARED_TRACES.glob("*.gz") if path.stat().st_size > _LARGE_BYTES}
+    return [pytest.param(name, marks=[pytest.mark.program] if name in large else []) for name in names]
 
 
 @pytest.fixture(scope="session")

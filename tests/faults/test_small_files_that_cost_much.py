@@ -46,6 +46,7 @@ def amplified_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
+@pytest.mark.program
 def test_files_that_unpack_to_gigabytes_are_refused_at_once(amplified_files: list[Path]) -> None:
     # GIVEN a process that may have 2 GB of addresses beyond what it starts with
     def limit() -> None:

@@ -51,7 +51,7 @@ def assert_flagged_prefix(found: Trace, whole: Trace) -> None:
             assert getattr(mine, column).tolist() == getattr(all_of_it, column)[: len(mine)].tolist()
 
 
-@pytest.mark.parametrize("write", [compact, streamed])
+@pytest.mark.parametrize("write", [compact, pytest.param(streamed, marks=pytest.mark.program)])
 def test_cut_at_every_byte(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = tmp_path / "t.msgpack"
     write(path)

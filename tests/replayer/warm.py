@@ -18,7 +18,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-TEST_SECONDS = 60
+TEST_SECONDS = 120
 
 
 def run(file: str, test: str, arguments: dict[str, object]) -> str:

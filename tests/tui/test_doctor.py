@@ -48,6 +48,7 @@ def test_a_line_for_each_finding(quick: None, capfd: pytest.CaptureFixture[str])
     assert facts["works"] is True and {of["state"] for of in facts["findings"]} <= {"ok", "warn"}
 
 
+@pytest.mark.program
 def test_torch_is_asked_in_a_process_of_its_own() -> None:
     found = {of.check: of for of in doctor._torch()}
     assert found["torch"].state is Health.ok and found["torch.profiler"].state is Health.ok

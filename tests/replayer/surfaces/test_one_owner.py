@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 PROGRAM = """
@@ -49,6 +51,7 @@ print(json.dumps(owners))
 """
 
 
+@pytest.mark.program
 def test_no_name_of_torch_is_installed_by_two_surfaces() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
     owners = json.loads(done.stdout)

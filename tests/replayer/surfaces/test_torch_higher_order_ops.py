@@ -8,6 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,6 +38,7 @@ def test_flex_attention_forward_and_backward() -> None:
     assert out.shape == (1, 2, 4, 8) and q.grad is not None and q.grad.is_cuda
 
 
+@pytest.mark.program
 def test_flex_attention_in_compiled_code_is_not_said_to_be_uncompiled() -> None:
     """In an interpreter of its own: PyTorch warns once per process."""
     said = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import SHARED_TRACES
+from tests.conftest import recordings
 from tests.traces.handmade import data_parallel, phase_grained, replay_of, training
 from tests.traces.kineto.test_real import index_rows
 from tests.traces.sound_traces import small_trace, traces
@@ -39,7 +39,6 @@ from traces.model.trace import (
 from traces.names.launch_configs import config_args, config_text
 
 T0_NS = 1_700_000_000 * 10**9
-LARGE_BYTES = 400_000
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
@@ -69,14 +68,7 @@ def back(trace: Trace, folder: Path) -> Trace:
     return read_kineto(ranks)
 
 
-def each_recording() -> list[Any]:
-    """The large recordings are left to `make test-all`."""
-    large = {path.name.removesuffix(".json.gz") for path in SHARED_TRACES.glob("*.gz") if path.stat().st_size > LARGE_BYTES}
-    names = [row.name for row in index_rows()] or ["no recordings"]
-    return [pytest.param(name, marks=[pytest.mark.program] if name in large else []) for name in names]
-
-
-@pytest.mark.parametrize("name", each_recording())
+@pytest.mark.parametrize("name", recordings(row.name for row in index_rows()) or ["no recordings"])
 def test_real_recordings(shared_traces: Path, tmp_path: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     assert differences(back(trace, tmp_path), trace) == []
@@ -99,7 +91,7 @@ def test_recordings_and_replays_of_ours(tmp_path: Path, made: Any) -> None:
 
 
 @st.composite
-def recordings(draw: st.DrawFn) -> Trace:
+def made_traces(draw: st.DrawFn) -> Trace:
     """Any trace whose host spans are in order and whose work was launched by calls or ops; spans may cross one another."""
     trace = draw(traces())
     text = trace.strings.add
@@ -165,7 +157,7 @@ def recordings(draw: st.DrawFn) -> Trace:
 
 
 @settings(phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
-@given(trace=recordings())
+@given(trace=made_traces())
 def test_made_recordings(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> None:
     found = back(trace, tmp_path_factory.mktemp("x"))
     for kind in ("partial-overlap", "kernel-without-launch"):  # made above without being counted

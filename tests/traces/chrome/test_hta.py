@@ -27,6 +27,7 @@ from traces.model.trace import DeviceKind, Trace
 
 hta = pytest.importorskip("hta.trace_analysis")
 _SAME_KIND = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}  # names of before 1.12
+LARGE = pytest.param("v100_resnet50_workers0", marks=pytest.mark.program)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def _as_read(path: Path) -> tuple[dict[str, int], dict[str, float]]:
     return {_SAME_KIND.get(kind, kind): int(count) for kind, count in counts.items()}, times
 
 
-@pytest.mark.parametrize("name", ["v100_resnet50_workers0", "a100_nccl_args_rank0of2", "mi250_minitoy"])
+@pytest.mark.parametrize("name", [LARGE, "a100_nccl_args_rank0of2", "mi250_minitoy"])
 def test_an_export_reads_as_the_original(shared_traces: Path, tmp_path: Path, name: str) -> None:
     original = shared_traces / f"{name}.json.gz"
     (export,) = export_chrome(read_kineto(original), tmp_path / "export.json.gz")
@@ -67,7 +68,7 @@ def test_the_rank_is_found_in_the_file(shared_traces: Path, tmp_path: Path) -> N
 
 # --- figures that both compute ---
 
-_ALIKE = ["v100_resnet50_workers0", "a100_nccl_args_rank0of2"]  # stamps of whole microseconds, and of nanoseconds
+_ALIKE = [LARGE, "a100_nccl_args_rank0of2"]  # stamps of whole microseconds, and of nanoseconds
 
 
 @pytest.fixture(scope="module", params=_ALIKE)

@@ -116,6 +116,7 @@ def test_the_gradient_of_a_mean_is_read_once_per_sum() -> None:
     assert achieved(trace)[0].bytes == 4 * 32 * 2048 * 49
 
 
+@pytest.mark.program
 def test_no_recording_has_an_op_above_the_data_sheet(shared_traces: Path) -> None:
     files = sorted(shared_traces.glob("*.json.gz"))
     assert len(files) > 20

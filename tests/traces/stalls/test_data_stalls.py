@@ -64,6 +64,7 @@ def test_workers_and_a_disk_that_would_end_the_stalls() -> None:
     assert found.check is not None and found.check.samples_per_s == pytest.approx(found.prepared.samples_per_s, rel=0.01)
 
 
+@pytest.mark.program
 def test_the_model_for_this_machine_gets_each_batch_as_it_was_and_the_cores_that_others_left() -> None:
     """GIVEN two workers of which one needs 300 ms for a batch and the other 100, told in the order in which they were done
     WHEN other programs had nothing, or one of two cores."""

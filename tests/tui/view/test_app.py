@@ -652,7 +652,10 @@ async def test_resizing_keeps_the_stretch_of_time(app: ViewApp, pilot: Pilot[Any
 # --- hard cases ---
 
 
-@pytest.mark.parametrize("named", [[Trace(), Trace()], [training(), Trace()]])
+ALSO_EMPTY = [pytest.param(named, marks=pytest.mark.program) for named in ([Trace()], [Trace(), training()])]
+
+
+@pytest.mark.parametrize("named", [[Trace(), Trace()], [training(), Trace()], *ALSO_EMPTY])
 def test_traces_with_nothing_in_them(named: list[Trace]) -> None:
     @piloted(lambda: whole(*((str(number), trace) for number, trace in enumerate(named))))
     async def body(app: ViewApp, pilot: Pilot[Any]) -> None:

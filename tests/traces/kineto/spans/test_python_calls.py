@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import recordings
 from traces.analyses.python_functions import function_times
 from traces.format.trace_file import save
 from traces.kineto import read_kineto_bytes
@@ -172,7 +173,7 @@ def around(trace: Trace, row: int) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize("name", WITH_CALLS)
+@pytest.mark.parametrize("name", recordings(WITH_CALLS))
 def test_a_file_with_stacks_stays_within_twice_its_size(shared_traces: Path, tmp_path: Path, name: str) -> None:
     """GIVEN a real profile with stacks WHEN folded and saved THEN it takes at most twice what it takes without stacks."""
     content = orjson.loads(gzip.decompress((shared_traces / f"{name}.json.gz").read_bytes()))
