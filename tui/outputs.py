@@ -13,6 +13,7 @@ import os
 import sys
 from pathlib import Path
 
+from traces.format.replaced_file import replaced
 from traces.model.json_facts import as_json
 from tui.formatting import printable
 from tui.terminal import look
@@ -66,13 +67,5 @@ def write_json(path: Path, facts: object) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes `text` to `path`. A regular file is replaced atomically. Raises OSError."""
-    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
-        path.write_text(text, encoding="utf-8")
-        return
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)  # the file still exists only after a failure
+    with replaced(path) as file:
+        file.write(text.encode())

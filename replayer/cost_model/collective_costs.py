@@ -32,7 +32,7 @@ import numpy as np
 from replayer.cost_model.all_reduce_curve import AllReduceCurve, wire_share
 from replayer.cost_model.constants import BASE_LATENCY_NS, GLOO_BYTES_PER_S, GLOO_LATENCY_NS, RING_BANDWIDTH_FROM_BYTES
 from traces.analyses.communication import communication_kernels
-from traces.figures.measure import step_windows
+from traces.figures.measure import device_ranks, step_windows
 from traces.model.trace import NONE, Ending, Origin, Trace
 from traces.names.cards import card_of
 
@@ -251,7 +251,7 @@ def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     """
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)
-    rank_of = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[kernels]]
+    rank_of = device_ranks(trace)[kernels]
     for rank in np.unique(rank_of).tolist():
         first_ns = int(trace.device.start_ns[kernels][rank_of == rank].min())
         last_ns = int(trace.device.end_ns[kernels][rank_of == rank].max())

@@ -17,7 +17,7 @@ import numpy as np
 from replayer.cost_model.constants import WAIT_CAME_BACK_NS, WAIT_FOLLOWED_NS
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.match_keys import RecordedKeys
-from traces.figures.measure import window_ns
+from traces.figures.measure import device_ranks, window_ns
 from traces.model.trace import NONE, Column, Trace
 
 
@@ -61,8 +61,7 @@ class Retiming:
         for rank, index in self._indexes.items():
             hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed)
             placed[index.work] = True
-        rank_of = np.array([device.rank for device in trace.devices] or [0])
-        ranks = rank_of[trace.device.device] if len(start_ns) else np.zeros(0, dtype=np.int64)
+        ranks = device_ranks(trace)
         for rank, host in hosts.items():  # operations between ranks and marks follow the host
             rest = ~placed & (ranks == rank)
             start_ns[rest] = host.of(trace.device.start_ns[rest])

@@ -37,7 +37,7 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.idle import data_waits
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
-from traces.figures.measure import launch_steps, profiled_steps
+from traces.figures.measure import device_ranks, launch_steps, profiled_steps
 from traces.figures.pace import StepTimes, pace_series, step_times
 from traces.model.time_windows import TimeWindows
 from traces.model.trace import NONE, DeviceKind, Trace
@@ -125,10 +125,9 @@ class _Walk:
         self.visited: set[int] = set()  # visited rows; work with equal rounded begin and end would be visited twice
         rank = int(trace.steps.rank[step])
         self.begin_ns, self.at_ns = int(times.begin_ns[step]), int(times.end_ns[step])
-        devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
         table = trace.device
         near = (table.end_ns > self.begin_ns) & (table.start_ns < self.at_ns)
-        work = np.flatnonzero(table.is_work & np.isin(table.device, devices) & near)
+        work = np.flatnonzero(table.is_work & (device_ranks(trace) == rank) & near)
         self.work = work[np.argsort(table.end_ns[work], kind="stable")]
         self.ends_ns = table.end_ns[self.work]
         self.before_on_stream = self._stream_predecessors()

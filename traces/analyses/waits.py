@@ -42,7 +42,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.comparison.thresholds import CLOCK_NS, LAST_PART_OF_A_WAIT, LEAST_WAIT_NS, RETURN_NS
-from traces.figures.measure import backlog, grouped, launch_time_ns, work_rows
+from traces.figures.measure import backlog, device_ranks, grouped, host_ranks, launch_time_ns, work_rows
 from traces.model.intervals import Intervals
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
 from traces.names.device_names import copy_direction
@@ -94,7 +94,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
     """Return the waits of the rank's threads that run ops or launch work. See Note [A wait is what happened]."""
     calls, device = _calls(trace, rank), trace.device
     rows = work_rows(trace)
-    rows = rows[np.isin(device.device[rows], [n for n, of in enumerate(trace.devices) if of.rank == rank])]
+    rows = rows[device_ranks(trace)[rows] == rank]
     if not len(calls.row) or not len(rows):
         return HostWaits.empty()
     own = _own_work(trace, rows)[calls.row]
@@ -161,14 +161,12 @@ def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
 
 
 def _calls(trace: Trace, rank: int) -> _PossibleWaits:
-    host, texts = trace.host, trace.strings.texts
+    host = trace.host
     launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
     active = np.unique(np.append(host.thread[host.kind == HostKind.OP], host.thread[launch]))
-    threads = [number for number, thread in enumerate(trace.threads) if thread.rank == rank]
-    rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, np.intersect1d(active, threads)))
-    names = np.unique(host.name[rows]).tolist()
+    rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, active) & (host_ranks(trace) == rank))
     synchronous = np.isin(rows, synchronous_calls(trace, rank))
-    query = np.isin(host.name[rows], [name for name in names if texts[name].endswith(_QUERIES)])
+    query = trace.strings.matching(host.name[rows], lambda text: text.endswith(_QUERIES))
     alone = ~query & (synchronous | (host.duration_ns[rows] >= LEAST_WAIT_NS))
     first, before_last, last = _loops(trace, rows[query])
     every = np.concatenate([rows[alone], last])
@@ -184,16 +182,12 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
 
 def synchronous_calls(trace: Trace, rank: int) -> Column:
     """Return the rows of the rank's calls that are documented to wait, whether or not there was anything to wait for."""
-    host, texts = trace.host, trace.strings.texts
-    threads = [number for number, thread in enumerate(trace.threads) if thread.rank == rank]
-    rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, threads))
-    names = np.unique(host.name[rows]).tolist()
-    found = np.isin(host.name[rows], [name for name in names if _waits_always(texts[name])])
-    copies = np.isin(host.name[rows], [name for name in names if "emcpy" in texts[name] and "Async" not in texts[name]])
-    between_devices = [number for number, text in enumerate(texts) if copy_direction(text) in ("d2d", "p2p")]
-    found |= copies & ~np.isin(rows, trace.device.launch[np.isin(trace.device.name, between_devices)])
-    pageable = [number for number, text in enumerate(texts) if "Pageable" in text]
-    return rows[found | np.isin(rows, trace.device.launch[np.isin(trace.device.name, pageable)])]
+    host, device, matching = trace.host, trace.device, trace.strings.matching
+    rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & (host_ranks(trace) == rank))
+    copies = matching(host.name[rows], lambda text: "emcpy" in text and "Async" not in text)
+    between_devices = matching(device.name, lambda text: copy_direction(text) in ("d2d", "p2p"))
+    found = matching(host.name[rows], _waits_always) | (copies & ~np.isin(rows, device.launch[between_devices]))
+    return rows[found | np.isin(rows, device.launch[matching(device.name, lambda text: "Pageable" in text)])]
 
 
 def _waits_always(call: str) -> bool:

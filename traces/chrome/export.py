@@ -24,6 +24,7 @@ import orjson
 
 from traces.chrome.events import RankEvents
 from traces.chrome.export_notes import HEADER_KEY
+from traces.format.replaced_file import replaced
 from traces.model.machine import to_kineto
 from traces.model.run import distributed_info
 from traces.model.trace import NONE, Trace
@@ -71,24 +72,13 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
 
 def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
     """Write a Chrome trace. The file appears under its name only when complete. Raises OSError."""
-    is_file = path.is_file() or not path.exists()  # a device or a pipe cannot be replaced
-    part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
-    try:
-        with part.open("wb") as raw:
-            if path.suffix == ".gz":
-                # no name and no time, so the same trace gives the same bytes
-                with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
-                    _write_json(events, header, packed)
-            else:
-                _write_json(events, header, raw)
-            raw.flush()
-            if is_file:
-                os.fsync(raw.fileno())
-        if is_file:
-            part.replace(path)
-    finally:
-        if is_file:
-            part.unlink(missing_ok=True)  # the part exists only after a failure
+    with replaced(path) as raw:
+        if path.suffix == ".gz":
+            # no name and no time, so the same trace gives the same bytes
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
+                _write_json(events, header, packed)
+        else:
+            _write_json(events, header, raw)
 
 
 def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:

@@ -81,11 +81,11 @@ class HostEvents(NamedTuple):
     @classmethod
     def of(cls, trace: Trace, rank: int) -> HostEvents:
         host, memory = trace.host, trace.memory
-        threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
         launches = trace.device.launch[work_rows(trace)]
         launches = launches[(launches >= 0) & (launches < len(host))]
         launching = set(np.unique(host.thread[launches]).tolist())
-        chosen = [row for row in threads if row in launching or trace.threads[row].role == "main"]
+        own = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
+        chosen = [row for row in own if row in launching or trace.threads[row].role == "main"]
         is_event = np.isin(host.kind, (HostKind.OP, HostKind.ANNOTATION, HostKind.RUNTIME))
         rows = np.flatnonzero(np.isin(host.thread, chosen) & is_event)
         is_launch = np.zeros(len(host), dtype=bool)

@@ -36,6 +36,7 @@ import numpy as np
 
 from traces.format.column_encoding import ABOVE, pack_column, unpack_column
 from traces.format.frames import Damaged
+from traces.format.replaced_file import replaced
 from traces.model.trace import Column, TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.typed_json import from_json, to_json
 from traces.model.workload import InputTensor, WorkloadSignature
@@ -345,14 +346,11 @@ def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[LibraryC
         })  # fmt: skip
     told = {"name": gpu.name, "device": gpu.device, "memory_bytes": gpu.memory_bytes}
     body = msgpack.packb({"gpu": told, "provenance": dict(shared), "cells": stored})
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(MAGIC + msgpack.packb([VERSION, zlib.crc32(body), body]))
-        os.replace(part, path)
+        with replaced(path) as file:
+            file.write(MAGIC + msgpack.packb([VERSION, zlib.crc32(body), body]))
     except OSError as error:
         raise TraceWriteError(path, error.strerror or str(error)) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _pack_column(column: Column) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.figures.measure import memory_curve, work_rows
+from traces.figures.measure import device_ranks, memory_curve, work_rows
 from traces.model.trace import NONE, BatchKind, Column, DeviceKind, Thread, Trace
 from tui.view.scene import categories
 from tui.view.scene.categories import Category
@@ -165,7 +165,7 @@ def collective_tracks(trace: Trace) -> Tracks:
     else:
         is_collective = trace.strings.matching(trace.device.name, categories.is_collective)
         rows = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & is_collective)
-        ranks = np.array([device.rank for device in trace.devices] or [0])[trace.device.device[rows]]
+        ranks = device_ranks(trace)[rows]
         table = "device"
     for (rank,), chosen in groups(rows, ranks):
         label = _of_rank(trace, rank, "collectives")

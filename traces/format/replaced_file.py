@@ -1,0 +1,31 @@
+"""Writes files that appear under their names only when they are complete.
+
+with replaced(Path("report.json")) as file:
+    file.write(b"{}")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing. A device or a pipe cannot be replaced, so it is written directly. Raises OSError."""
+    is_file = path.is_file() or not path.exists()
+    part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            if is_file:
+                os.fsync(file.fileno())
+        if is_file:
+            os.replace(part, path)
+    finally:
+        if is_file:
+            part.unlink(missing_ok=True)  # the part exists only after a failure
