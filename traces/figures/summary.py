@@ -148,6 +148,10 @@ class Summary:
     estimate_error: EstimateError | None  # of a replay's estimated times
 
     @property
+    def gpu_names(self) -> str:
+        return ", ".join(sorted({device.name or "an unnamed GPU" for device in self.devices})) or "no GPU"
+
+    @property
     def busy_shares(self) -> dict[str, float]:
         """Return each working device's busy time as a share of the steps' time, or of the trace's time if it has no steps."""
         return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
@@ -157,8 +161,7 @@ class Summary:
         return as_json(self)
 
     def __repr__(self) -> str:
-        names = ", ".join(sorted({device.name or "an unnamed GPU" for device in self.devices})) or "no GPU"
-        lines = [f"Summary: {self.grain} grain, {len(self.ranks)} rank(s), {len(self.devices)} device(s): {names}"]
+        lines = [f"Summary: {self.grain} grain, {len(self.ranks)} rank(s), {len(self.devices)} device(s): {self.gpu_names}"]
         lines.append(", ".join(f"{count} {what.replace('_', ' ')}" for what, count in as_json(self.counts).items()))
         if self.step_median_ns is not None:
             lines.append(f"step {_ms(self.step_median_ns)}, without data loading {_ms(self.compute_side_median_ns)} (medians)")

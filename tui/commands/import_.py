@@ -72,6 +72,5 @@ def _contents(summary: Summary) -> str:
     steps, ranks = told.pop("steps"), len(summary.ranks)
     singular = {"kernels": "kernel", "copies": "copy", "host_ops": "host op", "memory_events": "memory event"}
     counts = ", ".join(f"{count} {singular[what] if count == 1 else what.replace('_', ' ')}" for what, count in told.items())
-    names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
     several = f" of {ranks} ranks" if ranks > 1 else ""
-    return f"{counts}, {counted(steps, 'step')}{several} on {', '.join(names) or 'no GPU'}"
+    return f"{counts}, {counted(steps, 'step')}{several} on {summary.gpu_names}"

@@ -92,8 +92,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
         notes = warning_sentences(comparison)
     else:
         summary = sides[0].summary
-        gpus = ", ".join(sorted({device.name or "an unnamed GPU" for device in summary.devices})) or "no GPU"
-        verdict, notes = f"<h1>{_text(gpus)}</h1><p>{_text(answer(summary))}</p>", note_sentences(summary)
+        verdict, notes = f"<h1>{_text(summary.gpu_names)}</h1><p>{_text(answer(summary))}</p>", note_sentences(summary)
     marks = [f"<b>{label}</b> " if comparison else "" for label in labels]
     names = "".join(f"<p>{mark}{_text(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
     idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]

@@ -103,7 +103,6 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
 
 def _figures(summary: Summary, width: int) -> list[str]:
     """Returns the main figures: GPU, step time, busy and idle shares, memory, and top kernels."""
-    names = sorted({device.name or "an unnamed GPU" for device in summary.devices})
     idle = summary.analyses.idle
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
     most = max(sizes, key=lambda device: sizes[device], default=None)
@@ -111,7 +110,7 @@ def _figures(summary: Summary, width: int) -> list[str]:
                   if summary.work_ns]  # fmt: skip
     work = "GPU work" if summary.grain == "phase" else "kernels"
     rows = [
-        ("GPU", ", ".join(names) or "none"),
+        ("GPU", summary.gpu_names if summary.devices else "none"),
         ("torch", summary.machine.torch or ""),
         ("step", _step(summary)),
         ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
