@@ -138,10 +138,10 @@ def kernel_texts(names: Sequence[str]) -> list[str]:
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 
 
-def names_text(names: Sequence[str], most: int = 2) -> str:
+def names_text(names: Sequence[str]) -> str:
     """Joins names and counts the rest: "aten::mul + aten::add and 3 more"."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return " + ".join(map(kernel_text, names[:most])) + more
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return " + ".join(map(kernel_text, names[:2])) + more
 
 
 def table(

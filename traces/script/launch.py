@@ -61,7 +61,6 @@ def run_child(
     words: Sequence[str],
     *,
     ranks: int = 0,
-    env: Mapping[str, str] | None = None,
     trigger: str = "torch",
     root: Path = ROOT,
     stdin: int | None = None,
@@ -74,16 +73,14 @@ def run_child(
     `rooms` maps each room to its session (a dataclass of configuration.py, or JSON values), in start order. `words` are
     a script and its arguments, or `-m`, a module and its arguments. `ranks` is the number of forked processes that run
     the script, or 0. `stdin`, `stdout` and `stderr` are file descriptors for the child. `meanwhile` is called with the
-    child's process id while the child runs, and may return before or after the child ends. `env` replaces the
-    environment. `root` is the folder that contains the rooms, or a folder in it. Ctrl-C reaches the child, and this
-    function returns when the child has handled it.
+    child's process id while the child runs, and may return before or after the child ends. `root` is the folder that
+    contains the rooms, or a folder in it. Ctrl-C reaches the child, and this function returns when the child has handled it.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
         write_session(session, rooms, trigger=trigger, root=root)
         with _Relay() as relay:
-            given = os.environ if env is None else env
-            environment = {**(_group(given, ranks) if ranks else given), **bootstrap_variables(given, session)}
+            environment = {**(_group(os.environ, ranks) if ranks else os.environ), **bootstrap_variables(os.environ, session)}
             command = [sys.executable, *words]
             child = subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
             relay.to(child)

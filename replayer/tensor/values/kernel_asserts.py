@@ -35,9 +35,7 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
     return f"{_NATIVE}/{file}: {kernel}: block: [{block},0,0], thread: [{thread},0,0] Assertion `{condition}` failed."
 
 
-def _along_dim(
-    kernel: str, file: str, condition: str, *, dim: int = 1, index: int = 2
-) -> Callable[..., tuple[int, str] | None]:
+def _along_dim(kernel: str, file: str, condition: str) -> _Check:
     """Return the check of an op that takes indices from 0 to the size of a dimension."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
