@@ -251,10 +251,10 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
     return np.array(found)[group.reshape(-1)]
 
 
-def fused_ops(kernel: str) -> str:
+def ops_in_name(kernel: str) -> str:
     """Return the names of the ops that a fused Inductor kernel replaces, joined by "_". Any other kernel gives "".
 
-    `fused_ops("triton_poi_fused_add_relu_0")` is "add_relu". Inductor cuts long names, so the last op may be incomplete.
+    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor cuts long names, so the last op may be incomplete.
     """
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
@@ -269,7 +269,7 @@ def kernel_key(name: str) -> str:
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
         return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]
-    fused = fused_ops(name)
+    fused = ops_in_name(name)
     return name.partition("_fused_")[0] + f"_fused_{fused}" if fused else kernel_text(name)
 
 
@@ -312,7 +312,7 @@ def _launchers(trace: Trace) -> Column:
 
 
 def _op_of_kernel(kernel: str, launcher: str) -> tuple[str, str]:
-    fused = fused_ops(kernel)
+    fused = ops_in_name(kernel)
     if fused:
         return kernel, f"fused {fused}"
     return launcher, canonical_op(launcher) if launcher else ""
@@ -483,7 +483,7 @@ def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
 
     Ops that launch nothing are left out. An op is also left out if the name contains only its backward op.
     """
-    words = fused_ops(kernel).split("_")
+    words = ops_in_name(kernel).split("_")
     start = 0
     while start < len(words):
         ends = range(min(start + _LONGEST_OP, len(words)), start, -1)

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traces.comparison.changed_ops import fused_ops as names_in
-from traces.comparison.changed_ops import named_ops
+from traces.comparison.changed_ops import named_ops, ops_in_name
 from traces.comparison.counterparts import counterparts
 from traces.figures.measure import launch_steps, launch_time_ns, op_of, work_rows
 from traces.model.trace import NONE, Column, Trace
@@ -59,7 +58,7 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
     ours, theirs = _in_order(eager, eager_step), _in_order(compiled, compiled_step)
     pairs = counterparts(eager, compiled, [(eager_step, compiled_step)])
     place_of = [{row: place for place, row in enumerate(rows.tolist())} for rows in (ours, theirs)]
-    is_fused = [bool(names_in(compiled.strings[compiled.device.name[row]])) for row in theirs.tolist()]
+    is_fused = [bool(ops_in_name(compiled.strings[compiled.device.name[row]])) for row in theirs.tolist()]
     both = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
     places = [(place_of[0].get(a), place_of[1].get(b)) for a, b in both]
     shared = sorted((a, b) for a, b in places if a is not None and b is not None and not is_fused[b])

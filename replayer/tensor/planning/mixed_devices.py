@@ -76,7 +76,7 @@ def runner(
     tensors = _tensors([*args, *kwargs.values()])
     if len({tensor.device for tensor in tensors}) < 2 and func not in _ALWAYS:
         require_dtypes(func, args, kwargs)
-        _require_own_elements(func, args, kwargs)
+        _require_no_internal_overlap(func, args, kwargs)
         return None
     return {Mixed.ON_DEVICE: None, Mixed.ON_HOST: on_host, Mixed.DECOMPOSED: decomposed}[mixed_call(func, args, kwargs)]
 
@@ -84,7 +84,7 @@ def runner(
 _OVERLAPPING = "more than one element of the written-to tensor refers to a single memory location"
 
 
-def _require_own_elements(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
     """Refuse to write into an expanded tensor, as TensorIterator does (ATen/MemoryOverlap.cpp)."""
     name = func._schema.name.rpartition("::")[2]
     if not func._schema.is_mutable or torch.Tag.inplace_view in func.tags or name in _MAY_OVERLAP:

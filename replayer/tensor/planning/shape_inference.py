@@ -172,7 +172,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
     # The meta kernel of quantize_per_* returns a plain tensor of the quantized dtype.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*_QUANTISED)
-    _refuse_dtypes_of_no_kernel(func, args, kwargs)
+    _refuse_missing_dtypes(func, args, kwargs)
     try:
         return func(*args, **kwargs)
     except NotImplementedError as missing:
@@ -253,7 +253,7 @@ _TRIED_FOR_DTYPES = 1 << 12  # elements
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
-def _refuse_dtypes_of_no_kernel(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> None:
+def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> None:
     """Raise PyTorch's error for dtypes that no device accepts, because meta kernels do not check all dtypes.
 
     Only small calls with integers, booleans or complex numbers are tried, on the CPU with tensors of ones.

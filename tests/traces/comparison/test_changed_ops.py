@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.traces.handmade import training
-from traces.comparison.changed_ops import ChangeLists, Changes, Replacement, changes, fused_ops, kernel_key, missing_in
+from traces.comparison.changed_ops import ChangeLists, Changes, Replacement, changes, kernel_key, missing_in, ops_in_name
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model.run import MissingOp
 from traces.model.trace import Trace
@@ -174,7 +174,7 @@ def test_kernels_of_a_graph_take_the_place_of_ops_that_ran_the_same_kind() -> No
 def test_copies_are_compared_by_direction() -> None:
     assert kernel_key("Memcpy HtoD (Pageable -> Device)") == kernel_key("Memcpy HtoD (Host -> Device)")
     assert kernel_key("Memcpy HtoD (Pageable -> Device)") != kernel_key("Memcpy DtoH (Device -> Pageable)")
-    assert fused_ops("triton_poi_fused_add_relu_0") == "add_relu" and fused_ops("volta_sgemm") == ""
+    assert ops_in_name("triton_poi_fused_add_relu_0") == "add_relu" and ops_in_name("volta_sgemm") == ""
 
 
 def test_work_without_an_op_counts_to_the_op_that_runs_it_in_the_other_trace() -> None:
