@@ -48,8 +48,9 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     in_depth = config.grain == "kernel"
     profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
     distributed = torch.distributed.is_available()
-    access = DeviceAccess(torch.cuda, state.captures(), state.profiles())
-    events = BoundaryEvents(TorchCuda(torch), clock, access)
+    cuda = TorchCuda(torch)
+    access = DeviceAccess(cuda, state.captures(), state.profiles())
+    events = BoundaryEvents(cuda, clock, access)
     recorder = Recorder(
         output=RecordingFile(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
         events=events,

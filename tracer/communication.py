@@ -35,7 +35,7 @@ class CommunicationRecorder:
         because the profiler records these collectives.
         """
         self.cost = cost
-        self.has_flight = flight is not None
+        self.has_flight = False  # True once the flight recorder may have entries
         self._writer, self._events, self._access, self._facts, self._flight = writer, events, access, facts, flight
 
     @costed
@@ -44,6 +44,7 @@ class CommunicationRecorder:
         self._writer.joined(rank)
         if self._flight is not None:
             self._flight.joined()
+            self.has_flight = True
 
     @costed
     def distributes(self, model: object) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,7 +32,7 @@ from tracer.provenance import ProcessFacts
 from tracer.recording_writer import HeaderSources, RecordingWriter
 from tracer.repeated_steps import ENTER, EXHAUSTED, LEAVE, MODULE, OP, STEPPED
 from tracer.schedule import Schedule
-from tracer.step_recorder import StepRecorder
+from tracer.step_recorder import CapturedReports, StepRecorder
 from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
 from tracer.writing.thread_rows import ThreadRows
@@ -41,26 +42,10 @@ from traces.model.trace import BatchKind, shapes_text
 from traces.script.deferred_signals import deferred_signals
 from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
-from traces.script.workload_observer import WorkloadObserver
 
 # At the end of the script, the recorder waits this long for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
 _LEAST_PAUSE_NS = 100_000_000  # between two looks of the thread that writes
-
-
-class CapturedReports:
-    """Keeps what one thread reports while it captures a graph. See Note [Replays of a CUDA graph]."""
-
-    def __init__(self) -> None:
-        self.reports: list[tuple[int, Any]] = []
-        self._thread = threading.get_ident()
-
-    def notes(self, kind: int, argument: Any) -> bool:
-        """Keeps a report of the capturing thread. Returns False for other threads, because their work runs now."""
-        if threading.get_ident() != self._thread:
-            return False
-        self.reports.append((kind, argument))
-        return True
 
 
 class Recorder:
@@ -81,6 +66,7 @@ class Recorder:
     ) -> None:
         self.clock = clock
         self.cost = OwnCost(clock)
+        self.module_marks = None  # module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)
         self.closed = False
         self._is_closed = threading.Event()
         self._output, self._access, self._profiler, self._facts = output, access, profiler, facts
@@ -90,21 +76,23 @@ class Recorder:
         self._writer = RecordingWriter(rank, output, facts, events, access, sources)
         self.communication = CommunicationRecorder(self._writer, events, access, facts, flight, self.cost)
         self.steps = StepRecorder(
-            optimizers, events, schedule, profiler, self._writer, self.communication, self._threads, self.cost
+            optimizers, events, schedule, profiler, self._writer, self.communication, self._threads, self.cost, facts.failed
         )
-        self._report: Callable[..., None] = self.steps.report  # takes the kind of a report and its argument
-        self._capture: CapturedReports | None = None  # in progress
+        self.workload = self.steps.script.workload  # collects the workload signature
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
+        # The methods of `CallListener`. A call of a partial function takes less time than a call of a Python method.
+        report = self.steps.report
+        self.enter_phase = partial(report, ENTER)  # loader, h2d, zero_grad, backward, optimizer or other
+        self.leave_phase = partial(report, LEAVE)
+        self.loader_exhausted = partial(report, EXHAUSTED)  # the last entered loader had no batch left
+        self.loss_called = partial(report, OP, LOSS)
+        self.aside_called = partial(report, OP, ASIDE)  # clipping, unscaling or reading a value
+        self.optimizer_stepped = partial(report, STEPPED)  # an optimizer's `step` has returned
 
     @property
     def phase(self) -> str:
         """Returns the name of the phase that the script has entered and not yet left, or ""."""
         return self.steps.entered
-
-    @property
-    def workload(self) -> WorkloadObserver:
-        """Returns the collector of the workload signature."""
-        return self.steps.script.workload
 
     @costed
     def make_way_for_profile(self) -> None:
@@ -118,28 +106,12 @@ class Recorder:
 
     # --- phases and steps
 
-    def enter_phase(self, name: str) -> None:
-        """Records that the script enters the phase loader, h2d, zero_grad, backward, optimizer or other."""
-        self._report(ENTER, name)
-
-    def leave_phase(self, name: str) -> None:
-        if (error := sys.exception()) is not None:
-            self._facts.failed(error)
-        self._report(LEAVE, name)
-
-    def loader_exhausted(self) -> None:
-        """Records that the last entered loader had no batch left."""
-        self.steps.report(EXHAUSTED)
-
-    def module_marks(self, module: object) -> None:
-        """Returns None, because module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)."""
-
     def modules_left(self) -> None:
         """Does nothing."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         """Records a call of an outermost module. A forward pass begins or continues."""
-        self._report(MODULE, (id(module), grad_enabled))
+        self.steps.report(MODULE, (id(module), grad_enabled))
 
     def module_returned(self) -> None:
         """Records that the outermost module has returned."""
@@ -147,46 +119,28 @@ class Recorder:
             self._facts.failed(error)
         self.steps.has_returned = True
 
-    def loss_called(self) -> None:
-        self._report(OP, LOSS)
-
-    def aside_called(self) -> None:
-        """Records work outside forward and backward, such as clipping, unscaling or reading a value."""
-        self._report(OP, ASIDE)
-
-    def optimizer_stepped(self, is_first: bool) -> None:
-        """Records that an optimizer's `step` has returned."""
-        self._report(STEPPED, is_first)
-
-    def _report_or_keep(self, kind: int, argument: Any = None) -> None:
-        if self._capture is None or not self._capture.notes(kind, argument):
-            self.steps.report(kind, argument)
-
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
         """Records the begin of a capture of this thread's stream. See Note [Replays of a CUDA graph]."""
-        self._capture = CapturedReports()
-        self._report = self._report_or_keep
-        self._captured[graph] = self._capture
+        self.steps.capture = self._captured[graph] = CapturedReports()
         self.steps.has_captured = True
 
     def capture_ends(self) -> None:
         """Records that the capture has ended or failed."""
-        self._capture = None
-        self._report = self.steps.report
+        self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
         """Prepares for the replay of a graph. The first captured call begins the graph's forward pass."""
         for report in self._reports_of(graph)[:1]:
-            self._report(*report)
+            self.steps.report(*report)
 
     def replay_ends(self, graph: object) -> None:
         """Repeats the remaining reports of the capture after the graph was launched. All work of a launched graph belongs to
         the current segment.
         """
         for report in self._reports_of(graph)[1:]:
-            self._report(*report)
+            self.steps.report(*report)
         self.steps.has_returned = True
 
     def _reports_of(self, graph: object) -> list[tuple[int, Any]]:

@@ -136,7 +136,7 @@ class RecordingWriter:
         self._output.close(self._header())
 
     def _write(self, step: EndedStep) -> None:
-        if step.untimed == Untimed.NO and any(event.time_ns == NONE for event in step.taken):
+        if step.untimed == Untimed.NO and NONE in [event.ticks_ns for event in step.taken]:
             step.untimed = Untimed.LOST
         self._step_writer.write(step, self.rank)
 

@@ -13,6 +13,8 @@ Note [Segments on several streams]
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from sys import exception
 from threading import get_ident
 from typing import Any
 
@@ -44,6 +46,21 @@ from traces.script.script_cut import CutStep, ScriptCut
 from traces.script.step_rule import Optimizers
 
 
+class CapturedReports:
+    """Keeps what one thread reports while it captures a graph. See Note [Replays of a CUDA graph] in recorder.py."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[int, Any]] = []
+        self._thread = get_ident()
+
+    def notes(self, kind: int, argument: Any) -> bool:
+        """Keeps a report of the capturing thread. Returns False for other threads, because their work runs now."""
+        if get_ident() != self._thread:
+            return False
+        self.reports.append((kind, argument))
+        return True
+
+
 class StepRecorder:
     """Implements the listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock guards this class."""
 
@@ -57,16 +74,20 @@ class StepRecorder:
         communication: CommunicationRecorder,
         threads: ThreadRows,
         cost: OwnCost,
+        failed: Callable[[BaseException], None],
     ) -> None:
+        """Creates the recorder of steps. `failed` is called with an exception that leaves a phase."""
         self.script = ScriptCut[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
         self.has_returned = False  # True if a module has returned that `script` takes for running
+        self.capture: CapturedReports | None = None  # in progress
         self.has_captured = False  # True if a CUDA graph was captured since the last step ended
         self.reads: list[Read] = []  # values read since the last step ended
         self.found: list[Found] = []  # sizes found since the last step ended
         self._events, self._schedule, self._profiler = events, schedule, profiler
         self._writer, self._communication, self._threads = writer, communication, threads
-        self._clock = cost.clock
+        self._clock, self._failed = cost.clock, failed
+        self._offset_ns = cost.clock.offset_ns
         self._repeated = RepeatedSteps()
         self._state: tuple[object, ...] = ()  # of `script` when the current step began
         self._action = NOTHING  # what the current report has done
@@ -84,37 +105,35 @@ class StepRecorder:
     def report(self, kind: int, argument: Any = None) -> None:
         """Handles a report of the script. See Note [Steps repeat]."""
         cost = self.cost
-        perf_ns = cost.perf_ns
-        began_ns = perf_ns()
+        began_ns = cost.perf_ns()
+        if kind == LEAVE and (error := exception()) is not None:
+            self._failed(error)
+        if self.capture is not None and self.capture.notes(kind, argument):
+            return
         with cost.lock:
-            is_inside, cost.is_inside = cost.is_inside, True
-            try:
-                now_ns, thread = began_ns + self._clock.offset_ns, get_ident()
-                repeated = self._repeated
-                times_ns, known = repeated.times_ns, repeated.known
-                if not known or thread != self.script.thread:
-                    self._report_other(kind, argument, thread, now_ns)
-                    return
-                known_kind, known_argument, action, boundary, _ = known[len(times_ns)]
-                if kind != known_kind or argument != known_argument:
-                    self._report_other(kind, argument, thread, now_ns)
-                    return
-                if action == ENDS:
-                    self._finish(repeated.ended(now_ns, self._start_ns))
-                    return
+            now_ns, thread = began_ns + self._offset_ns, get_ident()
+            repeated = self._repeated
+            times_ns, known = repeated.times_ns, repeated.known
+            meaning = known[len(times_ns)] if known and thread == self.script.thread else None
+            if meaning is None or meaning[0] != kind or meaning[1] != argument:
+                self._report_other(kind, argument, thread, now_ns)
+            elif (action := meaning[2]) == ENDS:
+                self._finish(repeated.ended(now_ns, self._start_ns))
+            else:
                 times_ns.append(now_ns)
-                self.has_returned &= kind != MODULE
                 if action == LEAVES:
-                    self._take_event(now_ns, self._open)
-                elif action == CONTINUES:
-                    self._continue_from(self._start_ns if boundary == NONE else times_ns[boundary])
+                    opened = self._open
+                    if (event := self._events.take(now_ns, None if opened is None else opened.of)) is not None:
+                        self._at[now_ns] = event
                 elif action == BEGINS:
                     self._begin(now_ns)
-            finally:
-                if not is_inside:
-                    cost.is_inside = False
-                    cost.calls += 1
-                    cost.spent_ns += perf_ns() - began_ns
+                elif action == CONTINUES:
+                    boundary = meaning[3]
+                    self._continue_from(self._start_ns if boundary == NONE else times_ns[boundary])
+                if kind == MODULE:
+                    self.has_returned = False
+            cost.calls += 1
+            cost.spent_ns += cost.perf_ns() - began_ns
 
     @property
     def entered(self) -> str:
@@ -192,12 +211,15 @@ class StepRecorder:
         """Returns whether the recorder's torch.profiler is attached and records ranges."""
         return self._profiler.active
 
-    @costed
     def begin_stage(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
         """Begins a DataParallel stage, which may also begin a forward pass. Returns an argument for `end_stage`."""
         now_ns = self._clock.now_ns()
         self.report(OP, PLAIN)
-        return now_ns, self._events.take_on(stream)
+        return now_ns, self._take_on(stream)
+
+    @costed
+    def _take_on(self, stream: Any) -> BoundaryEvent | None:
+        return self._events.take_on(stream)
 
     @costed
     def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
@@ -246,6 +268,8 @@ class StepRecorder:
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)
         self._ended = step
+        if self.script.thread is not None:
+            self._threads.note_script_thread(self.script.thread)
         self._finish(step)
 
     def _begin(self, now_ns: int) -> None:
@@ -290,8 +314,6 @@ class StepRecorder:
         elif last is not None:
             self._at[now_ns] = last
         self.script.phases.begin_ns = now_ns
-        if self.script.thread is not None:
-            self._threads.note_script_thread(self.script.thread)
         self._writer.flush_if_due()
 
     def _keep(self, is_evaluation: bool, segments: list[Segment], end_ns: int) -> None:
@@ -300,28 +322,23 @@ class StepRecorder:
             start_ns = self._start_ns
             segments[0] = new_segment((name, start_ns, first_end_ns))
         taken, untimed = self._events.hand_out()
+        # A profiler of the script slows the host, and the kernels of a capture are unknown. Such steps are not clean.
+        is_unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
+        kind = self._schedule.kind(is_evaluation)
+        if is_unlike_others and not is_evaluation:
+            kind = StepKind.WARMUP
         ended = EndedStep(
-            self._writer.number, self._kind(is_evaluation, untimed), start_ns, end_ns, segments, self._at, self._begins, taken,
-            self._stages, self.reads, self.found, untimed,
+            self._writer.number, kind, start_ns, end_ns, segments, self._at, self._begins, taken, self._stages, self.reads,
+            self.found, untimed,
         )  # fmt: skip
         # If a signal handler raises an exception here, the step is lost but never written twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
-        if not self.has_captured and untimed not in (Untimed.CAPTURE, Untimed.PROFILE):
+        if not is_unlike_others:
             self._schedule.end_step(is_evaluation)
         self.has_captured = False
         if self._profiler.wanted or self._profiler.paused:
             self._turn_profiler()
-
-    def _kind(self, is_evaluation: bool, untimed: Untimed) -> StepKind:
-        """Returns the step's kind. The schedule does not count steps that capture a graph or that the script profiles.
-
-        Such steps are not clean, because a profiler of the script slows the host. Their kernels are unknown.
-        """
-        if is_evaluation:
-            return StepKind.EVALUATION
-        unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
-        return StepKind.WARMUP if unlike_others else self._schedule.kind(is_evaluation)
 
     def _turn_profiler(self) -> None:
         """Begins or ends profiling between two steps. That time does not count as recording overhead per step."""

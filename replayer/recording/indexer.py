@@ -13,6 +13,10 @@ Note [Why a kernel started when it did]
     kernel that waited for other ranks (just after a collective's kernel) keeps none of these times, because the replay computes
     the duration of collectives.
 
+Note [Phases that overlap on the device]
+    A phase with a copy on a second stream may overlap with earlier phases. A phase-grained replay has one stream. A phase
+    therefore takes only the time after the latest end of the earlier phases. The sum over phases is then the device's time.
+
 Note [Profiled and clean steps]
     A recording that marks profiled steps (or has evaluation steps) has kernels for profiled steps only. The other steps have
     phase times only, as in a phase-grained recording. A profiler slows the host. `CleanPace` therefore subtracts the profiler's
@@ -45,7 +49,7 @@ from traces.compiled.regions import is_graph_launch
 from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
-from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, Phases, StepKind, Trace, parse_shapes
 
 
 class RecordingIndexer:
@@ -113,7 +117,10 @@ class RecordingIndexer:
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
             marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
-            self.phase_device_ns = np.where(marked, self._slowed(phases.device_end_ns - phases.device_start_ns), NONE)
+            beside_ns = np.where(marked, _beside_earlier(phases), 0)
+            lasted_ns = phases.device_end_ns - phases.device_start_ns - beside_ns
+            self.phase_device_ns = np.where(marked, self._slowed(lasted_ns), NONE)
+            self.phase_beside_ns = self._slowed(beside_ns)
             self.batch_there = batch_arrival_ns(trace, rank, self.phase_start, self.phase_end)
             return
         host, ends_ns = trace.host, trace.device.end_ns[self.work]
@@ -125,6 +132,7 @@ class RecordingIndexer:
         self.phase_row = np.full(len(self.step_rows), NONE)
         self.phase_name = ["forward"] * len(self.step_rows)
         self.phase_device_ns = np.full(len(self.step_rows), NONE)
+        self.phase_beside_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
         """Find when the host was blocked by the device. See Note [Active host time]."""
@@ -276,7 +284,7 @@ class RecordingIndexer:
             self._instances(a, phases, by_phase)
             for p, segment in by_phase.items():
                 if segment.name != "loader" and (by_marks or (partly_profiled and not step.has_kernels)):
-                    segment.device_ns = int(self.phase_device_ns[p])
+                    segment.device_ns, segment.beside_ns = int(self.phase_device_ns[p]), int(self.phase_beside_ns[p])
                 elif step.has_kernels:
                     segment.host_ns, segment.wait_ns = self._scaled(p, segment.host_ns), self._scaled(p, segment.wait_ns)
                     segment.stages = [
@@ -366,6 +374,17 @@ class RecordingIndexer:
             self.edge, self.edge_gap, device.kind, device.name, device.bytes,
         )  # fmt: skip
         return [Kernel(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _beside_earlier(phases: Phases) -> Column:
+    """Return how long each phase ran beside earlier phases. See Note [Phases that overlap on the device]."""
+    beside_ns = np.zeros(len(phases), dtype=np.int64)
+    for device in np.unique(phases.device).tolist():
+        rows = np.flatnonzero((phases.device == device) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
+        start_ns, end_ns = phases.device_start_ns[rows], phases.device_end_ns[rows]
+        earlier_ns = np.append(start_ns[:1], np.maximum.accumulate(end_ns)[:-1])
+        beside_ns[rows] = np.clip(earlier_ns, start_ns, end_ns) - start_ns
+    return beside_ns
 
 
 def _busiest(streams: Column) -> int:

@@ -5,7 +5,8 @@
     found.faults                                  # [] or one line for each fault
 
 Note [What must be in a recording]
-    A window is the host's time from the start of the first to the end of the last of some consecutive profiled steps.
+    A window is the host's time from the start of the first to the end of the last of some consecutive profiled steps. The
+    steps may be training or evaluation steps.
     All work that the host launched in a window must be in the recording once, with its name, device, stream and graph, and
     with its start and end to within 2 us. Work in the recording that was launched before a window must be in the log too.
 
@@ -132,8 +133,9 @@ def windows(trace: Trace, rank: int) -> list[tuple[int, int]]:
     steps = trace.steps
     found: list[tuple[int, int]] = []
     before = False
+    is_evaluation = np.isin(steps.number, trace.run_of(rank).profiler.steps) & (steps.kind == StepKind.EVALUATION)
     for row in np.flatnonzero(steps.rank == rank).tolist():
-        profiled = steps.kind[row] == StepKind.PROFILED
+        profiled = steps.kind[row] == StepKind.PROFILED or is_evaluation[row]
         start, end = int(steps.start_ns[row]), int(steps.start_ns[row] + steps.duration_ns[row])
         if profiled and before:
             found[-1] = (found[-1][0], end)

@@ -201,6 +201,8 @@ class FakeFacts:
 
     def read_reducers(self) -> None: ...
 
+    def joined(self, rank: int) -> None: ...
+
     def current_device_row(self) -> int:
         return self.device_row(0)
 

@@ -317,6 +317,7 @@ def test_what_the_flight_recorder_tells_is_written_between_steps(tmp_path: Path)
     """WHEN a look takes longer than a step THEN no step is longer for it."""
     flight = FakeFlightRecorder()
     bench = Bench(tmp_path, flight=flight)
+    bench.recorder.communication.joined(0)
     flight.clock, flight.look_ns = bench.clock, 5_000
     call = call_at(bench)
     for _ in range(4):

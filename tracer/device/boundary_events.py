@@ -65,13 +65,14 @@ class EventStream:
 
 
 class BoundaryEvent:
-    __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
+    """An event of `BoundaryEvents.take`. The class has no `__init__`, because a call of a Python function takes longer."""
 
-    def __init__(self, event: Any, of: EventStream, host_ns: int) -> None:
-        self.event, self.of = event, of
-        self.host_ns = host_ns  # host time just before the event was recorded
-        self.not_before_ns = host_ns  # host time at which the event was last found unfinished
-        self.ticks_ns = NONE  # time since the device's first event, NONE until read
+    __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
+    event: Any  # torch's CUDA event
+    of: EventStream
+    host_ns: int  # host time just before the event was recorded
+    not_before_ns: int  # host time at which the event was last found unfinished
+    ticks_ns: int  # time since the device's first event, NONE until read
 
     @property
     def device(self) -> int:
@@ -98,7 +99,7 @@ class BoundaryEvents:
     def devices(self) -> Iterable[int]:
         return list(self._clocks)
 
-    def current(self) -> EventStream | None:
+    def _current(self) -> EventStream | None:
         """Returns the calling thread's current stream. See Note [Devices without a context]."""
         cuda = self._cuda
         device = cuda.current_device()
@@ -128,8 +129,11 @@ class BoundaryEvents:
             return None
         access.is_calling = True
         try:
-            if of is None and (of := self.current()) is None:
-                return None
+            if of is None:
+                cuda = self._cuda
+                of = self._streams.get(cuda.stream_key(cuda.current_device())) or self._current()
+                if of is None:
+                    return None
             free = of.clock.free
             event = free.pop() if free else self._cuda.event()
             event.record(of.stream)
@@ -139,7 +143,10 @@ class BoundaryEvents:
             return None
         finally:
             access.is_calling = False
-        boundary = BoundaryEvent(event, of, now_ns)
+        boundary = BoundaryEvent()
+        boundary.event, boundary.of = event, of
+        boundary.host_ns = boundary.not_before_ns = now_ns
+        boundary.ticks_ns = NONE
         self.taken.append(boundary)
         return boundary
 

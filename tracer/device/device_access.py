@@ -1,6 +1,6 @@
 """Decides whether the recorder may call CUDA now, and handles failing calls.
 
-    access = DeviceAccess(torch.cuda, state.captures(), state.profiles())
+    access = DeviceAccess(TorchCuda(torch), state.captures(), state.profiles())
     if access.closed is None: event.record()    # otherwise `closed` is the reason
     access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed, then the device counts as lost
     access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0
@@ -47,7 +47,9 @@ T = TypeVar("T")
 
 class DeviceAccess:
     def __init__(self, cuda: Any, captures: Sized, profiles: Sized) -> None:
-        """Creates the guard. `captures` are the graphs being captured, `profiles` are running profiles of the script."""
+        """Creates the guard. `cuda` is a `TorchCuda`. `captures` are the graphs being captured, and `profiles` are running
+        profiles of the script.
+        """
         self.lost = ""  # the reason why the device counts as lost, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda, self._captures, self._profiles = cuda, captures, profiles

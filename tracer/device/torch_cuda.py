@@ -20,6 +20,9 @@ class TorchCuda:
         self.has_context: Callable[[int], bool] = getattr(bindings, "_cuda_hasPrimaryContext", _missing)
         self.current_stream: Callable[[int], Any] = torch.cuda.current_stream
         self.device_count: Callable[[], int] = torch.cuda.device_count
+        self.is_initialized: Callable[[], bool] = torch.cuda.is_initialized
+        self.synchronize: Callable[[int], None] = torch.cuda.synchronize
+        self.is_current_stream_capturing: Callable[[], bool] = getattr(bindings, "_cuda_isCurrentStreamCapturing", _missing)
         self.event: Callable[[], Any] = partial(getattr(bindings, "_CudaEventBase", _missing), enable_timing=True)
 
 

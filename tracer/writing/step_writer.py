@@ -77,6 +77,8 @@ class StepWriter:
                 for name, start_ns, end_ns in segments
             ],
         )
+        if not (step.stages or step.reads or step.found):
+            return
         for stage in step.stages:
             inside = (i for i, segment in enumerate(step.segments) if segment.start_ns <= stage.start_ns < segment.end_ns)
             phase = next(inside, None)

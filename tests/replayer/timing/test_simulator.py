@@ -284,6 +284,25 @@ def test_a_phase_grained_trace_paces_host_and_device_by_its_phases() -> None:
     assert stage.simulator.stats.missing == {}
 
 
+def test_a_phase_beside_an_earlier_one_takes_only_the_time_after_it() -> None:
+    """GIVEN a copy from 0 to 150 us on a second stream, forward from 10 to 100 us and backward from 100 to 300 us WHEN the
+    recording is replayed THEN forward takes no time and backward 150 us. Their times between events are as recorded."""
+    trace = phase_grained()
+    trace.phases.device = trace.phases.device * 0
+    copies = trace.phases.name == trace.strings.find("h2d")
+    trace.phases.device_end_ns = np.where(copies, trace.phases.device_start_ns + 150 * US, trace.phases.end_ns)
+    stage = Stage(trace)
+    for _ in range(2):
+        stage.within("h2d", "aten::copy_")
+        stage.op("aten::convolution")
+        stage.within("backward", "aten::convolution_backward")
+        stage.within("optimizer", "aten::_foreach_add_")
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert [row["duration_ns"] for row in stage.log.device[-3:]] == [150 * US, 150 * US, 10 * US]
+    between_events = {name: end_ns - start_ns for name, _, _, start_ns, end_ns in stage.log.phases[-4:]}
+    assert between_events == {"h2d": 150 * US, "forward": 90 * US, "backward": 200 * US, "optimizer": 10 * US}
+
+
 def test_an_event_in_the_midst_of_a_phase_grained_phase_reads_its_share_of_the_ops_of_the_step_before() -> None:
     stage = Stage(phase_grained())
     marks = []

@@ -65,7 +65,9 @@ def works(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
 
 def pending(works: int = 1) -> PendingCollective:
     nothing: Any = None
-    return PendingCollective(nothing, 0, BoundaryEvent(None, EventStream((0, 3, 1), FakeStream(3), DeviceClock(0)), 0), works)
+    begin = BoundaryEvent()
+    begin.of = EventStream((0, 3, 1), FakeStream(3), DeviceClock(0))
+    return PendingCollective(nothing, 0, begin, works)
 
 
 def begin() -> Any:
