@@ -55,7 +55,7 @@ def _of_examples() -> list[Program]:
         Program(
             "examples",
             "minGPT-ddp",
-            "main.py trainer_config.max_epochs=1 data_config.truncate=0.01",
+            "main.py trainer_config.max_epochs=1 data_config.truncate=0.01 data_config.path=data/input.txt",
             folder="distributed/minGPT-ddp/mingpt",
         ),
         Program(
@@ -101,7 +101,7 @@ def _of_trainer() -> list[Program]:
 def _of_lightning() -> list[Program]:
     fabric, basics = "examples/fabric", "examples/pytorch/basics"
     by_cli = {"LT_CLI_USED": "1", "LT_DEVICES": "2"}
-    trainer = "fit --trainer.max_epochs 1 --trainer.devices 2"
+    trainer = "--trainer.max_epochs 1 --trainer.devices 2"
     return [
         Program(
             "lightning", "fabric/image_classifier", f"{fabric}/image_classifier/train_fabric.py --epochs 1", environment=by_cli
@@ -176,7 +176,7 @@ def _of_megatron() -> list[Program]:
 
 def _of_torchtitan() -> list[Program]:
     """The integration tests of torchtitan's features."""
-    run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2 --training.seq_len 64"
+    run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2"
     two = (
         "default compile compile_sac_op tp2 ce_loss_tp2 tp2_no_sp tp2_compile full_checkpoint_save hf_checkpoint_save"
         " last_save_model_only_bf16 pp2_1f1b pp2_zbv optimizer_bf16_states fsdp_reshard_always gradient_accumulation sft"

@@ -14,6 +14,7 @@ import torch
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
+from replayer.compiled.fused_attention import fuse
 from replayer.memory.graph_pool import GraphPool
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_regions import Shapes, graph_ops_of
@@ -54,6 +55,8 @@ class RegionGraph:
         self._region = region
         # The compiled graph takes its inputs as one list, and frees each input after its last use.
         graph.graph.set_codegen(_BoxedCodeGen())
+        if not computing():
+            fuse(graph.graph)
         graph.recompile()
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward

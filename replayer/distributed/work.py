@@ -152,7 +152,10 @@ class CapturedWork(_Awaited):
         waiting: VirtualStream | None,
         awaited: VirtualStream | None,
     ) -> None:
-        """Make `waiting` wait for `awaited` in the graph. A stream that is None is the current stream."""
+        """Make `waiting` wait for `awaited` in the graph. A stream that is None is the current stream.
+
+        An operation begins on `waiting`, unless that is the current stream.
+        """
         here = gpu()
         current = here.current.stream(self.device)
         with here.launches.looking:
@@ -160,6 +163,8 @@ class CapturedWork(_Awaited):
             if capture is None:
                 return
             capture.join(waiting or current, awaited or current)
+            if waiting is not None:
+                capture.begin_work(waiting)
             capture.note(play, current)
             capture.note_computing(compute)
 

@@ -49,7 +49,7 @@ class Streams:
         with self._launches.looking:
             capture = self._launches.capture
             if capture is not None and capture.has_event(event):
-                capture.join(stream)
+                capture.join(stream, event)
                 capture.note(_wait, stream, event)
             elif event.time_ns is None:
                 self._await_nothing(event)

@@ -1,7 +1,7 @@
 """Captures the calls of a CUDA graph, which are played at each replay of the graph.
 
     capture = GraphCapture(stream, thread, everywhere=True, refuse=error)
-    capture.note(simulator.play_node, stream, signature, None)      # instead of playing it
+    capture.note_work(simulator.play_node, stream, signature, None)      # instead of playing it
     graph = capture.end()
     for call, args in graph.calls: ...
 
@@ -11,10 +11,16 @@ again at each replay. The graph's ops can therefore be matched with a recorded p
 Note [A pool of its own]
     A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number. The stream
     therefore gets the pool's number during the capture.
+
+Note [Joined streams]
+    As in CUDA, a stream that joined the capture is joined with the origin if all its captured work precedes the end of the
+    origin. Waits are no work, so a stream may wait again after its last work. `_preceding` counts, for each stream of the
+    capture, the works of all streams that come before the stream's next work.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +29,7 @@ from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.torch_types import TorchAny
 
 Call = tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]
+Works = Counter[VirtualStream]
 
 _POOLS_FROM = 1 << 20  # first number of private pools, above all streams
 _STREAMS_OF_A_POOL = 64
@@ -59,8 +66,8 @@ class GraphCapture:
         self._everywhere, self._refuse = everywhere, refuse
         self._pool = _POOLS_FROM + pool * _STREAMS_OF_A_POOL
         self._numbers: dict[VirtualStream, int] = {}
-        self._unjoined: set[VirtualStream] = set()
-        self._events: set[VirtualEvent] = set()
+        self._preceding: dict[VirtualStream, Works] = {}
+        self._events: dict[VirtualEvent, Works] = {}
         self._calls: list[Call] = []
         self._computing: list[Callable[[], None]] = []
         self._as_before: dict[int, Callable[[], None]] = {}
@@ -71,6 +78,13 @@ class GraphCapture:
 
     def note(self, call: Callable[..., TorchAny], *args: TorchAny) -> None:
         self._calls.append((call, args))
+
+    def note_work(self, call: Callable[..., TorchAny], stream: VirtualStream, *args: TorchAny) -> None:
+        self.note(call, stream, *args)
+        self.begin_work(stream)
+
+    def begin_work(self, stream: VirtualStream) -> None:
+        self._preceding[stream][stream] += 1
 
     def note_computing(self, call: Callable[[], None]) -> None:
         """Store `call`, which computes the values of a captured op or discards these values."""
@@ -87,24 +101,21 @@ class GraphCapture:
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
         """Record `event` in the graph if `stream` belongs to the capture. Returns whether `stream` belongs to it."""
         if stream in self:
-            self._events.add(event)
+            self._events[event] = self._preceding[stream].copy()
             event.device = stream.device
-            self._unjoined.discard(stream)
         else:
-            self._events.discard(event)
+            self._events.pop(event, None)
         return stream in self
 
     def has_event(self, event: VirtualEvent) -> bool:
         return event in self._events
 
-    def join(self, stream: VirtualStream, other: VirtualStream | None = None) -> None:
-        """Add `stream` to the capture, because it waits for captured work (of `other`)."""
+    def join(self, stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
+        """Add `stream` to the capture, because it waits for captured work. See Note [Joined streams]."""
         if stream not in self:
             self._add(stream)
-        if other is not None:
-            self._unjoined.discard(other)
-        if stream is not self.origin:
-            self._unjoined.add(stream)
+        before = self._events[awaited] if isinstance(awaited, VirtualEvent) else self._preceding[awaited]
+        self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread) -> None:
         """Fail the capture and raise CUDA's error. This is called when the script waits for the device or queries it."""
@@ -114,8 +125,8 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return whether the origin waits, directly or through other streams, for every stream that joined the capture."""
-        return not self._unjoined
+        """Return whether all captured work precedes the end of the origin. See Note [Joined streams]."""
+        return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:
         """Restore the streams' numbers and the contents of memory, and return the graph."""
@@ -128,6 +139,7 @@ class GraphCapture:
 
     def _add(self, stream: VirtualStream) -> None:
         self._numbers[stream] = stream.number
+        self._preceding[stream] = Works()
         stream.number = self._pool + len(self._numbers) - 1  # see Note [A pool of its own]
 
 

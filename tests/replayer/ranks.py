@@ -29,7 +29,7 @@ from traces.format.trace_file import TraceStream, load
 from traces.model.row_order import in_order
 from traces.model.trace import Device, Trace
 
-_CHILD_SECONDS = 40  # a rank that outlives the test would keep its interpreter waiting
+_CHILD_SECONDS = 240  # a rank that outlives the test would keep its interpreter waiting
 
 
 def small_recording() -> Trace:
@@ -80,7 +80,7 @@ def run_ranks(
     body: Callable[[int], None],
     *,
     trace: Trace | None = None,
-    timeout_s: float = 20.0,
+    timeout_s: float = 120.0,
     backend: str = "nccl",
     fails: Callable[[int], bool] = lambda rank: False,
     clock: Callable[[], Clock] = VirtualClock,

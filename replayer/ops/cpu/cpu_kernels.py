@@ -52,12 +52,16 @@ class _Attention:
 
     def forward(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> tuple[TorchAny, TorchAny]:
         """Return the output in the kernels' layout, and zeros in place of the logarithms of the sums."""
-        out = self.output(q, k, v, bias).transpose(1, 2).contiguous().transpose(1, 2)
-        return out, q.new_zeros(q.shape[:3], dtype=torch.float32)
+        return _tokens_first(self.output(q, k, v, bias)), q.new_zeros(q.shape[:3], dtype=torch.float32)
 
     def backward(self, grad: torch.Tensor, *inputs: torch.Tensor) -> list[TorchAny]:
         """Return the gradients of query, key, value and, if there is a bias, of the bias in its expanded shape."""
         return _gradients(lambda *leaves: [self.output(*leaves)], list(inputs), [grad])
+
+
+def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in the layout of the kernels' results: batch, tokens, heads, channels."""
+    return heads_first.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
@@ -90,7 +94,8 @@ def _flash_backward(
     grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, out: TorchAny, lse: TorchAny, cq: TorchAny, ck: TorchAny,
     mq: TorchAny, mk: TorchAny, p: float, causal: bool, seed: TorchAny, offset: TorchAny, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
-    return _Attention(p, causal, scale, seed).backward(grad, q, k, v)
+    gradients = _Attention(p, causal, scale, seed).backward(grad, q, k, v)
+    return [torch.empty_like(x).copy_(gradient) for x, gradient in zip((q, k, v), gradients, strict=True)]
 
 
 def _efficient(
@@ -107,7 +112,7 @@ def _efficient_backward(
 ) -> TorchAny:  # fmt: skip
     inputs = [q, k, v] if bias is None else [q, k, v, bias]
     *of_inputs, of_bias = [*_Attention(p, causal, scale, seed).backward(grad, *inputs), None][:4]
-    return *of_inputs, of_bias if mask[3] else None
+    return *map(_tokens_first, of_inputs), of_bias if mask[3] else None
 
 
 _LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # in the order of cudnnRNNMode_t

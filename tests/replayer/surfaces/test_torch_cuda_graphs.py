@@ -124,6 +124,26 @@ def test_streams_join_a_capture_and_must_come_back() -> None:
             x @ x
 
 
+def test_a_stream_that_waits_again_after_it_was_joined_does_no_work() -> None:
+    start()
+    x, side, third = torch.ones(4, 4, device="cuda"), torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        origin = torch.cuda.current_stream()
+        side.wait_stream(origin)
+        with torch.cuda.stream(side):
+            x @ x
+        third.wait_stream(side)  # The origin waits for `side` through `third`.
+        origin.wait_event(third.record_event())
+        side.wait_event(origin.record_event())
+    with pytest.raises(torch.AcceleratorError, match="unjoined work"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        origin = torch.cuda.current_stream()
+        side.wait_stream(origin)
+        before = side.record_event()
+        with torch.cuda.stream(side):
+            x @ x
+        origin.wait_event(before)
+
+
 def test_misuse_is_told_in_torchs_words() -> None:
     start()
     graph = torch.cuda.CUDAGraph()

@@ -72,6 +72,7 @@ def test_flash_attention_is_torchs_attention(causal: bool, scale: float | None, 
     backward = FORMS[aten._scaled_dot_product_flash_attention_backward.default]
     found = backward(grad, q, k, v, out, lse, None, None, length, key_length, 0.0, causal, seed, offset, scale=scale)
     torch.testing.assert_close(list(found), gradients)
+    assert [one.stride() for one in found] == [one.stride() for one in (q, k, v)]
 
 
 def test_efficient_attention_is_torchs_attention_with_a_bias() -> None:
@@ -82,7 +83,9 @@ def test_efficient_attention_is_torchs_attention_with_a_bias() -> None:
     torch.testing.assert_close(out, expected)
     backward = FORMS[aten._scaled_dot_product_efficient_attention_backward.default]
     arguments = grad, q, k, v, bias, out, lse, seed, offset, 0.0
-    torch.testing.assert_close(list(backward(*arguments, [True] * 4)), gradients)
+    found = list(backward(*arguments, [True] * 4))
+    torch.testing.assert_close(found, gradients)
+    assert [one.stride() for one in found[:3]] == [(160, 8, 32, 1), (192, 8, 32, 1), (192, 8, 32, 1)]  # tokens, heads, channels
     assert backward(*arguments, [True, True, True, False])[3] is None
 
 

@@ -1,0 +1,57 @@
+"""Runs flex_attention in compiled code as Inductor's two kernels, which do not store the matrix of scores."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from replayer.op_signature import OpSignature
+from replayer.state import gpu
+from replayer.tensor.tensor import VirtualTensor
+from replayer.torch_types import TorchAny
+from traces.model.layouts import Shape
+
+
+def fuse(graph: TorchAny) -> None:
+    """Replace flex_attention and its backward in a graph of torch.fx."""
+    operators = torch.ops.higher_order
+    for operator, kernel in ((operators.flex_attention, forward), (operators.flex_attention_backward, backward)):
+        for node in graph.find_nodes(op="call_function", target=operator):
+            node.target = kernel
+
+
+def forward(*args: TorchAny) -> TorchAny:
+    query, key, value = args[:3]
+    return _one_kernel(torch.ops.higher_order.flex_attention, [query, key, value], args)
+
+
+def backward(*args: TorchAny) -> TorchAny:
+    query, key, value, _output, _logsumexp, gradient = args[:6]
+    return _one_kernel(torch.ops.higher_order.flex_attention_backward, [gradient, query, key, value], args)
+
+
+def _one_kernel(operator: TorchAny, inputs: list[VirtualTensor], args: TorchAny) -> TorchAny:
+    """Launch one kernel. PyTorch's rule of the operator has the shapes and strides of the results."""
+    from torch._higher_order_ops.utils import registered_hop_fake_fns
+
+    device = inputs[-1].device
+
+    def on_meta(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+    def on_device(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+    results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, on_meta, args))
+    made = tree_map_only(torch.Tensor, on_device, results)
+    shapes, dtypes = zip(*((tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in inputs), strict=True)
+    outputs = tuple(tuple(one.shape) for one in made if isinstance(one, torch.Tensor))
+    gpu().launches.launch(_signature(operator.name(), shapes, dtypes, outputs), inputs[-1].meta.index)
+    return made
+
+
+@lru_cache
+def _signature(op: str, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], outputs: tuple[Shape, ...]) -> OpSignature:
+    return OpSignature(op, shapes, dtypes, outputs)
