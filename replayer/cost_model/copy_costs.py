@@ -40,6 +40,7 @@ class Copy(NamedTuple):
     duration_ns: int
     origin: Origin
     others: frozenset[int]
+    kind: DeviceKind = DeviceKind.MEMCPY
 
 
 class CopyCosts:

@@ -37,10 +37,12 @@ from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
-from traces.model.trace import NONE, Origin
+from traces.model.trace import NONE, DeviceKind, Origin
 
 # a few milliseconds of a script; the host may run further ahead of the clock
 _BATCH = 256
+
+_USUAL_CLOCK_KHZ = 1_410_000  # of an A100
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -263,6 +265,16 @@ class ScriptLaunches:
             stream.wait(other.ready_ns)
             self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
             other.wait(stream.ready_ns)
+
+    def spin(self, cycles: int, device: int) -> None:
+        """Launch the kernel of `torch.cuda._sleep`, which runs for a number of clock cycles."""
+        duration_ns = cycles * 1_000_000 // (self._devices[device].properties.clock_rate or _USUAL_CLOCK_KHZ)
+        work = Copy("spin_kernel", NONE, duration_ns, Origin.ROOFLINE, frozenset(), DeviceKind.KERNEL)
+        signature = OpSignature("cuda::_sleep", (), ())
+        with self.looking as thread:
+            stream = self.current.caller_of(thread, device).stream
+            if not self.captured(stream, signature, work, blocking=False):
+                self.simulator.play(thread, stream, signature, self.clock.now_ns(), work)
 
     # --- CUDA graphs
 

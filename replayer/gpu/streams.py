@@ -74,9 +74,8 @@ class Streams:
             self._stats.events_never_recorded += 1
 
     def query_event(self, event: VirtualEvent) -> bool:
-        capture = self._launches.capture
-        if event.time_ns is None and (capture is None or not capture.has_event(event)):
-            return True  # Without a record of the event, torch does not ask CUDA.
+        if self._is_unrecorded(event):
+            return True
         self._launches.forbid_in_capture()
         return event.time_ns is None or event.time_ns <= self._clock.poll_ns()
 
@@ -85,8 +84,14 @@ class Streams:
         self._launches.flush()
         return stream.ready_ns <= self._clock.poll_ns()
 
+    def _is_unrecorded(self, event: VirtualEvent) -> bool:
+        """Return whether the event was never recorded. Then torch makes no CUDA call."""
+        capture = self._launches.capture
+        return event.time_ns is None and (capture is None or not capture.has_event(event))
+
     def synchronize_event(self, event: VirtualEvent) -> None:
-        self._launches.forbid_in_capture()
+        if not self._is_unrecorded(event):
+            self._launches.forbid_in_capture()
         if event.time_ns is None:
             with self._launches.lock:
                 self._await_nothing(event)

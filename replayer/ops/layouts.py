@@ -22,6 +22,7 @@ from replayer.op_signature import OpSignature
 from replayer.ops.host_call import HostCall
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import Allocation, allocate
+from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import writes_of
 from replayer.tensor.tensor import VirtualTensor
@@ -100,6 +101,9 @@ class Layouts:
 
     def run(self, func: TorchAny, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         """Run an op that takes or creates a tensor that is not strided."""
+        run = mixed_devices.runner(func, args, kwargs)
+        if run is not None:
+            return run(func, args, kwargs)
         call = _SparseCall(self._plans)
         writes = writes_of(func, args, kwargs)
         written = args[0] if args and writes == [(0, False)] else None

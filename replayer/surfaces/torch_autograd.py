@@ -15,7 +15,7 @@ import torch
 from replayer.errors import NotEmulated
 from replayer.state import STATE, computing, script_steps
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.tensor_meta import BACKEND, words_of_cuda
+from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import around, patch, patch_around, patch_everywhere
 from traces.script.script_hooks import ScriptHooks
@@ -48,10 +48,7 @@ def _run_backward(
     try:
         return run(outputs, gradients, *args, **kwargs)
     except RuntimeError as error:
-        text = words_of_cuda(str(error))
-        if text == str(error):
-            raise
-        raise type(error)(text) from None
+        raise in_words_of_cuda(error) from None
 
 
 def _checked_gradients(call: Callable[..., TorchAny], node: TorchAny, *args: TorchAny) -> TorchAny:

@@ -50,7 +50,6 @@ _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_sc
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
-    "_cuda_sleep": ("torch.cuda._sleep", "launch real work instead"),
     "_cuda_jiterator_compile_and_launch_kernel": ("torch.cuda.jiterator", _KERNELS),
     "_cuda_record_untuned_enable": ("torch.cuda.tunable.record_untuned_enable", _TUNING),
     **{f"_cuda_tunableop_{name}": (f"torch.cuda.tunable.{name}", _TUNING) for name in _TUNED},
@@ -171,6 +170,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_hasPrimaryContext=lambda index: cuda.is_initialized(),
         _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
         _cuda_getArchFlags=arch_flags,
+        _cuda_sleep=_sleep,
         _cuda_synchronize=lambda: gpu().streams.synchronize_device(gpu().current.device()),
         _cuda_set_sync_debug_mode=_set_sync_debug_mode,
         _cuda_get_sync_debug_mode=lambda: STATE.sync_debug_mode,
@@ -201,6 +201,12 @@ def install(torch_module: ModuleType) -> None:
         _queued_calls=[call for call in cuda._queued_calls if call[0].__name__ not in _BUILD_CHECKS],
     )
     patch(cuda.nccl, is_available=lambda tensors: False)  # This makes comm.reduce_add use plain copies.
+
+
+def _sleep(cycles: int) -> None:
+    if not isinstance(cycles, int):
+        raise RuntimeError("torch.cuda._sleep(): expected 'int'")
+    gpu().launches.spin(max(cycles, 0), gpu().current.device())
 
 
 def _set_sync_debug_mode(mode: int) -> None:

@@ -76,10 +76,18 @@ class Generator(BaseGenerator):  # type: ignore[misc]
 
     def manual_seed(self, seed: int) -> Self:
         super().manual_seed(seed)  # CPU generators reject a seed that is out of range.
-        self.philox.seed, self.philox.offset = seed % (1 << 64), 0
+        seed %= 1 << 64
+        if not _is_capturing():
+            self.philox.seed, self.philox.offset = seed, 0
+        elif seed != self.philox.seed:
+            raise RuntimeError(
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the"
+                " original seed."
+            )
         return self
 
     def seed(self) -> int:
+        _refuse_in_capture("seed")
         seed: int = super().seed()
         self.manual_seed(seed)
         return seed
@@ -88,11 +96,13 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return self.philox.seed
 
     def get_offset(self) -> int:
+        _refuse_in_capture("get_offset")
         return self.philox.offset
 
     def set_offset(self, offset: int) -> None:
         if offset % _PER_CALL:
             raise RuntimeError("offset must be a multiple of 4")
+        _refuse_in_capture("set_offset")
         self.philox.offset = offset
 
     def get_state(self) -> torch.Tensor:
@@ -126,6 +136,18 @@ class Generator(BaseGenerator):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[TorchAny, ...]:
         return _restored, (self._index, self.get_state())
+
+
+def _is_capturing() -> bool:
+    return STATE.capturing and gpu().launches.is_capturing(gpu().current.stream(gpu().current.device()))
+
+
+def _refuse_in_capture(method: str) -> None:
+    if _is_capturing():
+        raise RuntimeError(
+            f"Cannot call CUDAGeneratorImpl::{method} during CUDA graph capture. If you need this call to be captured, please"
+            " file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+        )
 
 
 def _restored(index: int, state: torch.Tensor) -> Generator:

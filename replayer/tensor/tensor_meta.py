@@ -34,6 +34,11 @@ def words_of_cuda(text: str) -> str:
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
 
 
+def in_words_of_cuda(error: RuntimeError) -> RuntimeError:
+    text = words_of_cuda(str(error))
+    return error if text == str(error) else type(error)(text)
+
+
 def on_one_device(error: Exception) -> Exception:
     """Return an error of a CPU kernel with CUDA's names of tensor types. All tensors of the call are on the GPU."""
     text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))

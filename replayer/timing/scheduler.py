@@ -169,8 +169,8 @@ class StreamScheduler:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
         else:
-            label, size_bytes, duration_ns, origin, _ = copy
-            kind, name = DeviceKind.MEMCPY, self.timeline.strings.add(label)
+            label, size_bytes, duration_ns, origin, _, kind = copy
+            name = self.timeline.strings.add(label)
         end_ns = stream.push(launched_ns, self.recording.latency_ns, 0, duration_ns)
         self.log(stream, kind, name, end_ns, duration_ns, row, size_bytes, origin)
         return end_ns

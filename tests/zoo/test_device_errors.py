@@ -165,6 +165,24 @@ for dtype in (torch.float16, torch.bfloat16):
     assert _run(code, "compute", tmp_path) == ["True [[[[[1.0]]]]] [[[[3.0, 3.0], [3.0, 3.0]]]] [8.0]"] * 2
 
 
+def test_dtypes_without_a_kernel_are_refused_and_cufft_takes_powers_of_two_in_half_precision(tmp_path: Path) -> None:
+    """The transform of [1, 2, 3, 4] begins with the sum, 10. The absolute value of a boolean is the boolean."""
+    code = """
+print(said(lambda: torch.gcd(M, M)))
+print(said(lambda: torch.bitwise_and(M.half(), M.half())))
+print(said(lambda: M.to(torch.float8_e4m3fn) + 1).partition(" not ")[2])
+print(torch.fft.rfft(torch.tensor([1.0, 2, 3, 4], device="cuda").half()).real[0].item(), (M[0] > 2).abs().tolist())
+print(said(lambda: torch.fft.rfft2(M.half())).partition("but ")[2])
+"""
+    assert _run(code, "compute", tmp_path) == [
+        "NotImplementedError: \"gcd_cuda\" not implemented for 'Float'",
+        "NotImplementedError: \"bitwise_and_cuda\" not implemented for 'Half'",
+        "implemented for 'Float8_e4m3fn'",
+        "10.0 [False, False, False]",
+        "got a signal size of[3, 3]",
+    ]
+
+
 @pytest.mark.parametrize(
     ("visible", "count"), [("0", 1), ("", 0), ("-1", 0), ("abc", 0), ("0,0", 0), ("0,-1", 1), ("GPU-1234", 1)]
 )

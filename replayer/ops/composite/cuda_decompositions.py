@@ -17,7 +17,7 @@ import torch
 from replayer import state
 from replayer.tensor.planning.mixed_dtypes import cpp_type
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor_meta import words_of_cuda
+from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
@@ -198,13 +198,45 @@ _NAMES_DEVICES = (
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"
     " gradient.tensorarray cosine_similarity stft stft.center istft"
 )
+_NAMES_DEVICES_OF_OUT = (
+    "inner linalg_multi_dot take_along_dim tensordot diff special_ndtr nuclear_norm norm linalg_norm linalg_matrix_norm"
+    " linalg_vecdot linalg_cond linalg_matrix_power linalg_matrix_rank linalg_tensorinv linalg_tensorsolve"
+)
 
 
 def _in_words_of_cuda(op: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     try:
         return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     except RuntimeError as error:
-        raise type(error)(words_of_cuda(str(error))) from None
+        raise in_words_of_cuda(error) from None
+
+
+_TRANSFORMS = [f"fft_{kind}{dims}" for kind in "fft ifft rfft irfft hfft ihfft".split() for dims in ("", "2", "n")]
+_WIDE = {torch.float16: torch.float32, torch.complex32: torch.complex64}
+_HALF = {wide: half for half, wide in _WIDE.items()}
+
+
+def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: TorchAny, **options: TorchAny) -> torch.Tensor:
+    """Run a Fourier transform. In half precision, cuFFT accepts only sizes that are powers of two."""
+    if data.dtype not in _WIDE:
+        made: torch.Tensor = _in_words_of_cuda(op, data, n, *where, **options)
+        return made
+    out = _in_words_of_cuda(op, data.to(_WIDE[data.dtype]), n, *where, **options)
+    dim = where[0] if where else options.get("dim", [-2, -1] if op._schema.name.endswith("2") else -1)
+    given = [n] if isinstance(n, int) else n
+    if dim is None:
+        dim = range(-data.dim() if given is None else -len(given), 0)
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    sizes = [out.size(each) for each in dims]
+    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # The result has half of the last size.
+        sizes[-1] = data.size(dims[-1]) if given is None else given[-1]
+    if any(size & (size - 1) for size in sizes):
+        raise RuntimeError(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a signal"
+            f" size of{sizes}"
+        )
+    narrowed: torch.Tensor = out.to(_HALF[out.dtype])
+    return narrowed
 
 
 def _never_called(*args: TorchAny) -> TorchAny:
@@ -223,12 +255,22 @@ def register(plans: PlanCache) -> None:
     ):
         library.impl(op, choice, "AutogradLazy")
         plans.composites[op] = choice
-    for name in _NAMES_DEVICES.split():
+    packets = [getattr(aten, name) for name in _NAMES_DEVICES_OF_OUT.split()]
+    names = _NAMES_DEVICES.split()
+    names += [f"{packet.__name__}.{overload}" for packet in packets for overload in packet.overloads() if "out" in overload]
+    for name in names:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(aten, packet), overload or "default")
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+            continue
         named = partial(_in_words_of_cuda, op)
         library.impl(op, named, "AutogradLazy")
         plans.composites[op] = named
+    for name in _TRANSFORMS:
+        op = getattr(aten, name).default
+        transform = partial(_transform, op)
+        library.impl(op, transform, "AutogradLazy")
+        plans.composites[op] = transform
     # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). Because a kernel is registered here too, autograd
     # uses PyTorch's gradient formula of RMS norm.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")

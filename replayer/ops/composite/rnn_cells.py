@@ -33,14 +33,19 @@ def lstm_cell(
     w_hr: TorchAny = None,
 ) -> Hidden:
     h, c = hidden
-    h, c, _ = aten._thnn_fused_lstm_cell(data @ w_ih.t(), h @ w_hh.t(), c, b_ih, b_hh)
+    h, c, _ = aten._thnn_fused_lstm_cell(_gates(data, w_ih, b_ih), h @ w_hh.t(), c, b_ih, b_hh)
     return (h if w_hr is None else h @ w_hr.t()), c
 
 
 def gru_cell(
     data: torch.Tensor, h: TorchAny, w_ih: TorchAny, w_hh: TorchAny, b_ih: TorchAny = None, b_hh: TorchAny = None
 ) -> TorchAny:
-    return aten._thnn_fused_gru_cell(data @ w_ih.t(), h @ w_hh.t(), h, b_ih, b_hh)[0]
+    return aten._thnn_fused_gru_cell(_gates(data, w_ih, b_ih), h @ w_hh.t(), h, b_ih, b_hh)[0]
+
+
+def _gates(data: torch.Tensor, weight: TorchAny, bias: TorchAny) -> torch.Tensor:
+    """PyTorch fuses cells on a GPU only. Input on the CPU raises the error of the unfused cell."""
+    return data @ weight.t() if data.is_cuda else torch.nn.functional.linear(data, weight, bias)
 
 
 def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w_hh: TorchAny) -> None:

@@ -41,6 +41,7 @@ from replayer.tensor.allocation import adopt, allocate, make, make_view
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, numbers_drawn, philox_of
 from replayer.tensor.planning import mixed_devices
+from replayer.tensor.planning.cuda_dtypes import refusal_like
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta
@@ -280,6 +281,9 @@ class CpuCompute:
                     return _in_float32(run, args, kwargs)
             if not LACKS_KERNEL.search(str(missing)):
                 raise  # PyTorch refuses the call on every device.
+            refusal = refusal_like(func, missing)
+            if refusal is not None:
+                raise refusal from None
             name = func._schema.name
             raise NotEmulated(f"{name} under --values compute", "it has no CPU version; use --values recorded") from missing
         except RuntimeError as error:

@@ -346,6 +346,7 @@ _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) 
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.histc.default: _histc,
+    aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),
     **{form: _product(packet.default) for packet in _PRODUCTS for form in (packet.dtype, packet.dtype_out)},
     aten._scaled_dot_product_flash_attention.default: _flash,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,

@@ -9,6 +9,7 @@ table with PyTorch's CUDA build on the simulated device, from the dtypes in PyTo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -37,7 +38,22 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> Non
         return  # The scalar's dtype is the common one.
     scalar = scalar_type(dtype)
     if scalar in missing:
-        raise _refusal()(f"\"{missing[scalar]}\" not implemented for '{scalar}'")
+        raise no_kernel(missing[scalar], scalar)
+
+
+_CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
+# CUDA kernels of these ops have dtypes that the CPU kernels lack, other than float16, bfloat16 and complex32.
+_WIDER_ON_CUDA = frozenset({"abs", "flip", "isin", "median", "nanmedian", "nansum", "trace"})
+
+
+def refusal_like(func: torch._ops.OpOverload, of_cpu: Exception) -> RuntimeError | None:
+    """Return CUDA's error for an op in a dtype that the CPU kernel refused. Few CUDA kernels have more dtypes."""
+    refused = _CPU_REFUSED.match(str(of_cpu))
+    name = op_name(func)
+    if refused is None or name.partition(".")[0] in _WIDER_ON_CUDA:
+        return None
+    kernel = next(iter(_missing().get(name, {}).values()), refused[1].replace("_cpu", "_cuda"))
+    return no_kernel(kernel, refused[2])
 
 
 def scalar_type(dtype: torch.dtype) -> str:
@@ -57,8 +73,12 @@ def _missing() -> dict[str, dict[str, str]]:
     return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in table.items()}
 
 
+def no_kernel(kernel: str, scalar: str) -> RuntimeError:
+    return _refusal_type()(f"\"{kernel}\" not implemented for '{scalar}'")
+
+
 @cache
-def _refusal() -> type[RuntimeError]:
+def _refusal_type() -> type[RuntimeError]:
     """Return the type of this release's error. PyTorch used RuntimeError before NotImplementedError."""
     try:
         torch.bincount(torch.zeros(1))

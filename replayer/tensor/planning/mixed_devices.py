@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map_only
 from replayer.tensor.generators import is_random, require_device
 from replayer.tensor.planning.deterministic import alert
 from replayer.tensor.planning.mixed_dtypes import require_dtypes
-from replayer.tensor.tensor_meta import words_of_cuda
+from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
 
 _EXPECTED = "Expected all tensors to be on the same device, but "
@@ -51,12 +51,12 @@ class _Entry:
     structured: bool
     checked: bool  # PyTorch generates a device check.
 
-    def wrapper(self, is_out: bool) -> str:
-        """Return the name of the generated C++ function, which error messages contain."""
+    def wrapper(self, key: str, is_out: bool) -> str:
+        """Return the name of the generated C++ function for a dispatch key, which error messages contain."""
         name = f"{self.name}_out" if is_out else self.name
-        if self.structured:
+        if self.structured and key == "CUDA":
             return f"wrapper_CUDA_{name}_{self.overload}" if self.overload else f"wrapper_CUDA_{name}"
-        return f"wrapper_CUDA_{self.overload}_{name}"
+        return f"wrapper_{key}_{self.overload}_{name}"
 
 
 def runner(
@@ -123,11 +123,15 @@ def _require_cuda_kernel(func: torch._ops.OpOverload) -> None:
 def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
     """Return how to run a call with tensors on several devices. Raise PyTorch's error if PyTorch does not accept the call."""
     name = func._schema.name.removeprefix("aten::")
-    if func.namespace != "aten" or any(x.layout is not torch.strided for x in _tensors(args)):
-        _compare(_Operands.of(func, args, kwargs), cpu_scalars=99)
-        return Mixed.ON_DEVICE
+    name = _CALLS.get(name, name)
     entry = _entry(name, func._schema.overload_name)
     operands = _Operands.of(func, args, kwargs)
+    key = "CUDA" if _RULES.get(name) is _of_self else _dispatch_key(entry, args)
+    if func.namespace != "aten" or key != "CUDA":
+        if entry is not None and entry.checked and key in entry.keys:
+            _require_common_device(operands, entry.wrapper(key, bool(operands.out)))
+        _compare(operands, cpu_scalars=99)
+        return Mixed.ON_DEVICE
     rule = _RULES.get(name)
     if rule is not None:
         return rule(operands)
@@ -137,10 +141,17 @@ def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: di
     if entry is None or "CUDA" not in entry.keys:
         return Mixed.DECOMPOSED if explicit else Mixed.ON_DEVICE
     if entry.checked:
-        _require_common_device(operands, entry.wrapper(bool(operands.out)))
+        _require_common_device(operands, entry.wrapper(key, bool(operands.out)))
     elif not name.startswith("_foreach"):
         _compare(operands, cpu_scalars=int(len(operands.inputs) == 2 and name not in _NO_SCALARS))
     return Mixed.ON_DEVICE
+
+
+def _dispatch_key(entry: _Entry | None, args: Sequence[TorchAny]) -> str:
+    layouts = {tensor.layout for tensor in _tensors(args)} - {torch.strided}
+    keys = frozenset() if entry is None else entry.keys
+    makes_sparse = "SparseCUDA" in keys and all("Sparse" in key or key == "Meta" for key in keys)
+    return "SparseCUDA" if torch.sparse_coo in layouts or makes_sparse else "SparseCsrCUDA" if layouts else "CUDA"
 
 
 def _explicit_key(func: torch._ops.OpOverload) -> TorchAny:
@@ -153,8 +164,7 @@ def decomposed(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: di
     try:
         return func._op_dk(_explicit_key(func), *args, **kwargs)
     except RuntimeError as error:
-        text = words_of_cuda(str(error))
-        raise error if text == str(error) else type(error)(text) from None
+        raise in_words_of_cuda(error) from None
 
 
 def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
@@ -398,6 +408,8 @@ def _convolution(operands: _Operands) -> Mixed:
     return Mixed.ON_DEVICE
 
 
+# Ops that only call another op
+_CALLS = {"_sparse_addmm": "addmm"}
 # Binary kernels of CUDA that do not accept a scalar tensor on the CPU.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")

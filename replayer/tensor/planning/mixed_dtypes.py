@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from replayer.tensor.planning.cuda_dtypes import require_kernel, scalar_type
+from replayer.tensor.planning.cuda_dtypes import no_kernel, require_kernel, scalar_type
 from replayer.torch_types import TorchAny
 
 _CPP_TYPES = {
@@ -54,10 +54,25 @@ def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, **_op
         raise RuntimeError(f"addmv input tensors must have the same dtype, but got {found}")
 
 
-def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *_options: object) -> None:
+def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != data.dtype and tensor.device == data.device:
             raise RuntimeError(f"Input type ({data.type()}) and {name} type ({tensor.type()}) should be the same")
+    if not data.is_complex() and (not data.is_floating_point() or data.element_size() == 1):
+        *_, is_transposed, _output_padding, groups = options
+        _refuse_convolution(data, max(data.dim() - 2, 2), transposed=is_transposed, depthwise=1 < groups == data.size(1))
+
+
+def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, depthwise: bool) -> None:
+    """Raise the error of the implementation that PyTorch chooses. No implementation accepts integers."""
+    if depthwise and not transposed:
+        raise no_kernel("conv_depthwise3d" if dims == 3 else "conv_depthwise2d_forward_cuda", scalar_type(data.dtype))
+    if not torch.backends.cudnn.enabled:
+        plain = "slow_conv2d_cuda" if dims == 2 else "slow_conv_dilated<>"
+        raise no_kernel(f"slow_conv_transpose{dims}d_out_cuda" if transposed else plain, scalar_type(data.dtype))
+    if data.dtype in (torch.int8, torch.uint8, torch.int32):
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+    raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}")
 
 
 def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:

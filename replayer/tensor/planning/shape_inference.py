@@ -21,7 +21,7 @@ from replayer.tensor.generators import host_numbers
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
-from replayer.tensor.planning.mixed_devices import on_host
+from replayer.tensor.planning.mixed_devices import mixed_call, on_host
 from replayer.tensor.planning.shape_rules import RULES
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, on_one_device
 from replayer.torch_types import TorchAny
@@ -60,6 +60,8 @@ def run_elsewhere(
     """Run a call whose `device` argument names another kind of device, such as `zeros_like(x, device="cpu")`."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
+    if "sparse" in func._schema.name:
+        mixed_call(func, args, kwargs)
     return func(*map(_MetaArguments(tensor_class).of, args), **kwargs)
 
 

@@ -163,6 +163,10 @@ def _batch_norm_backward_reduce(
     return *sums, *(torch.empty_like(like) if want else None for want in wanted[1:])
 
 
+def _baddbmm(data: torch.Tensor, one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype, **scalars: TorchAny) -> TorchAny:
+    return aten.bmm.dtype(one, other, dtype)
+
+
 def _like_data(grad: torch.Tensor, data: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(data)
 
@@ -193,6 +197,7 @@ RULES: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.batch_norm_elemt.default: lambda data, *rest: torch.empty_like(data),
     aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
     aten.batch_norm_backward_elemt.default: _like_data,
+    **({aten.baddbmm.dtype: _baddbmm} if hasattr(aten.baddbmm, "dtype") else {}),
     aten.segment_reduce.default: lambda data, *rest, lengths=None, **options: data.new_empty(
         (lengths.size(0), *data.shape[1:])
     ),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from traces.model.trace import Origin
 
 MS = 1_000_000
+cuda: Any = torch.cuda  # torch has no types for `_sleep`
 
 
 def start() -> tuple[VirtualGpu, Log]:
@@ -191,3 +193,39 @@ def test_a_graphed_module_refuses_inputs_of_other_shapes() -> None:
     assert module(torch.ones(2, 4, device="cuda")).shape == (2, 4)
     with pytest.raises(RuntimeError, match=r"tensor a \(2\) must match the size of tensor b \(3\) at non-singleton"):
         module(torch.ones(3, 4, device="cuda"))
+
+
+def test_seeds_and_offsets_do_not_change_during_a_capture() -> None:
+    start()
+    torch.cuda.manual_seed(3)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.cuda.manual_seed(3)
+        for refused in (lambda: torch.cuda.manual_seed(4), lambda: torch.cuda.default_generators[0].set_offset(8)):
+            with pytest.raises(RuntimeError, match=r"during (stream|CUDA graph) capture"):
+                refused()
+    assert torch.cuda.initial_seed() == 3
+    torch.cuda.manual_seed(4)
+    assert torch.cuda.initial_seed() == 4
+
+
+def test_an_event_that_was_never_recorded_does_not_break_a_capture() -> None:
+    start()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.cuda.Event().synchronize()
+    graph.replay()
+
+
+def test_sleep_runs_a_kernel_for_its_cycles_and_can_be_captured() -> None:
+    """GIVEN a clock of 1.41 GHz WHEN the device sleeps for 2.82 million cycles THEN the kernel takes 2 ms."""
+    gpu, log = start()
+    gpu.devices[0].properties = replace(gpu.devices[0].properties, clock_rate=1_410_000)
+    cuda._sleep(2_820_000)
+    torch.cuda.synchronize()
+    assert log.device[-1]["duration_ns"] == 2 * MS and gpu.clock.now_ns() >= 2 * MS
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        cuda._sleep(1_410_000)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert log.device[-1]["duration_ns"] == MS
