@@ -56,7 +56,7 @@ from traces.script.workload_observer import initialized_parameters, with_modules
 _LOSSES = "torch.nn.modules.loss"  # the time "rest" includes calls of these modules
 _MOST_FULL_STEPS = 3  # steps above the measured memory limit after which the script is stopped
 
-COUNTED_ELSEWHERE_NS = 1  # marks a phase whose time is part of another phase's time
+COUNTED_ELSEWHERE_NS = 1  # the time of a phase that was measured together with another phase, which has the time of both
 
 
 @dataclass(frozen=True, slots=True, eq=False)

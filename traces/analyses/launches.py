@@ -18,7 +18,7 @@ Note [Long launch calls]
                                    never had more than 1022 pending (recording `v100_absolute_ns`).
     kernels loaded at first use    the call launches the first kernel of its name in the recording, or contains a call that
                                    loads a module. CUDA has loaded kernels lazily since 11.7 (CUDA C++ Programming Guide, "Lazy
-                                   Loading").
+                                   Loading"). The first launch of a CUDA graph loads no kernels, because instantiation did.
     not visible                    none of these
 """
 
@@ -30,6 +30,7 @@ import numpy as np
 
 from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
+from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.figures.measure import enclosing, grouped, launch_steps, profiled_steps, work_rows
 from traces.model.trace import NONE, Column, HostKind, Trace
 
@@ -171,12 +172,14 @@ def _loads_kernels(trace: Trace, call: Column) -> Column:
     rows = launched_rows(trace)
     rows = rows[np.argsort(host.start_ns[spans.launch[rows]], kind="stable")]
     firsts = np.unique(np.stack([spans.device[rows].astype("i8"), spans.name[rows]]), axis=1, return_index=True)[1]
+    first_calls = spans.launch[rows[firsts]]
+    first_calls = first_calls[~trace.strings.matching(host.name[first_calls], GRAPH_LAUNCHES.__contains__)]
     loads = trace.strings.matching(host.name, lambda text: any(mark in text for mark in _LOADS))
     is_load = (host.kind == HostKind.RUNTIME) & loads
     is_call = np.zeros(len(host), dtype=bool)
     is_call[call] = True
     around = enclosing(host, is_call)[is_load]
-    return np.isin(call, np.concatenate([spans.launch[rows[firsts]], around]))
+    return np.isin(call, np.concatenate([first_calls, around]))
 
 
 def _pending(trace: Trace, rows: Column) -> Column:

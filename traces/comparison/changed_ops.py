@@ -25,9 +25,10 @@ Note [Replaced, not gone]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -141,10 +142,12 @@ def _add(into: dict[str, float], times: dict[str, float]) -> None:
 
 
 _OpKey = tuple[str, str]  # phase and op: the op is a canonical name, or a fused kernel's name without its number, or ""
+_KernelKey = tuple[str, str]  # op (or the group of ops that it belongs to) and kernel
 _LaunchKey = tuple[str, str, str]
 _OpTotals = dict[_OpKey, _NameTotal]
 _BothSides = tuple[Column, Column]
 _NOTHING = _NameTotal()
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass
@@ -171,9 +174,9 @@ class _Side:
     def __init__(self, launched: dict[_LaunchKey, _Launched], around: dict[_OpKey, list[str]]) -> None:
         self.around = around
         self.ops: _OpTotals = {}
-        self.kernels: dict[str, _NameTotal] = {}
+        self.kernels: dict[_KernelKey, _NameTotal] = {}
         for (phase, op, kernel), one in launched.items():
-            of_kernel = self.kernels.setdefault(kernel, _NameTotal())
+            of_kernel = self.kernels.setdefault((op, kernel), _NameTotal())
             of_kernel.add(one.kernel_names, one.launches, one.time_ns)
             _add(of_kernel.ops, {op: one.time_ns})
             if op:
@@ -515,18 +518,20 @@ def _over_phases(sums: _OpTotals) -> dict[str, _NameTotal]:
 
 
 def _kernel_lists(ours: _Side, theirs: _Side, groups: _JoinedOps, tolerance: float, top: int) -> ChangeLists:
-    group_of_op = {op: op for _, op in ours.ops.keys() | theirs.ops.keys()}
-    group_of_op |= {key[1]: "/".join(root) for root, keys in groups.members().items() for key in keys}
-    alone: dict[str, tuple[list[str], list[str]]] = {}
-    for number, (mine, others) in enumerate(((ours, theirs), (theirs, ours))):
-        for key in mine.kernels.keys() - others.kernels.keys():
-            op = _most(mine.kernels[key].ops)
-            if op:
-                alone.setdefault(group_of_op[op], ([], []))[number].append(key)
+    group_of_op = {key[1]: "/".join(root) for root, keys in groups.members().items() for key in keys}
+    sides: tuple[dict[_KernelKey, _NameTotal], dict[_KernelKey, _NameTotal]] = ({}, {})
+    for into, side in zip(sides, (ours, theirs), strict=True):
+        for (op, kernel), of in side.kernels.items():
+            into.setdefault((group_of_op.get(op, op), kernel), _NameTotal()).merge(of)
+    alone: dict[str, tuple[list[_KernelKey], list[_KernelKey]]] = {}
+    for number, (mine, others) in enumerate((sides, sides[::-1])):
+        for key in mine.keys() - others.keys():
+            if key[0]:
+                alone.setdefault(key[0], ([], []))[number].append(key)
     pairs = [pair for pair in alone.values() if pair[0] and pair[1]]
-    replaced = [_replacement([ours.kernels[k] for k in a], [theirs.kernels[k] for k in b]) for a, b in pairs]
+    replaced = [_replacement([sides[0][key] for key in a], [sides[1][key] for key in b]) for a, b in pairs]
     taken = {key for pair in pairs for keys in pair for key in keys}
-    rest = [{key: of for key, of in side.kernels.items() if key not in taken} for side in (ours, theirs)]
+    rest = [{key: of for key, of in side.items() if key not in taken} for side in sides]
     return _classified(rest[0], rest[1], replaced, tolerance, top)
 
 
@@ -545,7 +550,7 @@ def _replacement(ours: list[_NameTotal], theirs: list[_NameTotal]) -> Replacemen
 
 
 def _classified(
-    ours: dict[str, _NameTotal], theirs: dict[str, _NameTotal], replaced: list[Replacement], tolerance: float, top: int
+    ours: Mapping[_Key, _NameTotal], theirs: Mapping[_Key, _NameTotal], replaced: list[Replacement], tolerance: float, top: int
 ) -> ChangeLists:
     lists: dict[str, list[NameChange]] = {"added": [], "gone": [], "longer": [], "shorter": []}
     for key in ours.keys() | theirs.keys():

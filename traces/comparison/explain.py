@@ -7,9 +7,9 @@ A reason compares one figure of both traces. The figure is a phase, a stage of n
 within an op, a compiled region, a graph break, or communication that does not overlap with compute. A difference's components
 are listed below it, not added again. `phase` names the phase or op that a reason is part of.
 
-Phases are compared on the host, where they add up to the step. If the host runs ahead of the device in either trace
-(`traces.figures.pace`), host phases do not determine the step time. In that case, the GPU time launched by each phase is
-compared instead.
+Phases are compared on the host, where they add up to the step. Host phases do not determine the step time if the host runs
+ahead of the device in either trace, or if the device limits the pace of both (`traces.figures.pace`). In these cases, the GPU
+time launched by each phase is compared instead.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement, 
 from traces.comparison.compare import Comparison
 from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
+from traces.figures.pace import DEVICE
 
 _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
@@ -104,7 +105,7 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
     if verdict.same is False:
         said.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
     elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
-        said.append(f"The steps of A differ by {noise:.1%}, so this difference may be noise.")
+        said.append(f"The steps of A differ by {100 * noise:.1f} %, so this difference may be noise.")
     return " ".join(said)
 
 
@@ -117,7 +118,8 @@ def _headline(before_ns: int, after_ns: int) -> str:
 
 
 def _phases(comparison: Comparison) -> Iterator[Reason]:
-    if any(pace is not None and pace.host_runs_ahead for pace in comparison.paces):
+    paces = [pace for pace in comparison.paces if pace is not None]
+    if any(pace.host_runs_ahead for pace in paces) or all(pace.limit == DEVICE for pace in paces):
         for name, phase in comparison.phases.items():
             before, after = phase.busy_recorded_median_ns, phase.busy_replayed_median_ns
             yield _reason(name, before or None, after or None, "", f"GPU work of {name}", "")

@@ -45,11 +45,12 @@ def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[s
     that Dynamo compiled; `functions` has these names by region.
     """
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
-    threads = trace.host.thread
+    threads, starts, ends = trace.host.thread, trace.host.start_ns, trace.host.end_ns
     for one, other in pairwise(call for call in calls if not call.is_backward):
         is_same_run = one.step == other.step and threads[one.row] == threads[other.row]
+        follows = is_same_run and ends[one.row] <= starts[other.row]  # a graph may call a compiled function within an op
         is_inner = one.region_row in [*trace.host.outward(other.region_row)][1:]
-        if is_same_run and (is_inner or functions.get(other.region, "").startswith(RESUMED)):
+        if follows and (is_inner or functions.get(other.region, "").startswith(RESUMED)):
             found.setdefault((one.region, other.region), []).append((one, other))
     if not found:
         return ()

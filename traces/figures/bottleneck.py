@@ -82,7 +82,7 @@ def bottleneck(
     if pace.limit == DEVICE and busy_ns - exposed_ns >= lost_ns[limit]:
         gain_ns = idle_ns + exposed_ns - round(rest_ns * _share_of(idle, "unknown"))
         return _bottleneck(DEVICE, gain_ns, pace, exposed_ns=exposed_ns)
-    return _bottleneck(limit, lost_ns[limit], pace, "launched work does not start" * (limit == UNKNOWN), exposed_ns)
+    return _bottleneck(limit, lost_ns[limit], pace, "the GPU is idle without a visible reason" * (limit == UNKNOWN), exposed_ns)
 
 
 def _bottleneck(limit: str, gain_ns: int, pace: StepPace, reason: str = "", exposed_ns: int = 0) -> PaceLimit:

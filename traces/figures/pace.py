@@ -124,7 +124,7 @@ class StepPace:
     device_ns: int | None  # None without device work and CUDA events
     device: int
     gpu_time_ns: int | None
-    busy_share: float | None  # of the busiest device: GPU time divided by the pace
+    busy_share: float | None  # of the busiest device: median of busy time divided by the step's time
     without_data_ns: int
     noise: float | None  # half the interquartile range divided by the median; None below four steps
     falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily
@@ -258,7 +258,8 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         if pace_ns and own_ns[mine].any():
             # Work launched in earlier steps or before the recording may fill a part of the step.
             lasted_ns = np.maximum(times.end_ns - times.begin_ns, 1)
-            shares = np.where(times.has_others[device], times.busy_ns[device] / lasted_ns, own_ns / pace_ns)
+            measured = times.has_others[device] | np.array_equal(rows, with_kernels)
+            shares = np.where(measured, times.busy_ns[device] / lasted_ns, own_ns / pace_ns)
             busy.append(float(np.median(shares[mine])))
     gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)

@@ -223,7 +223,8 @@ def _refuse_pair(source: Source, document: Document) -> None:
         names = document.header[PAIR_KEY]
         which = f", {' and '.join(map(str, names))}" if isinstance(names, list) else ""
         raise TraceImportError(
-            f"{source.label}: two traces side by side{which}, from trace export A B for viewers; import each one separately"
+            f"{source.label}: the file contains two traces{which}; trace export A B writes such files for viewers only; export"
+            " and import each trace separately"
         )
 
 

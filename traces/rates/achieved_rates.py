@@ -310,7 +310,7 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
         parsed = parse_shapes(text) if is_told else ()
         names = strings[dtype].split(";") if dtype >= 0 else []
         known = [word for word in names if word]
-        floating = next((word for word in known if "float" in word), known[0] if known else "float32")
+        floating = next((word for word in known if "float" in word), known[0] if known else "float32" if parsed else "")
         names = names if len(names) == len(parsed) else [floating] * len(parsed)
         sizes = [itemsize(word or floating) for word in names]
         output = _consumed(trace, int(op[row]), parsed, kind) if parsed and (kind == "convolution" or is_resize(kind)) else None

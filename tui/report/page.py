@@ -27,7 +27,6 @@ from tui.formatting import (
     ABSENT,
     count_text,
     error_text,
-    kernel_text,
     names_text,
     printable,
     share_text,
@@ -38,7 +37,7 @@ from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
 from tui.text.bottleneck import answer
 from tui.text.compiled import compiled_sentence, compiled_tables
-from tui.text.diff import COVERAGE, change_cells, verdict_sentences, warning_sentences
+from tui.text.diff import COVERAGE, change_cells, labels_of, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
 
@@ -240,8 +239,8 @@ def _change_rows(lists: ChangeLists, labels: Sequence[str]) -> list[list[str]]:
     rows = []
     kinds = {"longer": lists.longer, "shorter": lists.shorter, f"only in {labels[1]}": lists.added, "gone": lists.gone}
     for kind, changes in kinds.items():
-        for change in changes:
-            rows.append([kernel_text(change.name), kind, *change_cells(change)])
+        for change, label in zip(changes, labels_of(changes), strict=True):
+            rows.append([label, kind, *change_cells(change)])
     for of in lists.replaced:
         rows.append([f"{names_text(of.recorded_names)} → {names_text(of.replayed_names)}", "other names", *change_cells(of)])
     return rows

@@ -61,7 +61,7 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     ]
     yield "Launch calls that took long", ["", "why", "count", "host time", "longest"], long
     moved = [
-        [row.kind, count_text(row.count), size_text(row.bytes), time_text(row.duration_ns), _gbps(row.gbps),
+        [row.kind, count_text(row.count), size_text(row.bytes or None), time_text(row.duration_ns), _gbps(row.gbps),
          curve_text(row.over_time)]
         for row in of.transfers[:_MOST_OPS]
     ]  # fmt: skip
@@ -156,7 +156,7 @@ def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]
 
 def op_label(row: OpRates) -> str:
     """Returns the kind of op and its shapes, if known: "convolution 32x3x224x224 64x3x7x7 float32"."""
-    return f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}" if row.shapes else row.op
+    return f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}".rstrip() if row.shapes else row.op
 
 
 def _gpu_ns(of: ModuleTime) -> int:
@@ -189,7 +189,7 @@ def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
 
 
 def idle_sentence(idle: dict[str, IdleTime]) -> str:
-    """Describes the idle share of all devices and the main reasons: "43.9 %; per step: waiting for data 58.7 ms, ..."."""
+    """Describes the idle share of all devices and the main reasons: "43.9 %; on average per step: host-bound 58.7 ms, ..."."""
     window_ns = sum(of.window_ns for of in idle.values())
     if not window_ns:
         return ""
@@ -197,7 +197,7 @@ def idle_sentence(idle: dict[str, IdleTime]) -> str:
     most = sorted(per_step, key=lambda words: -per_step[words])[:3]
     told = ", ".join(f"{words} {time_text(per_step[words])}" for words in most if per_step[words])
     share = share_text(sum(of.idle_ns for of in idle.values()) / window_ns)
-    of = per_step_words(idle).removeprefix(", ")
+    of = per_step_words(idle).replace(", ", "on average ")
     return f"{share}; {of}{': ' if of else ''}{told}" if told else share
 
 

@@ -32,8 +32,8 @@ def answer(summary: Summary) -> str:
     whole = takes.replace("takes", "of")
     if of.limit == "unknown" and of.gain_ns is not None:
         return (
-            f"{takes}. For {time_text(of.gain_ns)} of it ({share_text(of.share)}), the GPU is idle although work was launched."
-            " The reason is not recorded: it may be launch latency, the profiler, or work from before the recording."
+            f"{takes}. For {time_text(of.gain_ns)} of it ({share_text(of.share)}), the GPU is idle, and the recording does not"
+            " show why: the reason may be launch latency, the profiler, or work from before the recording."
         )
     if of.limit == "unknown":
         return f"{takes}; what limits its pace is unknown ({of.reason})."

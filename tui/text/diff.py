@@ -9,7 +9,8 @@ In colour, red means longer and blue shorter. Without colour, the signs of the f
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement
 from traces.comparison.compare import Comparison
@@ -214,6 +215,13 @@ def time_cells(recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
     error = replayed_ns / recorded_ns - 1 if recorded_ns else None
     change = time_text(replayed_ns - recorded_ns, signed=True)
     return [time_text(recorded_ns), time_text(replayed_ns), change, error_text(error)]
+
+
+def labels_of(changes: Sequence[NameChange]) -> list[str]:
+    """Returns a label for each change. If several ops launched kernels of one name, the labels of these kernels have the op."""
+    counts = Counter(change.name for change in changes)
+    texts = kernel_texts([change.name for change in changes])
+    return [f"{of.op}: {text}" if of.op and counts[of.name] > 1 else text for of, text in zip(changes, texts, strict=True)]
 
 
 def change_cells(of: NameChange | Replacement) -> list[str]:
@@ -422,14 +430,15 @@ class _DiffPage:
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
         # Shorten a kernel's name the same way in all tables, and keep different kernels apart.
-        changed = [change.name for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
-        shown = dict(zip(changed, fit_apart(kernel_texts(changed), max(self.width - _CHANGE_FIGURES, 16)), strict=True))
+        changed = [change for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
+        names = fit_apart(labels_of(changed), max(self.width - _CHANGE_FIGURES, 16))
+        shown = dict(zip(changed, names, strict=True))
         for kind, words in _CHANGE_TITLES.items():
             rows = []
             for change in getattr(lists, kind)[:_SHOWN_CHANGES]:
                 counts, a, b, difference = change_cells(change)
                 a, b = ABSENT if counts.startswith("0→") else a, ABSENT if counts.endswith("→0") else b
-                rows.append([shown[change.name], counts, a, b, difference])
+                rows.append([shown[change], counts, a, b, difference])
             per = ", per step" if self.of.steps_compared.recorded else ", in all"
             words = words.format(first=self.first_name(), second="the replay" if self.of.replay else "B")
             lines += self.table([f"{title} {words}{per}", "count", self.first, self.second, "change"], rows)

@@ -278,7 +278,7 @@ def _steps(summary: Summary, width: int) -> list[str]:
         rows.append([f"and {len(steps) - _MOST_STEPS} more", "", "", "", ""])
     pace = summary.pace
     if pace is not None:
-        medians = (pace.host_ns, pace.device_ns, pace.gpu_time_ns, pace.without_data_ns)
+        medians = (pace.host_ns, pace.device_ns, pace.gpu_time_ns or None, pace.without_data_ns)
         rows.append(["median", *(time_text(median_ns) for median_ns in medians)])
     return table(["", "on host", "on GPU", "GPU time", "without data"], rows, width=width, indent=2)
 
@@ -375,9 +375,9 @@ def _recorder(summary: Summary, width: int) -> list[str]:
 def work_cells(summary: Summary, work: list[WorkSum], head: str) -> tuple[list[str], list[list[str]]]:
     rows = []
     for row, name in zip(work, kernel_texts([row.name for row in work]), strict=True):
-        share = share_text(row.device_ns / summary.gpu_busy_ns if summary.gpu_busy_ns else None)
+        share = share_text(row.device_ns / summary.work_ns if summary.work_ns else None)
         rows.append([name, count_text(row.count), time_text(row.device_ns), share])
-    return [head, "count", "time", "of busy"], rows
+    return [head, "count", "time", "of work"], rows
 
 
 def _memory(summary: Summary, width: int) -> list[str]:
@@ -400,5 +400,7 @@ def _problems(summary: Summary, width: int) -> list[str]:
 
 def _next(summary: Summary, name: str) -> list[str]:
     if not summary.gpu_busy_ns and summary.grain == "kernel":
+        if "lost-kernel" in summary.problems:
+            return ["Next: nothing to replay, because the profiler recorded none of the launched kernels. Record again."]
         return ["Next: nothing to replay, because no GPU work was recorded. Record on a machine with a GPU."]
     return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]

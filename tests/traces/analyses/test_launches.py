@@ -63,6 +63,12 @@ def test_why_launches_take_long() -> None:
     assert reasons([*many[1:], ("cudaLaunchKernel", 1000, 1400)], queued[:1000]) == [("cudaLaunchKernel", NOT_VISIBLE, 1, 400)]
 
 
+def test_the_first_launch_of_a_graph_loads_no_kernels() -> None:
+    calls: list[Call] = [("hipGraphLaunch", 0, 500), ("cudaLaunchKernel", 600, 800)]
+    trace = recorded(calls, [(0, 7, "a", 510, 520, 0), (0, 7, "b", 520, 530, 0), (0, 7, "c", 810, 820, 1)])
+    assert {of.call: of.reason for of in long_launches(trace)} == {"hipGraphLaunch": NOT_VISIBLE, "cudaLaunchKernel": LOADED}
+
+
 def test_work_that_an_op_launches_by_itself() -> None:
     """In a replay there are no launching calls: the first op ends before its kernel begins, the second one after."""
     calls: list[Call] = [("aten::mm", 0, 50), ("aten::mm", 60, 300)]

@@ -67,6 +67,19 @@ def nothing_is_new_or_gone(found: Changes) -> bool:
     return not any((found.ops.added, found.ops.gone, found.kernels.added, found.kernels.gone))
 
 
+def test_a_kernel_that_two_ops_launched_is_compared_within_each_op() -> None:
+    # GIVEN a GPU on which mm and addmm run the same kernel, and a GPU on which each op has a kernel of its own
+    before = recording(("aten::mm", "tile_a"), ("aten::addmm", "tile_a", "tile_a"))
+    after = recording(("aten::mm", "tile_b"), ("aten::addmm", "tile_b", "tile_c"))
+    # THEN no kernel has more time than its op: 10 µs in mm, and 20 µs in addmm
+    found = between(before, after)
+    assert nothing_is_new_or_gone(found)
+    assert {of.op: (of.recorded_ns, of.replayed_ns) for of in found.kernels.replaced} == {
+        "mm": (10_000, 10_000),
+        "addmm": (20_000, 20_000),
+    }
+
+
 def test_two_ops_that_became_one_are_one_call() -> None:
     # GIVEN the backward pass of a convolution of PyTorch 1.9, of two ops, and that of today
     halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")

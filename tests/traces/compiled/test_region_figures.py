@@ -88,17 +88,17 @@ def test_a_compiled_script_on_an_eager_recording_is_the_first_line() -> None:
     )
 
 
-def broken(*, pause: int = 30, nested: bool = True) -> Trace:
+def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
     """Two steps. In each, region 0/0 calls a graph until 40 us, runs exp eagerly (kernel of 3 us) and calls region 1/0.
 
-    The graph of region 1/0 begins `pause` us after the first graph. A replay has no nested ranges.
+    The graph of region 1/0 begins `pause` us after that. A replay has no nested ranges. The first graph lasts `first` us.
     """
     events = Events()
     for step in range(2):
         at = 1000 * step
         events.host("user_annotation", f"ProfilerStep#{step + 1}", at, 990)
         events.op("Torch-Compiled Region: 0/0", at + 5, 200 if nested else 35, [])
-        events.host("user_annotation", "## Call CompiledFxGraph fa ##", at + 10, 30)
+        events.host("user_annotation", "## Call CompiledFxGraph fa ##", at + 10, first)
         events.op("triton_poi_fused_sin_0", at + 15, 10, [[8]])
         events.launch("cuLaunchKernel", at + 17, ("triton_poi_fused_sin_0", 3))
         events.op("aten::exp", at + 45, 5, [[8]])
@@ -113,6 +113,8 @@ def broken(*, pause: int = 30, nested: bool = True) -> Trace:
 def test_a_graph_break_costs_the_time_between_two_graphs() -> None:
     """GIVEN graphs that end at 40 us and begin at 70 us of a step, with one eager op between."""
     assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", 1.0, 30_000, 3_000, ("aten::exp",)),)
+    # WHEN the second graph is called within the first one THEN nothing breaks the first graph
+    assert compiled_figures(broken(first=150)).breaks == ()
     comparison = compare(broken(), broken(pause=50))
     assert (
         "graph break between regions 0/0 and 1/0 takes 20.0 µs more: 30.0 µs -> 50.0 µs; on the host; aten::exp ran eagerly"

@@ -44,7 +44,7 @@ def test_the_largest_part_of_the_idle_time_is_the_limit() -> None:
     short = replace(OF_DATA, without_data_ns=90 * MS)
     assert bottleneck(short, idle(10, 50), None) == PaceLimit("host", 50 * MS, 0.5)
     assert bottleneck(short, idle(10, 10, 40), None) == PaceLimit("other ranks", 40 * MS, 0.4)
-    late = PaceLimit("unknown", 40 * MS, 0.4, "launched work does not start")
+    late = PaceLimit("unknown", 40 * MS, 0.4, "the GPU is idle without a visible reason")
     assert bottleneck(short, idle(10, 10, launch=30, unknown=10), None) == late
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import SHARED_TRACES
-from tests.traces import oracle, oracle_of_waits, raw_events
+from tests.traces import oracle, raw_events
 from traces.analyses.waits import host_waits
 from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
 from traces.figures.pace import device_windows, pace, step_times
@@ -94,7 +94,7 @@ def check_rank(of: Both) -> oracle.Figures:
     assert step_times(trace).gpu_time_ns[of.rows].tolist() == found.gpu_ns
     found_waits = host_waits(trace, of.rank)
     ours_waited = zip(found_waits.start_ns.tolist(), found_waits.end_ns.tolist(), strict=True)
-    assert sorted(ours_waited) == sorted(oracle_of_waits.waits(raw))
+    assert sorted(ours_waited) == sorted(oracle.waits(raw))
     # idle time: over the windows of the steps whose kernels count
     counted = oracle.figures(raw, of.steps, of.places(profiled_steps(trace)))
     windows = {row: window for row, window in device_windows(trace).items() if row in of.devices}

@@ -195,6 +195,16 @@ def test_a_host_that_waits_for_a_busy_device_is_limited_by_it() -> None:
     assert [round(of.busy_share or 0, 3) for of in found if of] == [0.95, 0.3]
 
 
+def test_steps_that_overlap_on_two_streams_do_not_keep_a_device_busier_than_always() -> None:
+    """Each step launches 6 ms on stream 7, then 4.5 ms on stream 8, which overlaps with the next step for 1 ms. A step's work
+    takes 10.5 ms at a pace of 10 ms. The device is idle for 0.5 ms of each step, so it is busy for 95 %."""
+    work = [one for t in (0, 10, 20) for one in (Work(t + 0.1, t + 0.2, t + 6.2), Work(t + 0.2, t + 6.7, t + 11.2, stream=8))]
+    of = pace(a_trace([(0, 10), (10, 20), (20, 30)], work))
+    assert of is not None
+    assert (of.pace_ns, of.gpu_time_ns, of.limit) == (10 * MS, 10.5 * MS, "device")
+    assert round(of.busy_share or 0, 6) == 0.95
+
+
 def test_only_waits_for_data_that_no_queued_work_covers_are_left_out() -> None:
     """Each step waits 4 ms for data. The device has no work by then; in the second trace its queue lasts for 3 of them."""
     steps = [(0, 10), (10, 20), (20, 30)]

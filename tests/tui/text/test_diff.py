@@ -9,11 +9,12 @@ import pytest
 
 from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
+from traces.comparison.changed_ops import NameChange
 from traces.comparison.compare import Comparison, ValueReads, compare
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import StepKind, Trace
-from tui.text.diff import diff_text, warning_sentences
+from tui.text.diff import diff_text, labels_of, warning_sentences
 
 
 def _text(comparison: Comparison, **options: bool | int) -> str:
@@ -168,3 +169,9 @@ def test_the_largest_reason_of_a_difference_is_on_the_first_screen() -> None:
     assert "Largest reason: waiting for data (loader) takes 60.0 µs more: 20.0 µs -> 80.0 µs; on the host." in said
     same = diff_text(compare(training(steps=4), training(steps=4)), "a", "b", details=False)
     assert "Largest reason" not in same
+
+
+def test_kernels_of_one_name_are_told_apart_by_their_ops() -> None:
+    kernels = (("tile_a", "mm"), ("tile_a", "addmm"), ("tile_a", ""), ("relu", "relu"))
+    changes = [NameChange(name, 1, 1, 10, 20, op) for name, op in kernels]
+    assert labels_of(changes) == ["mm: tile_a", "addmm: tile_a", "tile_a", "relu"]

@@ -10,9 +10,9 @@ Note [Rounded ends]
     parent of such a span is the innermost span that encloses it completely, and the overlap is counted.
 
 Note [Frames that never end]
-    Kineto misses the ends of some Python frames, for example of a `next` that raises StopIteration. Kineto lets these frames
-    end with the recording, so they would enclose everything that follows. No frame outlives its caller, so such a frame ends
-    with the frame in which it started.
+    If a Python function raises an exception, Kineto may not record the function's return. An example is a `next` that raises
+    StopIteration. Kineto then writes a frame that lasts until the end of the recording and seems to call everything that
+    follows. No frame outlives its caller, so the importer ends such a frame at the end of its caller's frame.
 """
 
 from __future__ import annotations
