@@ -58,10 +58,12 @@ class PathSegment:
 class PathSums:
     """Holds the time of one step's critical path: by kind, and for up to ten kernels or copies by name, in decreasing order.
 
-    `step` is the number of the step, and `duration_ns` is the length of the path. See Note [Where a path begins and ends].
+    `step` is the number of the step, `rank` has run the step, and `duration_ns` is the length of the path. See Note
+    [Where a path begins and ends].
     """
 
     step: int
+    rank: int
     duration_ns: int
     by_kind: dict[str, int]
     by_name: dict[str, int]
@@ -108,8 +110,9 @@ def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
         by_kind[segment.kind] = by_kind.get(segment.kind, 0) + lasted_ns
         if segment.row != NONE:
             by_name[segment.name] = by_name.get(segment.name, 0) + lasted_ns
-    number, duration_ns = int(trace.steps.number[step]), int(times.end_ns[step] - times.begin_ns[step])
-    return CriticalPath(PathSums(number, duration_ns, _most_first(by_kind), _most_first(by_name)), segments)
+    number, rank = int(trace.steps.number[step]), int(trace.steps.rank[step])
+    duration_ns = int(times.end_ns[step] - times.begin_ns[step])
+    return CriticalPath(PathSums(number, rank, duration_ns, _most_first(by_kind), _most_first(by_name)), segments)
 
 
 def _most_first(sums: dict[str, int]) -> dict[str, int]:

@@ -48,7 +48,8 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     path = of.critical_path
     if path is not None:
         shares = [[kind, time_text(ns), share_text(ns / path.duration_ns)] for kind, ns in path.by_kind.items()]
-        yield f"Critical path of step {path.step}, {time_text(path.duration_ns)}", ["", "time", "of the step"], shares
+        step = f"step {path.step} of rank {path.rank}" if of.stragglers else f"step {path.step}"
+        yield f"Critical path of {step}, {time_text(path.duration_ns)}", ["", "time", "of the step"], shares
     launches = [
         [f"{row.device} stream {row.stream}", count_text(row.count), time_text(row.delay_median_ns),
          time_text(row.delay_p95_ns), f"{row.queue_mean:.1f}", count_text(row.queue_most)]

@@ -251,10 +251,11 @@ def _counts(summary: Summary) -> list[str]:
         each = counts.steps // ranks
         steps = f"{counted(each, 'step')} of each rank" if each * ranks == counts.steps else f"{steps} of {ranks} ranks"
     copies = "1 copy or memset" if counts.copies == 1 else f"{count_text(counts.copies)} copies and memsets"
+    busy = f"; GPU busy {time_text(summary.gpu_busy_ns)}" if summary.grain == "kernel" else ""
     lines = [
         f"  {counted(counts.kernels, 'kernel')}, {copies}, {counted(counts.host_ops, 'host op')},",
         f"  {counted(counts.memory_events, 'memory event')}, {steps},"
-        f" over {time_text(summary.window_ns)}; GPU busy {time_text(summary.gpu_busy_ns)}",
+        f" over {time_text(summary.window_ns)}{busy}",
     ]
     if summary.without_op_ns and summary.grain == "kernel":
         share = share_text(summary.without_op_ns / summary.work_ns)
