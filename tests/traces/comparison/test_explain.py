@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from tests.traces.handmade import training
 from traces.comparison.compare import compare
 from traces.comparison.explain import Explanation, explain
@@ -116,3 +118,21 @@ def test_where_the_host_runs_ahead_the_gpu_work_of_phases_explains_and_not_the_h
         name: f"GPU work of {name} takes 200.0 \N{MICRO SIGN}s more: 200.0 \N{MICRO SIGN}s -> 400.0 \N{MICRO SIGN}s"
         for name in ("h2d", "forward", "loss", "backward", "optimizer")
     }
+
+
+def waiting(kernel_ns: int) -> Trace:
+    """Five kernels per step of 100 us, one every 20 us. The host waits for the last kernel of each step."""
+    trace = training()
+    trace.device.start_ns = trace.device.start_ns[0] + 20_000 * np.arange(len(trace.device))
+    trace.device.duration_ns[:] = kernel_ns
+    return trace
+
+
+def test_if_the_device_limits_both_traces_the_gpu_work_of_phases_explains() -> None:
+    """The GPU is busy for 95 % of A and for 99.5 % of B. Each phase has one kernel."""
+    told = explained(waiting(19_000), waiting(19_900))
+    assert {reason.text for reason in told.reasons if reason.what in PHASES} == {
+        f"GPU work of {name} takes 0.9 \N{MICRO SIGN}s more: 19.0 \N{MICRO SIGN}s -> 19.9 \N{MICRO SIGN}s"
+        for name in ("h2d", "forward", "loss", "backward", "optimizer")
+    }
+    assert not any(reason.text.startswith("GPU work") for reason in explained(waiting(8_000), waiting(9_000)).reasons)
