@@ -222,6 +222,21 @@ def test_looks_are_few_and_take_a_thousandth_of_the_time(
     assert (flight.facts()["forgotten"] >= forgotten) if forgotten else found == ring.begun
 
 
+def test_the_time_between_looks_doubles_until_the_steps_between_fill_half_of_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five collectives in each step fill half of a ring of 200 in 20 steps."""
+    ring, clock = Ring(size=200), FakeClock()
+    flight = flight_of(ring, monkeypatch, clock)
+    looks = []
+    for step in range(1, 73):
+        clock.ns += 1_000_000_000
+        for _ in range(5):
+            ring.begin("all_reduce", [1])
+        if flight.is_due():
+            flight.read()
+            looks.append(step)
+    assert looks == [1, 3, 7, 15, 31, 51, 71]
+
+
 @pytest.mark.parametrize("why", ["off", "absent", "no events kept"])
 def test_without_a_ring_that_can_be_read_the_recording_says_so(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     ring = Ring("nccl", size=0 if why == "off" else 2_000)

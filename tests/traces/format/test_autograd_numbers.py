@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from traces.analyses.modules import forward_ops
 from traces.format.autograd_numbers import with_node_numbers
@@ -41,7 +42,8 @@ def test_a_step_with_the_same_ops_gets_numbers_of_its_own() -> None:
     assert forward_ops(trace).tolist() == [NONE, NONE, 1, 0, NONE, NONE, 5, 4, *[NONE] * 5, NONE, NONE, 14, 13]
 
 
-def test_a_trace_without_any_numbers_stays_as_it_is() -> None:
+@pytest.mark.parametrize("no_thread", [NONE, 0])
+def test_a_trace_without_any_numbers_stays_as_it_is(no_thread: int) -> None:
     trace = _trace(("conv",) * 4)
-    trace.host.forward_thread[:] = NONE
+    trace.host.forward_thread[:] = no_thread
     assert with_node_numbers(trace) is trace

@@ -133,6 +133,13 @@ def test_marks_on_the_gpu_make_steps_where_the_host_has_none() -> None:
     assert np.diff(trace.steps.start_ns).tolist() == [62 * US]
 
 
+def test_marks_on_the_gpu_whose_numbers_fall_make_no_steps() -> None:
+    profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
+    profile.mark("gpu_user_annotation", "ProfilerStep#9", 1_100, 1_400)
+    profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_400, 1_700)
+    assert profile.read().provenance["steps_from"] != "gpu marks"
+
+
 def marked(profile: Profile) -> Trace:
     profile.mark("user_annotation", "ProfilerStep#5", 1_000, profile.now_us)
     return profile.read()

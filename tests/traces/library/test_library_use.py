@@ -88,6 +88,8 @@ def test_a_frame_is_its_table_with_names() -> None:
     assert host.loc[launched.launch, "start_ns"] == trace.host.start_ns[launched.launch]
     # THEN what is absent is missing
     assert device.launch.isna().sum() == (trace.device.launch == traces.NONE).sum()
+    assert device.bytes.isna().tolist() == (trace.device.bytes == traces.NONE).tolist()
+    assert (device.dtypes["bytes"], device.dtypes["start_ns"]) == ("Int64", "int64")
     assert host.shapes.isna().sum() == (trace.host.shapes == traces.NONE).sum() < len(host)
 
 

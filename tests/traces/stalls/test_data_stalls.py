@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,15 @@ def test_the_model_for_this_machine_gets_each_batch_as_it_was_and_the_cores_that
     beside = stalls_of(run_of(1), run_of(200), told(2.0), 2, [])
     assert beside.taken_cores == pytest.approx(1.0)
     assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)  # 400 ms of a core
+
+
+def test_files_that_stayed_cached_are_told_as_a_share_of_the_dropped() -> None:
+    cold = replace(loading(400, missed=4_000_000), dropped=4, kept=1, untold=2)
+    found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1], run_of(300), [cold])
+    assert [note.partition(":")[0] for note in found.notes if "files" in note] == [
+        "25% of the files stayed cached",
+        "For 50% of the files, the file system cannot show whether they left the cache.",
+    ]
 
 
 def test_evaluation_does_not_count_and_neither_does_what_a_script_computes_at_first() -> None:

@@ -78,6 +78,14 @@ def test_a_headline_fits(width: int) -> None:
         assert all(len(line.text) <= width for line in headline(scene, width))
 
 
+def test_the_headline_counts_problems_that_change_figures() -> None:
+    """GIVEN two warnings and five pieces of information."""
+    trace = training()
+    trace.problems = {"event-without-name": 2, "byte-order-mark": 5}
+    text = " ".join(line.text for line in headline(whole(("t", trace)), 300))
+    assert "2 problems in the recording (see trace info)" in text
+
+
 def test_before_the_figures_are_there() -> None:
     assert headline(Scene.of(("a", training()), ("b", training())), 80)[1].text == "computing the figures ..."
 
