@@ -218,7 +218,7 @@ def against_reports(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         yield compared(name, peer, "busy", "ms", union_ns(trace, work) / 1e6, busy[0] / 1e6, _in_ms(variants))
         idle = timeline["idle_time"][0]
         first_to_last = (
-            "The other tool measures from the first GPU work to the last; we measure from the begin of the first step to the"
+            "The other tool measures from the first GPU work to the last; we measure from the start of the first step to the"
             " end of the last."
         )
         idle_variants: list[Variant] = [
@@ -465,9 +465,9 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     starts = 1e3 * of_gpu["ts"].to_numpy()
     of_gpu_ns = Intervals(starts.astype("i8"), (starts + 1e3 * of_gpu["dur"].to_numpy()).astype("i8")).total_ns
     rounding_ns = 2000 * rows  # each start and each duration loses up to a microsecond
-    rounded = f"The other tool cuts every time to whole microseconds.{left_out}"
+    rounded = f"The other tool truncates every time to whole microseconds.{left_out}"
     first_to_last = (
-        "The other tool measures from the first GPU work to the last; we measure from the begin of the first step to the end"
+        "The other tool measures from the first GPU work to the last; we measure from the start of the first step to the end"
         f" of the last.{left_out}"
     )
     busy, idle, peer = theirs["kernel_time(us)"] - theirs["idle_time(us)"], theirs["idle_time(us)"], "HTA"
@@ -481,7 +481,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     idle_variants: list[Variant] = [
         (first_to_last, lambda: gaps_ns(trace, work)),
         (
-            f"{first_to_last} The other tool cuts every time to whole microseconds.",
+            f"{first_to_last} The other tool truncates every time to whole microseconds.",
             lambda: _within_rounding(idle, gaps_ns(trace, work), rounding_ns),
         ),
     ]
@@ -501,7 +501,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         comm_variants: list[Variant] = [
             (only_kernels, by_kernels),
             (
-                f"{only_kernels} The other tool cuts every time to whole microseconds.",
+                f"{only_kernels} The other tool truncates every time to whole microseconds.",
                 lambda: _within_rounding(exposed, by_kernels(), rounding_ns),
             ),
         ]

@@ -488,7 +488,7 @@ def _ended(words: list[str], folder: Path, number: signal.Signals, after_s: floa
     fault = fault or _half_written(folder / "out.msgpack")
     (folder / "out.msgpack").unlink(missing_ok=True)
     if process.returncode == 0:
-        return "went on to its end", fault
+        return "continued to the end", fault
     return f"{number.name} ended it", fault
 
 
@@ -504,7 +504,7 @@ def odd_endings(folder: Path, chance: random.Random, quick: bool) -> Row:
             if re.search(r'  File ".*/(tui|traces|tracer|replayer)/(?!bootstrap|surfaces)', done.err):
                 fault = f"{words[0]} of {name}: a traceback of ours: {done.err.splitlines()[-1][:100]}"
             kept = (folder / "out.msgpack").exists()
-            outcome = "the script's end, and its trace" if kept else "the script's end"
+            outcome = "ended as the script did, with a trace" if kept else "ended as the script did"
             row.note(outcome, fault or _half_written(folder / "out.msgpack"))
             (folder / "out.msgpack").unlink(missing_ok=True)
     return row
@@ -559,9 +559,9 @@ def revealed() -> list[str]:
     facts = json.dumps(told)
     secret = [what for what, text in (("home folder", str(Path.home())), ("folder", name), ("host name", os.uname().nodename))
               if text and len(text) > 3 and text in facts]  # fmt: skip
-    lines = [f"A recording stores about its run: {', '.join(f'`{key}`' for key in sorted(told))}."]
+    lines = [f"A recording stores these facts about its run: {', '.join(f'`{key}`' for key in sorted(told))}."]
     lines.append(f"Threads are named {', '.join(sorted({f'`{thread.name}`' for thread in trace.threads}))}.")
-    lines.append(f"Searched for this machine's name and folders; found: {', '.join(secret) or 'nothing'}.")
+    lines.append(f"A search of the recordings for this machine's name and folders found {', '.join(secret) or 'nothing'}.")
     return lines
 
 
@@ -589,11 +589,11 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
 
 _BOUNDS = """\
 * A trace file unpacks to at most 64 MiB plus 128 times its size (`traces/format/FORMAT.md`, Limits). For files of
-  several hundred kB at this limit, `trace info`, `trace diff` and `trace view` took up to 35 s and 0.4 GB on two busy
-  cores.
+    several hundred kB at this limit, `trace info`, `trace diff` and `trace view` took up to 35 s and 0.4 GB on two busy
+    cores.
 * The import of JSON takes at most 2 s of CPU time and 64 MB of memory per MB of JSON. The highest measured values are
-  1.6 s, for names with quotation marks, and 32 MB, for empty lists. Files written by profilers take 0.03 s and 5 to 10
-  MB per MB.
+    1.6 s, for names with quotation marks, and 32 MB, for empty lists. Files written by profilers take 0.03 s and 5 to 10
+    MB per MB.
 * Compressed JSON may unpack to at most 32 MiB plus 64 times the size of the file.
 * `TRACE_UNPACK_LIMIT_MB` raises both size limits.""".splitlines()
 

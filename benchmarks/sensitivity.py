@@ -186,15 +186,16 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "change a verdict or make a test fail. A test fails if it expects a figure that depends on the threshold, or if",
         "two different programs count as the same. A share above 1 is never reached.",
         "",
-        f"The verdicts are {figures} figures: programs, times, limits and reasons of the recordings in docs/fidelity.md",
-        f"against their replays, and of pairs of recordings. {steps} of {len(rows)} moves change at least one of them.",
+        f"The benchmark looks at {figures} verdicts on programs, times, limits and reasons. The verdicts compare the",
+        "recordings of docs/fidelity.md with their replays and with each other.",
+        f"{steps} of {len(rows)} moves change at least one verdict.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
         *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
         "",
         f"These moved thresholds change neither verdicts nor tests: {', '.join(still)}.",
-        *(["", f"Not moved when this page was written: {', '.join(missing)}."] if missing else []),
+        *(["", f"These thresholds were not moved when this page was written: {', '.join(missing)}."] if missing else []),
     ]
     return "\n".join(lines) + "\n"
 

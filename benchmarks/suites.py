@@ -210,7 +210,7 @@ def on_cpu(test: str) -> str:
 
 @dataclass
 class Comparison:
-    """The outcomes of a suite on both devices."""
+    """Holds the test results of one suite on the CPU and on the virtual GPU."""
 
     suite: Suite
     cpu: dict[str, Outcome]
@@ -312,17 +312,18 @@ _COLUMNS = (
 HEAD = """# Test suites of other projects
 
 This page was written by `python benchmarks/suites.py FOLDER --write docs/suites.md`. Each suite runs twice: on the CPU, and
-through the [pytest plugin](gpu_tests.md) with `--gpu {gpu}` and computed values. Of larger suites, a sample runs that a hash of
-the tests' names chooses. The table SUITES in the script has the sources, the sample sizes and the options.
+through the [pytest plugin](gpu_tests.md) with `--gpu {gpu}` and computed values. Of a larger suite, only a sample
+runs. A hash of the test names selects the sample. The table SUITES in the script has the sources, the sample sizes and the
+options.
 
 """
 AFTER = """
 * "Run on both" counts the tests that pass on the CPU and run on the virtual GPU. "Right" is the share of these tests that pass,
-  or fail as on a GPU.
+    or fail as on a GPU.
 * "CUDA only" counts the tests that the CPU skips or does not have, and that run on the virtual GPU.
 * "Skipped" counts the tests that the suite skips on the virtual GPU, such as tests that need only a CPU.
 * Tests that need a missing file or package are counted only in the table below.
-* A test counts only if it ended in both runs. So a run that was interrupted leaves out tests.
+* A test counts only if it ended in both runs. An interrupted run therefore leaves out tests.
 
 ## Differences
 

@@ -505,7 +505,7 @@ def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, 
             for count in (2, 4):
                 prediction = predictor.predict(Conditions(gpus=count, batch=12 * count))
                 assert prediction.parallel is not None
-                replicas_ns = prediction.parallel.parts_ns["replicas made by the host"]
+                replicas_ns = prediction.parallel.parts_ns["host time of replicas"]
                 for times_forward in _REPLICAS:
                     step_ns = prediction.step.predicted_ns + replicas_ns * (times_forward / constants.REPLICA_PER_FORWARD - 1)
                     measured = times[gpu, name, count] / whole_ns

@@ -2,11 +2,11 @@
 
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
-`trace stalls` measures on this machine how long a DataLoader worker needs for one batch. Runs with one and with two workers
-alternate. The script also measures the time to pin a batch. The GPU time per batch of each network comes from the library
-(V100). Figures for other cores, disks and caches are modelled (`traces.stalls.loader_model`, `traces.stalls.storage_model`).
-The page compares all figures with published ones. The script takes about six minutes on two cores and does not repeat runs
-stored in the `--costs` file. At the end, the script prints the error of the model.
+`trace stalls` measures on this machine how long a DataLoader worker needs for one batch. Runs with one worker and runs with two
+workers alternate. The script also measures the time to pin a batch. The GPU time per batch of each network comes from the
+library (V100). Figures for other cores, disks and caches are modelled (`traces.stalls.loader_model`,
+`traces.stalls.storage_model`). The page compares all figures with published ones. The script takes about six minutes on two
+cores and does not repeat runs stored in the `--costs` file. At the end, the script prints the error of the model.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ NETWORKS = ("shufflenet_v2_x1_0", "alexnet", "resnet18", "squeezenet1_0", "mobil
 CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
+
 # Each of the server's eight GPUs gets three cores and an eighth of a SATA SSD, or of a hard disk that seeks for each file.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
@@ -328,7 +329,7 @@ def _validation(cost: Cost) -> Iterator[str]:
         "The model gets these inputs from each run: the number of workers and cores, the core time of each batch, the "
         "time of each step of the script, and the GPU time. The model also gets the number of cores that other "
         "programs used on average (/proc/stat). The model predicts how the processes share the cores and how far the "
-        "workers run ahead. From both, the model computes when the script receives each batch. The tables show "
+        "workers run ahead. From these predictions, the model computes when the script receives each batch. The tables show "
         f"images/s after the first steps. Each row is one run with {BATCH} images per batch, and runs with one and two "
         "workers alternate.\n"
     )

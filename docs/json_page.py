@@ -151,7 +151,7 @@ def all_objects() -> list[Any]:
 def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
     """Moves each sentence about a key from an object's description to the key's row of the table.
 
-    Returns the rest of the description, and the sentences by key. A sentence belongs to the first key that it names.
+    Returns the remaining description, and the moved sentences by key. A sentence belongs to the first key that it names.
     """
     rest, of_keys = list[str](), dict[str, list[str]]()
     for paragraph in doc.split("\n\n"):

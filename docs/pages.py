@@ -15,7 +15,7 @@ _BEGIN_S = time.monotonic()  # this is imported as a page's command begins
 
 
 def say_made(output: Path) -> None:
-    """Prints how long the command took that made the page."""
+    """Prints how long the command that made the page took."""
     print(f"{output} was made in {(time.monotonic() - _BEGIN_S) / 60:.1f} min", file=sys.stderr)
 
 

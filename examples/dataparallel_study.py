@@ -1,4 +1,5 @@
-"""Why are several GPUs not that many times faster? Computation, communication and bytes of five data-parallel networks.
+"""Why are several GPUs not that many times faster? Measures computation, communication and bytes of five data-parallel
+networks.
 
 The command `cell` measures one network at one batch size on a number of GPUs and appends the result to a file:
 
@@ -190,7 +191,8 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def freeze(net: nn.Module, share: float) -> int:
-    """Trains only the last tensors with about `share` of all parameters. Returns the number of trained parameters."""
+    """Freezes all parameters except the last tensors, which hold about `share` of all parameters. Returns the number of trained
+    parameters."""
     parameters = list(net.parameters())
     wanted, trained = share * sum(p.numel() for p in parameters), 0
     for parameter in reversed(parameters):

@@ -32,7 +32,8 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Applies attention and a two-layer perceptron. Each gets a normalised input and adds its output to the input."""
+    """Applies attention and a two-layer perceptron. Attention and the perceptron each get a normalised input and add their
+    output to the input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

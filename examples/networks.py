@@ -1,4 +1,4 @@
-"""Defines image networks for 224 x 224 pixels and 1000 classes. The lightest networks train so fast that they wait for data.
+"""Defines image networks for 224 x 224 pixels and 1000 classes. The smallest networks train so fast that they wait for data.
 
     NETWORKS["mobilenet_v2"]()(torch.randn(2, 3, 224, 224))   # (2, 1000)
 

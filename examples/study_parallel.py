@@ -8,7 +8,7 @@
 
 Six stages move data. The forward pass has `scatter` (the batch), `replicate` (weights and buffers) and `gather` (the outputs).
 In the backward pass, `gather_backward` scatters the gradients of the outputs. `broadcast_backward` adds the gradients of the
-weights. The stage `labels` is the script's copy of the labels.
+weights. The stage `labels` is the copy of the labels to the GPU.
 
 Note [What is counted]
     Autograd and the primitives use the four functions of torch.nn.parallel.comm. The meter counts every tensor that these

@@ -33,7 +33,7 @@ def key_of(row: Row) -> tuple[Any, ...]:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """Returns the sorted rows of a result file. Raises SystemExit with a one-line reason if there are none."""
+    """Returns the sorted rows of a result file. Raises SystemExit with a one-line reason if the file has no rows."""
     rows: dict[tuple[Any, ...], Row] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -113,7 +113,8 @@ def _caption(rows: Sequence[Row]) -> str:
         return ", ".join(sorted({str(row[name]) for row in rows}))
 
     sizes = of_all("image_size")
-    return f"{of_all('device')}; PyTorch {of_all('torch')}; images enlarged to {sizes} pixels a side; times and bytes per step."
+    software = f"{of_all('device')} with PyTorch {of_all('torch')}"
+    return f"{software}. Images have {sizes} pixels a side. Times and bytes are per step."
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:

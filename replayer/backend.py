@@ -1,10 +1,10 @@
-"""Registers the virtual device with torch. The rest of the replayer requires this registration.
+"""Registers the virtual device with torch. All other modules of the replayer require the registration of the backend.
 
     backend.register()
     state.start(virtual_gpu)
     torch.zeros(3, device="cuda")
 
-The backend does not use a GPU driver. A process that never uses "cuda" only pays for the registration.
+The backend does not use a GPU driver. In a process that never uses "cuda", the only cost is the registration.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def register(*, compute: bool = False) -> None:
     """
     if registered():
         return
-    # PyTorch lets a process rename its private device type only once.
+    # In PyTorch, a process can rename its private device type only once.
     if torch._C._get_privateuse1_backend_name() != _NAME.lower():
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
@@ -104,13 +104,13 @@ def register(*, compute: bool = False) -> None:
     losses.register(plans)
     rnn.register(plans)
     autocast.register()
-    # Optimizers use the faster foreach path only for listed tensor types.
+    # PyTorch's optimizers use the faster foreach kernels only for tensor types in a list.
     insert_first(_foreach_supported_types, VirtualTensor)
     PATCHES.set(VirtualTensor, "plan_cache", plans)
 
 
 def unregister() -> None:
-    """Remove the virtual device's kernels. Tensors on the virtual device raise an error from now on."""
+    """Remove the virtual device's kernels. From now on, tensors on the virtual device raise an error when they are used."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]
@@ -138,7 +138,7 @@ def _stopped() -> RuntimeError:
 
 
 def _stop_tensors() -> None:
-    # `isinstance` calls `__class__` of some objects of torch, which then warn or import a module, so test the type.
+    # The code tests the type, because `isinstance` reads `__class__`, which makes some torch objects warn or import a module.
     tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
     for tensor in tensors:
         tensor.__class__ = StoppedTensor

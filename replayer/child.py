@@ -46,8 +46,9 @@ _MISSING_LISTED = 50
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # of a foreach op, which may have hundreds
-# Torch imports these modules only for the first optimizer, DistributedDataParallel or new shape. Such an import takes seconds
-# and half of torch's memory.
+
+# Torch imports these modules when the script first uses an optimizer, DistributedDataParallel or a new shape. Importing
+# torch._dynamo takes seconds and half of torch's memory.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
@@ -208,7 +209,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 def _leave(session: ReplaySession) -> NoReturn:
     """End this process in the middle of the script, without running the script's exit handlers."""
     distributed = torch.distributed
-    # Ranks exit together, because the first rank may close the store that all ranks share.
+    # All ranks exit together, because the first rank may host the store that all ranks share.
     if distributed.is_available() and distributed.is_initialized():
         until, ranks = time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while len(RankRequests.files(session.out)) < ranks and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""The errors that the virtual GPU raises deliberately. Each message is one line and says what to do.
+"""Defines the errors that the virtual GPU raises deliberately. Each error message is one line and says what to do.
 
 NotImplementedError
 +-- NotEmulated              a call or setting that the virtual GPU does not support; the message names it
@@ -47,7 +47,7 @@ class NotExact(RuntimeError):
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
-        super().__init__(f"--strict: {op} ({sizes}) has no exact match in the recording ({found}); drop --strict to go on")
+        super().__init__(f"--strict: {op} ({sizes}) has no exact match in the recording ({found}); remove --strict to continue")
 
 
 class NotInLibrary(SystemExit):
@@ -65,8 +65,8 @@ class DataDependentShape(NotImplementedError):
 
     def __init__(self, op: str) -> None:
         super().__init__(
-            f"{op}: the shape of its result depends on values, which this replay does not compute and the recording does not"
-            " tell; replay with --values compute, or select with a mask of fixed shape (torch.where, multiplication)"
+            f"{op}: the shape of the result depends on tensor values, which are neither recorded nor computed in this replay;"
+            " replay with --values compute, or use an operation with a fixed shape (torch.where, multiplication by a mask)"
         )
         self.op = op
 

@@ -1,7 +1,8 @@
 """The properties of a call that the matcher uses: the op, its shapes and its dtypes.
 
-The plan cache makes one `OpSignature` per plan and launches the same object at every call. Other modules can therefore cache
-values per signature object in a `KeptBySignature`. Examples are the matcher's keys and the timeline's rows.
+The plan cache makes one `OpSignature` per plan and launches the same object at every call. Because signatures are shared,
+modules can cache values for each signature object in a `KeptBySignature`. Examples of such cached values are the matcher's keys
+and the timeline's rows.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ start(lambda: VirtualGpu(...))     # once per process, when torch is imported
 gpu()                              # created at the first use of CUDA, like a CUDA context
 host_memory()                      # the pinned memory, also created at its first use
 
-This module stores the GPU, the pinned memory and the rank. Tensors, ops and surfaces read the process's virtual GPU here.
+The module state.py stores the virtual GPU, the pinned memory and the rank of this process. Tensors, ops and surfaces read the
+process's virtual GPU here.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ class ReplayerState:
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False
-        # True while DDP's Reducer starts all its operations and reads their results in one call. See Note [Futures in the
-        # backward pass] in distributed/work_future.py.
+        # This flag is True while DDP's Reducer starts all its operations and reads their results in one call. See Note [Futures
+        # in the backward pass] in distributed/work_future.py.
         self.reducer_reads_now = False
 
     def after_fork(self) -> None:
-        """Reset the state in a forked child. Comparing process ids at each op instead would cost a system call per op."""
+        """Reset the state in a forked child. A comparison of process ids at each op would cost one system call per op."""
         self.forked_in_use = self.forked_in_use or self.gpu is not None
         self.gpu = None
         self.host_memory = None  # a forked child must not use the parent's pinned blocks
@@ -79,7 +80,7 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
     """Set the function that creates this process's virtual GPU, and drop an existing virtual GPU.
 
-    All processes of a replay share `run_folder`. Each process writes its amount of pinned memory to this folder.
+    All processes of a replay share `run_folder`. Each process of a run writes its amount of pinned memory to a shared folder.
     """
     STATE.make, STATE.gpu, STATE.forked_in_use, STATE.run_folder = make, None, False, run_folder
 
@@ -106,7 +107,8 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync() -> None:
-    """Warn or raise as `torch.cuda.set_sync_debug_mode` asks. Call this before the host waits for a stream."""
+    """Warn or raise as `torch.cuda.set_sync_debug_mode` asks. The caller must call this function before the host waits for a
+    stream."""
     if STATE.sync_debug_mode == 1:
         warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
     elif STATE.sync_debug_mode == 2:
@@ -121,8 +123,8 @@ def in_bad_fork() -> bool:
 def gpu() -> VirtualGpu:
     """Return the virtual GPU of this process, created at the first call.
 
-    Raises RuntimeError with CUDA's message in a forked child of a process that used the GPU. Without `start`, or after the
-    virtual GPU was stopped, the call raises RuntimeError too.
+    Raises RuntimeError with CUDA's message in a forked child of a process that used the GPU. The function also raises
+    RuntimeError before `start` and after the virtual GPU was stopped.
     """
     made = STATE.gpu
     if made is not None:

@@ -1,4 +1,4 @@
-"""An alias for values passed by torch that have no precise Python type."""
+"""Type alias for values passed by torch that have no precise Python type."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Pa
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
 
-def test_the_poster_tells_what_fits_and_what_is_slower(tmp_path: Path) -> None:
+def test_the_poster_shows_what_fits_and_what_is_slower(tmp_path: Path) -> None:
     poster = study("ddp_poster")
     times = {poster.ONE: 10.0, poster.NCCL: 7.0, poster.GLOO: 12.0, poster.SPLIT: 11.0}
     found = {run: poster.Cell(times[run.mode], 100, "0.693147", 21_292) for run in poster.wanted()}
@@ -115,7 +115,7 @@ def test_the_dataparallel_study_has_a_place_for_each_table_and_the_librarys_time
     assert line == "| resnet18 | 128 | 100.0 | 130.5 | -23% |"
 
 
-def test_a_table_that_is_not_known_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_not_known_is_rejected_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = study("dataparallel_study")
     monkeypatch.setattr(sys, "argv", ["dataparallel_study.py", "none.json", "--tables", "times,tables"])
     with pytest.raises(SystemExit) as refused:

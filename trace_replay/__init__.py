@@ -32,8 +32,8 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 def main() -> None:
     """Runs the `trace` command.
 
-    Our packages come first on `sys.path` and the user's modules last. The user's folders may contain a `tui.py` or a
-    `json.py`. Such a module belongs to the script, which runs in its own process with an unchanged path.
+    Our packages come first on `sys.path` and the user's modules last. The folders of a user may contain a `tui.py` or a
+    `json.py`. Modules in the user's folders belong to the script, which runs in a separate process with an unchanged path.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")
@@ -83,8 +83,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def library() -> ModuleType:
-    """Return our `traces`. This is the module that `import traces` imports, unless another module has this name. See
-    `trace_names`.
+    """Return the package `traces` of trace-replay. `import traces` imports the same package, unless another module has this
+    name. See `trace_names`.
     """
     import importlib
     from importlib.machinery import PathFinder

@@ -50,7 +50,7 @@ class GpuChecks:
 
     @property
     def peak_memory(self) -> int:
-        """The peak of reserved memory during this test in bytes, on the device with the highest peak."""
+        """Return the peak of reserved memory during this test in bytes, on the device with the highest peak."""
         memory = self.gpu.timeline().memory
         peaks = [0]
         for device in set(memory.device.tolist()):

@@ -72,7 +72,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move tests with a GPU of their own behind all other tests. See Note [Tests on other GPUs]."""
+    """Move tests with a separate GPU to the end of the session. See Note [Tests on other GPUs]."""
     items.sort(key=lambda item: repr(_of_marker(item) or ""))
 
 
@@ -110,7 +110,8 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """List what was refused and what was not computed. Under xdist, the reports of the workers carry these lines."""
+    """List the calls that were not emulated and the values that were not computed. Under xdist, the workers send these lines
+    with their reports."""
     tests: dict[str, list[str]] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -125,7 +126,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> GpuChecks:
-    """The virtual GPU of this test, with assertions about the test's time, memory and waits."""
+    """Fixture with the virtual GPU of this test, and with assertions about the test's time, memory and waits."""
     started = request.config.stash[_SESSION].gpu
     if started is None:
         pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
@@ -137,7 +138,7 @@ def gpu(request: pytest.FixtureRequest) -> GpuChecks:
 
 
 class GpuSession:
-    """The virtual GPU of a test session, and what happened on it."""
+    """Holds the virtual GPU of a test session, and what happened on it."""
 
     def __init__(self, requested: dict[str, Any] | None) -> None:
         self.requested = requested

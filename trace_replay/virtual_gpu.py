@@ -1,4 +1,4 @@
-"""The virtual GPU in this process: a script, a test, a REPL or a notebook.
+"""Starts a virtual GPU in this process, which may be a script, a test, a REPL or a notebook.
 
     with trace_replay.gpu("v100", values="compute") as gpu:
         train(steps=20)
@@ -8,9 +8,9 @@
     ...
     gpu.stop()
 
-After `stop`, torch is as before, and tensors of the virtual GPU raise an error. A process has at most one virtual GPU at a
-time. Python processes that this process starts (spawned workers, subprocesses) get the virtual GPU too, as they would see a
-real GPU.
+After `stop`, torch behaves as before the start, and tensors of the virtual GPU raise an error if they are used. A process has
+at most one virtual GPU at a time. Python processes that this process starts (spawned workers, subprocesses) get the virtual GPU
+too, as they would see a real GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BOOTSTRAPPED = "_trace_replayer.state"  # the bootstrap has imported this modul
 
 
 class ReplayReport:
-    """The comparison of a replay with its recording, or of any two traces.
+    """Holds the comparison of a replay with its recording, or of any two traces.
 
     `print` shows the text of `trace diff`, and a notebook shows the charts of `trace report`.
     """
@@ -63,7 +63,8 @@ class ReplayReport:
 
     @property
     def is_same_program(self) -> bool | None:
-        """Whether both traces are of the same program. None if the traces do not show this."""
+        """Return whether both traces are of the same program. The result is None if the traces do not show whether the programs
+        are the same."""
         return self.comparison.verdict.same
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class ReplayReport:
 
 
 class InProcessGpu:
-    """A virtual GPU that was started in this process. `start` and `gpu` create it."""
+    """Represents a virtual GPU that was started in this process. `start` and `gpu` create it."""
 
     def __init__(self, source: ReplaySource, folder: Path) -> None:
         self._source = source
@@ -114,7 +115,8 @@ class InProcessGpu:
         return self._source.recorded.devices[0].name
 
     def timeline(self) -> Trace:
-        """Return the trace of the replay: so far, or after `stop` as a whole. Raises TraceError if the GPU was not used."""
+        """Return the trace of the replay so far. After `stop`, return the whole trace. Raises TraceError if the GPU was not
+        used."""
         if self._stopped is not None:
             return self._stopped
         with our_packages():
@@ -150,7 +152,7 @@ class InProcessGpu:
 
     @property
     def step_time(self) -> float | None:
-        """The median step time in seconds, or None if no step has ended."""
+        """Return the median step time in seconds, or None if no step has ended."""
         with our_packages():
             from traces.figures.summary import summarize
 
@@ -159,7 +161,7 @@ class InProcessGpu:
 
     @property
     def peak_memory(self) -> int:
-        """The peak of allocated memory in bytes, on the device with the highest peak."""
+        """Return the peak of allocated memory in bytes, on the device with the highest peak."""
         with our_packages():
             from traces.figures.summary import summarize
 
@@ -202,7 +204,7 @@ class InProcessGpu:
             return int(_child().values_not_computed())
 
     def stop(self) -> None:
-        """Stop the virtual GPU and make torch as before. Does nothing if the GPU was already stopped."""
+        """Stop the virtual GPU and make torch as before. If the GPU was already stopped, the call does nothing."""
         global _running
         if not self.is_running:
             return
@@ -242,8 +244,8 @@ def start(
     """Start a virtual GPU in this process.
 
     `what` is a recording (a file, or a name from the library such as "p100-no-cudnn" or "v100/resnet50") or the name of a GPU
-    such as "a100". For a GPU's name, times are measured times from the library if the library has them, and estimates
-    otherwise. The other arguments are the options of `trace replay`: `memory` is --gpu-memory, such as "8GiB".
+    such as "a100". If `what` is the name of a GPU, times come from the library's measurements or, if the library has none, are
+    estimated. The other arguments are the options of `trace replay`: `memory` is --gpu-memory, such as "8GiB".
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:
@@ -310,7 +312,7 @@ def _session(
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
-    # No process has the process id 0, so no descendant is taken for the script's own process.
+    # The id 0 matches no process, so no child process is mistaken for the script's own process.
     return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
 
 

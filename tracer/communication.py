@@ -40,7 +40,7 @@ class CommunicationRecorder:
 
     @costed
     def joined(self, rank: int) -> None:
-        """Notes that the script has joined a process group with this rank."""
+        """Records that the script has joined a process group with this rank."""
         self._writer.joined(rank)
         if self._flight is not None:
             self._flight.joined()
@@ -48,7 +48,7 @@ class CommunicationRecorder:
 
     @costed
     def distributes(self, model: object) -> None:
-        """Notes that the script has created a DistributedDataParallel model."""
+        """Records that the script has created a DistributedDataParallel model."""
         self._facts.distributes(model)
 
     @costed
@@ -59,7 +59,7 @@ class CommunicationRecorder:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Notes the end of a recorded Python call in this thread. The call began at `began_ns` (`time.time_ns`)."""
+        """Records the end of a recorded Python call in this thread. The call began at `began_ns` (`time.time_ns`)."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
@@ -72,8 +72,8 @@ class CommunicationRecorder:
     def communicated(
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """Records a blocking collective that has returned. With an event `begin`, the duration ends at the stream's current
-        position.
+        """Records a blocking collective that has returned. If an event `begin` is given, the duration ends at the stream's
+        current position.
         """
         end = None if begin is None else self._events.take_on(stream)
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
@@ -81,18 +81,21 @@ class CommunicationRecorder:
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Records an asynchronous collective that has returned `works` works. Pass the result to `waited_for`."""
+        """Records an asynchronous collective that has returned `works` torch.distributed.Work objects. Pass the result to
+        `waited_for`."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
-        """Records that the stream has waited for one work of a collective. `before` is the event taken before that wait."""
+        """Records that the stream has waited for one Work object of a collective. `before` is the CUDA event that was recorded
+        before the wait.
+        """
         self._writer.collectives.waited(pending, before, None if before is None else self._events.take_on(stream))
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Gives up a collective whose works were deleted without a wait. Takes no lock, because finalizers may call this method
-        at any time.
+        """Gives up timing a collective whose Work objects were deleted without a wait. Takes no lock, because finalizers may
+        call this method at any time.
         """
         self._writer.collectives.give_up(pending)
 

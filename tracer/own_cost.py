@@ -37,7 +37,7 @@ _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the
 
 
 class OwnCost:
-    """Adds up the time of costed methods, and holds the reentrant lock that these methods share."""
+    """Adds up the time of the recorder's measured methods, and holds the reentrant lock that these methods share."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
@@ -63,7 +63,7 @@ class OwnCost:
         self._groups.append((spent - before[0] + outside_ns) / steps)
 
     def appended(self, took_ns: int) -> None:
-        """Notes that appending to the file took `took_ns` of a costed call."""
+        """Records that `took_ns` of a measured call was spent on appending to the file."""
         self.spent_ns -= took_ns
         self._appending.append(took_ns)
         self._appended += 1

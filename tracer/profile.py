@@ -66,7 +66,7 @@ class Ranges(Protocol):
 
 
 class Profiler:
-    """Runs torch.profiler over windows of steps. In the phase grain, `wanted` is False and the class does nothing."""
+    """Runs torch.profiler over windows of steps. At phase grain, `wanted` is False and the class does nothing."""
 
     def __init__(
         self,
@@ -227,7 +227,8 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discards the window. Ending the window would wait for a device that does not respond."""
+        """Discards the window. The window is not ended here, because that would mean waiting for a device that does not
+        respond."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:

@@ -6,8 +6,8 @@
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), for replays
     facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, for people
 
-Paths in arguments and settings are stored relative to the script's folder. For paths outside this folder, only the last part is
-stored.
+Paths in arguments and settings are stored relative to the script's folder. Of paths outside the script's folder, only the last
+part is stored.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process, also in device rows that were added before."""
+        """Sets the rank of this process, including device rows that were added before."""
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
@@ -170,9 +170,10 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Returns the bytes that cuBLAS handles hold. These are the allocator blocks of exactly the workspace size.
+        """Returns the bytes that cuBLAS handles hold. The cuBLAS workspaces are recognized as allocator blocks of exactly the
+        workspace size.
 
-        Returns None for PyTorch releases that keep no workspaces, and if the script records its memory history.
+        The result is None for PyTorch releases that keep no workspaces, and if the script records its memory history.
         """
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
@@ -195,7 +196,7 @@ class ProcessFacts:
 
 
 def _own_version() -> str | None:
-    """Returns the installed release of this tool. Returns None if the tool was copied instead of installed."""
+    """Returns the installed release of this tool. The result is None if trace-replay was copied instead of installed."""
     try:
         return metadata.version("trace-replay")
     except metadata.PackageNotFoundError:
@@ -214,8 +215,8 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Returns whether TF32 is allowed. PyTorch 2.9 added a second setting, and reading the first setting fails once a script
-    uses the second.
+    """Returns whether TF32 is allowed. PyTorch 2.9 added a second setting for TF32, and reading the first setting fails once a
+    script uses the second.
     """
     try:
         return bool(backend.allow_tf32)
@@ -224,7 +225,8 @@ def _allows_tf32(backend: Any) -> bool:
 
 
 def _nccl_version(torch: ModuleType) -> str | None:
-    """Returns NCCL's version. Returns None for builds without NCCL, and for virtual GPUs if the recording lacks it."""
+    """Returns NCCL's version. The result is None for builds without NCCL, and for virtual GPUs whose recording lacks the NCCL
+    version."""
     try:
         return ".".join(map(str, torch.cuda.nccl.version()[:3]))
     except (AttributeError, NotImplementedError, RuntimeError):

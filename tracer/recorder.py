@@ -136,7 +136,7 @@ class Recorder:
             self.steps.report(*report)
 
     def replay_ends(self, graph: object) -> None:
-        """Repeats the remaining reports of the capture after the graph was launched. All work of a launched graph belongs to
+        """After a launch of the graph, repeats the remaining reports of the capture. All work of a launched graph belongs to
         the current segment.
         """
         for report in self._reports_of(graph)[1:]:
@@ -151,7 +151,8 @@ class Recorder:
 
     @costed
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """Records a batch. The script has waited for the batch, or a loader's thread has copied it into pinned memory."""
+        """Records a batch. Records that the script has waited for the batch, or that a loader's thread has copied the batch
+        into pinned memory."""
         self._output.add(
             "batches",
             rank=self._writer.rank,
@@ -179,10 +180,10 @@ class Recorder:
     # --- writing
 
     def write_regularly(self) -> None:
-        """Starts a thread that writes what the script's thread leaves unwritten, because no step ends for some time.
+        """Starts a thread that writes the remaining data if no step of the script ends for some time.
 
-        A script that is killed then loses at most the last half second. While training goes on, the thread wakes up without
-        writing.
+        With the writing thread, a script that is killed loses at most the last half second. While training goes on, the writing
+        thread wakes up but writes nothing.
         """
 
         def write() -> None:

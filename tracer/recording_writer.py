@@ -30,11 +30,11 @@ from traces.model.trace import NONE, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# Limits how many steps wait for their GPU times. A host does not run this far ahead of its GPU.
+# Limits the number of steps that wait for their GPU times. In practice, a host does not run this many steps ahead of its GPU.
 _PENDING_STEPS = 1024
 # The recorder writes 16 steps together, because writing single steps is slower: the CPU caches are cold each time.
 _TOGETHER = 16
-# If only figures such as the recording overhead have changed, the header is rewritten every ten seconds.
+# The header is rewritten only every ten seconds if only figures such as the recording overhead have changed.
 FIGURES_NS = 10_000_000_000
 
 
@@ -66,7 +66,7 @@ class RecordingWriter:
         self._written_ns = 0
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process. Rows written earlier get the rank at the end."""
+        """Sets the rank of this process. Rows that were written before the rank was known get the rank at the end."""
         self.rank = rank
         self._facts.joined(rank)
         self._from.threads.joined(rank)

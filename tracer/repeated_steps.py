@@ -1,4 +1,4 @@
-"""Remembers how `ScriptCut` handled the reports of a step, so that a step with the same reports need not be cut again.
+"""Remembers how the calls of a step were divided into phases, so that a step with the same calls need not be divided again.
 
     repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptCut` has handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
@@ -37,7 +37,7 @@ class Meaning(NamedTuple):
 
 
 class RepeatedSteps:
-    """Holds the reports of one step, and their times in the current step."""
+    """Holds the reported calls of one step, and their times in the current step."""
 
     def __init__(self) -> None:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
@@ -55,7 +55,7 @@ class RepeatedSteps:
 
     @property
     def last_left(self) -> int:
-        """The number of the report that last ended a phase."""
+        """Returns the index of the report that last ended a phase."""
         learning = self._learning or []
         return max((number for number, of in enumerate(learning) if of.action == LEAVES), default=NONE)
 
@@ -64,20 +64,22 @@ class RepeatedSteps:
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """The current step is not the known one. Returns the step's reports so far, with their times."""
+        """Called if the reports of the current step differ from those of the remembered step. Returns the step's reports so
+        far, with their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self._learning = [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
 
     def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
-        """Learns the step that `end` ended. `is_closed` says whether the step left `ScriptCut` in the state of its begin."""
+        """Learns the step that `end` ended. `is_closed` says whether `ScriptCut` was in the same state at the end of the step
+        as at its begin."""
         learned, times_ns, self._learning = self._learning, [*self.times_ns, step.end_ns], []
         self.known, self.times_ns = [], []
         if learned is None or not is_closed or step.is_evaluation or not step.segments:
             return
         begins = [i if of.action == BEGINS else of.boundary for i, of in enumerate(learned) if of.action in (BEGINS, CONTINUES)]
         self._names = [segment.name for segment in step.segments]
-        # A step that begins with "other" has one more segment than reports that begin one.
+        # If a step begins with the phase "other", the step has one more segment than reported phase starts.
         self._ends = [*begins, len(learned)][-len(self._names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         self._left = NONE if step.left_ns is None or not lefts else lefts[-1]
@@ -85,7 +87,7 @@ class RepeatedSteps:
             self.known = [*learned, end]
 
     def ended(self, now_ns: int, start_ns: int) -> CutStep:
-        """The step has made all known reports. Returns the step, and begins the next one."""
+        """The step has made all known reports. Returns the current step, and begins the next step."""
         times_ns, self.times_ns = self.times_ns, []
         return self._cut([*times_ns, now_ns], start_ns)
 

@@ -5,12 +5,12 @@
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-Only training steps are counted. Until the script trains, evaluation steps are counted, so inference is recorded too. At the
-first training step (after an initial validation or a reinforcement learning episode) the count restarts.
+Only training steps are counted. Until the script trains, evaluation steps are counted, so inference is recorded too. The count
+of steps restarts at the first training step, for example after an initial validation.
 
-Evaluation between training steps has one window of its own. The profiler attaches after the first evaluated batch, and records
-from the third batch on. The window of evaluated batches ends with the next training step, because a step is known to be
-training only when it ends. That training step is not counted.
+Evaluation steps between training steps are profiled in one separate window. In the window of evaluation steps, the profiler is
+started after the first batch and records from the third batch on. The window of evaluated batches ends with the next training
+step, because a step is known to be training only when it ends. That training step is not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from traces.model.trace import StepKind
 
 
 class Schedule:
-    """Counts steps. `profiled` is 0 in the phase grain, which needs no profiler."""
+    """Counts steps. `profiled` is 0 at phase grain, which needs no profiler."""
 
     def __init__(self, warmup: int, clean: int, profiled: int) -> None:
         self._first_clean = warmup
@@ -39,7 +39,7 @@ class Schedule:
         return "prepare" if self._end and self._count == self._prepare else self._evaluation
 
     def kind(self, evaluation: bool) -> StepKind:
-        """Returns the kind of the current step, which has ended."""
+        """Returns the kind of the step that has just ended."""
         if evaluation:
             return StepKind.EVALUATION
         profile = self.profile if self._end else ""

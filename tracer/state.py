@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """A set of living objects, compared by identity. Testing whether the set is empty calls no Python function."""
+    """Set of live objects, which are compared by identity. Testing whether the set is empty calls no Python function."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -57,12 +57,13 @@ def started() -> Recorder | None:
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Returns the recorder's lock, or nothing to lock if there is no recorder."""
+    """Returns the recorder's lock, or an empty context if there is no recorder."""
     return nullcontext() if _STATE.recorder is None else _STATE.recorder.cost.lock
 
 
 def recorder() -> Recorder | None:
-    """Returns the recorder of this process. Processes that are not recorded, such as DataLoader workers, have None.
+    """Returns the recorder of this process. In processes that are not recorded, such as DataLoader workers, the recorder is
+    None.
 
     Raises RuntimeError if `start` was not called, which is a bug of this tool.
     """

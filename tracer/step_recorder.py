@@ -144,7 +144,7 @@ class StepRecorder:
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Passes the reports of the current step to `script`, which has not received them yet."""
+        """Passes all reports of the current step to `script`, because `script` has not received them yet."""
         repeated = self._repeated
         if repeated.known:
             thread = self.script.thread or get_ident()
@@ -247,13 +247,13 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Takes an event at the end of a phase. A loader segment lasts until the next segment begins."""
+        """Takes an event at the end of a phase. The segment of the phase "loader" lasts until the next segment begins."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._take_event(now_ns, self._open)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
-        """Notes the end of set-up. The first step begins with the next call."""
+        """Notes the end of set-up. The first step begins with the next reported call."""
         self._repeated.give_up()
         self._start_ns = NONE
         self._at.clear()
@@ -331,6 +331,7 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, self._at, self._begins, taken, self._stages, self.reads,
             self.found, untimed,
         )  # fmt: skip
+
         # If a signal handler raises an exception here, the step is lost but never written twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
@@ -341,7 +342,7 @@ class StepRecorder:
             self._turn_profiler()
 
     def _turn_profiler(self) -> None:
-        """Begins or ends profiling between two steps. That time does not count as recording overhead per step."""
+        """Begins or ends profiling between two steps. The time of this call does not count as recording overhead per step."""
         began_ns = self._clock.perf_ns()
         if self._schedule.profile == "prepare" and self._profiler.must_wait:
             self._schedule.postpone()

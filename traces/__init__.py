@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # "as" marks these names as re-exported
     from traces.model.trace import Untimed as Untimed
     from traces.model.trace import Values as Values
 
-# The public names, by the module that defines them.
+# Lists the public names by the module that defines them.
 _NAMES = {
     "analyses.analyse": "Analyses analyse",
     "chrome.export": "export_chrome",

@@ -5,15 +5,15 @@
     trace replay [our options] -- [words that follow `python`]
 
 Options before the script belong to trace. The first word that is not an option is the script. Everything after the script is
-passed to the script, including `-o` and `--help`. There is one exception: `--trace FILE` or `--trace=FILE` after the script
-belongs to trace. The exception applies only once, only before a `--`, and only without a `--trace` before the script. Option
+passed to the script, including `-o` and `--help`. As an exception, `--trace FILE` or `--trace=FILE` after the script is an
+option of trace. The exception applies only once, only before a `--`, and only without a `--trace` before the script. Option
 names cannot be abbreviated.
 
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-No setting of click splits words this way. With interspersed arguments, click takes the script's `-t5` and `--help`. Without
-interspersed arguments, click misses `--trace` after the script and leaves a `--` in the arguments.
+No setting of click splits a command line in this way. With interspersed arguments, click takes the script's `-t5` and `--help`.
+Without interspersed arguments, click misses `--trace` after the script and leaves a `--` in the arguments.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     sizes("7.79GiB")         # [8364448808]
     sizes("16G, 8000MB")     # [17179869184, 8000000000]
 
-GiB, MiB... and the bare letters G, M... are powers of 1024; GB, MB... are powers of 1000. A bare number counts bytes.
+The units GiB, MiB... and the letters G, M... are powers of 1024, and GB, MB... are powers of 1000. A bare number counts bytes.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def diff(
     tolerance: ToleranceOption = "5%",
     details: DetailsOption = False,
     gate: Annotated[Path | None, option("BUDGETS.toml", "Check B against these budgets; they decide the exit code.")] = None,
-    markdown: Annotated[bool, flag("--markdown", "Print Markdown, as for the summary of a build.")] = False,
+    markdown: Annotated[bool, flag("--markdown", "Print Markdown, for example for a build summary.")] = False,
     junit: Annotated[Path | None, option("FILE.xml", "Also write JUnit XML, with one test for each budget.")] = None,
     by: Annotated[
         Literal["function"] | None,
@@ -144,8 +144,7 @@ def diff(
 ) -> int:
     """Compare two traces.
 
-    Exit codes: 0 the same program, within the tolerance; 1 outside the tolerance, or a different program; 2 error;
-    3 cannot be decided.
+    Exit codes: 0 same program, within the tolerance; 1 different program, or outside the tolerance; 2 error; 3 undecided.
     """
     if by is not None:
         from tui.commands.diff_by import by_function
@@ -324,7 +323,7 @@ app.add_typer(
     gate_files,
     name="gate",
     rich_help_panel=FILES,
-    help="Write budget files, with which `trace diff --gate` checks replays in continuous integration.",
+    help="Write budget files for `trace diff --gate`, which checks replays in continuous integration.",
     epilog="$ trace gate init v100.msgpack -o budgets.toml",
 )
 

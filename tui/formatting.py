@@ -5,7 +5,7 @@
     # ["kernel                  time",
     #  "sgemm                81.0 µs"]
 
-This module does not write to a terminal. The caller passes the terminal's width and whether to use colour.
+The module formatting.py does not write to a terminal. The caller passes the terminal's width and whether to use colour.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
 def fit(text: str, width: int) -> str:
     """Cuts `text` to at most `width` characters, with "…" at the cut.
 
-    Runs of whitespace become one space. Spaces at the beginning are kept, because they show the depth of a row.
+    Runs of whitespace become one space. Spaces at the beginning of a text are kept, because they show the depth of a row.
     """
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
@@ -113,8 +113,8 @@ def fit(text: str, width: int) -> str:
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
     """Cuts texts to `width` characters like `fit`, but keeps different texts different.
 
-    If the beginnings are equal, the cut moves to the middle to show the ends. If the ends are equal too, the texts get numbers:
-    "multi_tensor_apply…#2".
+    If the beginnings are equal, the cut moves to the middle to show the ends. If the beginnings and ends of two texts are
+    equal, the texts get numbers: "multi_tensor_apply…#2".
     """
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
@@ -166,7 +166,7 @@ def table(
 
 
 def curve_text(values: Sequence[float]) -> str:
-    """Draws a curve with one character per value. The height is relative to the largest value: "·▁▃█".
+    """Draws a curve with one character per value. The height of each character is relative to the largest value: "·▁▃█".
 
     textual's Sparkline is a widget, and this text also appears in tables and in the HTML report.
     """
@@ -178,7 +178,7 @@ Value = str | int | float | None
 
 
 class Unit(Enum):
-    """The kind of values in a column. The unit determines the format on the screen and the header in a file.
+    """The kind of values in a column. The unit of a column determines the format on the screen and the header in a file.
 
     Unit.TIME.text(1_200_000)       # "1.2 ms"
     """
@@ -221,7 +221,7 @@ class Head(NamedTuple):
 
 
 class FigureTable(NamedTuple):
-    """A table of values, for the terminal, the HTML report and the app. The first column has names."""
+    """Represents a table of values, for the terminal, the HTML report and the app. The first column has names."""
 
     title: str
     heads: list[Head]
@@ -234,7 +234,8 @@ class FigureTable(NamedTuple):
 def side_by_side(
     title: str, head: str, figures: Sequence[Head], sides: Sequence[Mapping[str, tuple[Value, ...]]], words: Sequence[str]
 ) -> FigureTable:
-    """Returns the figures of one trace or of two. `sides` have the figures of each name; `words` name the traces.
+    """Returns the figures of one trace or of two. `sides` holds the figures of each name for each trace, and `words` holds the
+    names of the traces.
 
     With two traces, the first figure gets a column for each trace and one for the change.
     """

@@ -1,4 +1,4 @@
-"""What all commands share: grouped `--help` pages with examples, and the options -q, -v and --color.
+"""Provides what all commands share: grouped `--help` pages with examples, and the options -q, -v and --color.
 
     app = Commands(...)
 
@@ -91,7 +91,7 @@ class Group(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """A Typer whose commands are `Command`s by default."""
+    """Typer application whose commands are `Command` objects by default."""
 
     def __init__(self, **facts: Any) -> None:
         # without rich, which is slow to import
@@ -118,7 +118,8 @@ def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options
 
 
 def help_text(command: TyperCommand | TyperGroup, name: str, width: int) -> str:
-    """The help page of a command as plain text, `width` columns wide. `name` is how a user types it: "trace info"."""
+    """Returns the help page of a command as plain text, `width` columns wide. `name` is the command as a user types it: "trace
+    info"."""
     context = Context(command, info_name=name, terminal_width=width, help_option_names=HELP_NAMES)
     formatter = context.make_formatter()
     _write_sized_page(command, context, formatter, width, colour=False)
@@ -160,7 +161,8 @@ def _write_text(text: str, formatter: HelpFormatter) -> None:
 
 
 def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpFormatter, colour: bool) -> None:
-    """Writes (section, label, help) entries. Sections keep the order of their first entry; common options come last."""
+    """Writes (section, label, help) entries. The sections of a help page keep the order of their first entries, and common
+    options come last."""
     found: dict[str, list[tuple[str, str]]] = {}
     for section, label, text in entries:
         found.setdefault(section, []).append((paint(label, "blue", colour=colour), " ".join(text.split())))

@@ -1,9 +1,9 @@
-"""The arguments and options of commands that have many: one dataclass per command, one field per option.
+"""Declares the arguments and options of commands with many options: one dataclass per command, one field per option.
 
     ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack", speed=2.0)
 
-`tui.cli` declares the commands with them (`tui.help.from_options`) and passes them on unchanged. An option is named after its
-field, with dashes, unless names are given.
+`tui.cli` declares the commands with these dataclasses (`tui.help.from_options`) and passes the objects on unchanged. An option
+is named after its field, with dashes, unless names are given.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def trace_argument(metavar: str, text: str) -> Any:
-    """A trace argument; the shell completes names of traces."""
+    """Declares an argument that names a trace, which the shell can complete."""
     return typer.Argument(metavar=metavar, help=text, autocompletion=trace_names)
 
 
@@ -44,7 +44,7 @@ def share(text: str, name: str) -> float:
     """Returns 0.05 for "5%" or "0.05", the value of option `name`. Raises BadParameter for a bare number of 1 or more."""
     number, percent = text.strip().removesuffix("%").rstrip(), text.strip().endswith("%")
     if not re.fullmatch(r"\d+\.?\d*|\.\d+", number):
-        raise typer.BadParameter(f"{text!r} is no share; write 5% or 0.05", param_hint=name)
+        raise typer.BadParameter(f"{text!r} is not a share; write 5% or 0.05", param_hint=name)
     if not percent and float(number) >= 1:
         raise typer.BadParameter(f"{number} has no unit; write {number}% or a share such as 0.05", param_hint=name)
     return float(number) / (100 if percent else 1)
@@ -174,7 +174,7 @@ class FitOptions:
             " [default: a common name found in its arguments or source]",
         ),
     ] = ""
-    verify: Annotated[bool, flag("--verify", "Run the script at each limit and one above it.")] = False
+    verify: Annotated[bool, flag("--verify", "Run the script at the largest batch that fits and at one more.")] = False
     steps: Annotated[int, option("N", "Number of training steps to run.", min=2, max=1000)] = 4
     count: Annotated[int, option("N", "Number of GPUs that the script sees.", min=1, max=64)] = 1
     nproc: Annotated[int, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", min=0, max=1024)] = 0
@@ -227,6 +227,6 @@ class PredictOptions:
     host_speed: Annotated[float, option("X", "Assume a host X times as fast as the recorded one.", min=0.01, max=100)] = 1.0
     sweep: Annotated[str, option("gpus,batch", "Print a table and a plot over gpus, nproc or batch.")] = ""
     price: Annotated[float, option("X", "Price of one GPU hour; adds the cost per sample.", min=0)] = 0
-    strict: Annotated[bool, flag("--strict", "Reject recordings without the shapes of some kernels.")] = False
+    strict: Annotated[bool, flag("--strict", "Reject recordings in which some kernels have no shapes.")] = False
     output: Annotated[Path | None, option("P.msgpack", "Save the predicted trace to this file.", "-o", "--output")] = None
     json: JsonOption = False

@@ -1,4 +1,4 @@
-"""Writes results as JSON on stdout or into files. A file gets its final name only when complete.
+"""Writes results as JSON on stdout or into files. A file gets its final name only when it is complete.
 
 require_writable(Path("out/report.json"))  # before the long work; raises OSError
 write_json(Path("out/report.json"), facts)
@@ -20,7 +20,7 @@ from tui.terminal import look
 
 
 class TraceOutputError(OSError):
-    """Raised if the file name has the wrong ending for this output. The text is one line for the user."""
+    """Raised if the file name has the wrong ending for this output. The message of the error is one line for the user."""
 
 
 def open_standard_streams() -> None:
@@ -44,7 +44,7 @@ def json_text(facts: object) -> str:
 
 
 def require_writable(path: Path | None) -> None:
-    """Raises the OSError that writing `path` later would raise, if the problem is already visible."""
+    """Raises the OSError that a later write to `path` would raise, if the problem is already visible."""
     if path is None:
         return
     if path.is_dir():
@@ -57,7 +57,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:
-    """Raises TraceOutputError if the file name has another ending. Devices and pipes may have any name."""
+    """Raises TraceOutputError if the file name has a wrong ending. Devices and pipes may have any name."""
     if not path.name.lower().endswith(suffixes) and (path.is_file() or not path.exists()):
         raise TraceOutputError(f"{path}: the file name must end in {' or '.join(suffixes)}")
 

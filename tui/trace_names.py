@@ -20,7 +20,7 @@ def find_trace(name: str) -> Path:
     path = find(name)
     new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
     if new_name is not None and any(entry.path == path for entry in entries()):
-        say(f"{name} is now called {new_name}: it was measured without cuDNN, with which a P100 is four times faster")
+        say(f"{name} is now called {new_name}: it was measured without cuDNN, and a P100 with cuDNN is four times faster")
     return path
 
 

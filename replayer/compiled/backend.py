@@ -1,4 +1,4 @@
-"""The compiler that a replay uses in place of Inductor.
+"""Provides the compiler backend that a replay uses in place of Inductor.
 
 torch's own Dynamo and AOTAutograd trace the script's functions. This backend receives their graphs and runs the graphs op by op
 on virtual tensors, so no code is generated. AOTAutograd divides forward and backward with the partitioner that Inductor uses.
@@ -22,7 +22,7 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
     A graph that AOTAutograd cannot trace on virtual tensors runs eagerly. Errors of Dynamo itself are passed on, because Dynamo
     raises them to trace a function again.
     """
-    # Importing AOTAutograd takes a second, so scripts that compile nothing do without it.
+    # Importing AOTAutograd takes a second, so scripts that compile nothing do not import AOTAutograd.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -39,7 +39,7 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
         bw_compiler=compiler(is_backward=True, trains=True),
         inference_compiler=compiler(is_backward=False, trains=False),
         partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,  # As with Inductor, a compiled graph may write to its input buffers.
+        keep_inference_input_mutations=True,  # a compiled graph may write to its input buffers
     )
     try:
         with replaced(STATE, compiling=get_ident()):

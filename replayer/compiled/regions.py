@@ -1,8 +1,8 @@
 """Runs the graphs of compiled regions.
 
-A graph runs op by op on virtual tensors. If the recording contains the region, the ops of the graph launch nothing. The
-recorded ops of the region's call are launched in their place: fused kernels, external kernels and launches of CUDA graphs, with
-the recorded host time between them.
+A graph runs op by op on virtual tensors. If the recording contains the region, the ops of the graph launch nothing. The replay
+launches the recorded ops of the region's call instead: fused kernels, external kernels and launches of CUDA graphs, with the
+recorded host time between them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from traces.script.patching import replaced
 
 
 class CompiledRegion:
-    """One compilation of a function. `name` is torch's number, such as "0/1" for the second compilation of the first function.
+    """One compilation of a function. `name` is torch's number of the compilation, such as "0/1" for the second compilation of
+    the first function.
 
     Forward and backward share the shapes of the last forward's inputs.
     """
@@ -48,10 +49,10 @@ class CompiledRegion:
 
 
 class RegionGraph:
-    """The graph of a region's forward or backward. AOTAutograd calls it with a list of the graph's inputs."""
+    """The graph of a region's forward or backward. AOTAutograd calls the graph with a list of its inputs."""
 
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
-        self._boxed_call = True  # With this attribute, AOTAutograd passes the inputs as one list, which the graph may clear.
+        self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
         self._region = region
         # The compiled graph takes its inputs as one list, and frees each input after its last use.
         graph.graph.set_codegen(_BoxedCodeGen())

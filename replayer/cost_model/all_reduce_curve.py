@@ -1,8 +1,8 @@
 """Durations of NCCL's all-reduce by size, number of ranks and link. Measured curves are adapted to other links.
 
-The duration is not linear in the bytes. Small operations use other protocols (LL, LL128) and algorithms (trees) than large
-operations. A ring reaches its full bandwidth only at tens of megabytes. On a machine with eight V100s, the possible rings
-depend on the number of ranks. `all_reduce.json` contains the measured points and their source (made by
+The duration of an all-reduce is not proportional to its bytes. Small operations use other protocols (LL, LL128) and algorithms
+(trees) than large operations. A ring reaches its full bandwidth only at tens of megabytes. On a machine with eight V100s, the
+possible rings depend on the number of ranks. `all_reduce.json` contains the measured points and their source (made by
 benchmarks/cost_tables.py).
 
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
@@ -33,7 +33,7 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """The share of an all-reduce's bytes that a ring moves over each link: 2(n-1)/n."""
+    """Return the share of an all-reduce's bytes that a ring of n ranks moves over each link: 2(n-1)/n."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 
@@ -78,7 +78,8 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # A ring of more ranks than were measured needs more steps. Note [Another link] explains how sizes are scaled.
+    # An all-reduce over a ring of ranks takes more steps if the ring is larger than the measured rings. See Note [Another link]
+    # for the scaling of sizes.
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

@@ -1,9 +1,10 @@
 """Durations of operations between ranks, measured from the time when all ranks have called the operation.
 
 Recorded operations take their recorded durations. Other operations follow the measured curve of an all-reduce over the same
-kind of link (all_reduce_curve.py). The curve is scaled by the speed of the recorded operations. A recorded kernel also contains
-the wait for the slowest rank. The transfer time is therefore the shortest duration over all ranks. For some operations, only an
-upper bound of the duration is known. An upper bound limits the estimates, but is not used to fit the scale.
+kind of link (all_reduce_curve.py). The measured curve is scaled by the speed of the recorded operations. A recorded kernel also
+contains the wait for the slowest rank. The transfer time is therefore the shortest duration over all ranks. For some
+operations, only an upper bound of the duration is known. The upper bound limits the estimates, but does not influence the
+fitted scale.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
@@ -40,8 +41,8 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """The duration of an operation, and the origin of this figure: EXACT, SCALED from this trace, PUBLISHED for this GPU, or
-    ROOFLINE from the link's data sheet.
+    """Holds the duration of an operation, and the origin of this figure: EXACT, SCALED from this trace, PUBLISHED for this GPU,
+    or ROOFLINE from the link's data sheet.
 
     `kernel` is the string number of the recorded kernel's name, or NONE.
     """
@@ -52,7 +53,8 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """The position of an operation in a recorded step. Steps and positions are 0-based, and steps are counted per rank."""
+    """Describes the position of an operation in a recorded step. Steps and positions are 0-based, and steps are counted per
+    rank."""
 
     step: int
     nth: int
@@ -76,7 +78,7 @@ class Times(NamedTuple):
 
 
 def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
-    """Return the bytes that a ring moves over each link. See Note [Bytes on the wire]."""
+    """Return the number of bytes that a ring of ranks moves over each link. See Note [Bytes on the wire]."""
     if ranks <= 1:
         return 0.0
     parts = dict.fromkeys(("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"), (ranks - 1) / ranks)
@@ -231,7 +233,7 @@ _FUNCTIONS = {
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return, for each collective, the step of its rank.
 
-    Steps are 0-based, and NONE means that the collective was called outside of steps.
+    The step number is 0-based, or NONE if the collective was called outside of steps.
     """
     table, steps = trace.collectives, trace.steps
     called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)

@@ -2,7 +2,7 @@
 
 The bandwidth depends on the direction of the copy and on whether the host memory is pinned. The profiler's kernel names contain
 direction and kind of memory ("Memcpy HtoD (Pageable -> Device)"). The bandwidth is fitted to the trace's copies of the same
-kind. Without such copies, published figures or data sheets are used.
+kind. If the trace has no copies of a kind, published figures or data sheets give the bandwidth.
 
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
@@ -105,7 +105,7 @@ class CopyCosts:
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
         """Return a copy of kind "h2d", "d2h", "d2d" or "p2p" with its duration.
 
-        The origin is SCALED if the bandwidth was fitted, else PUBLISHED or ROOFLINE.
+        The origin of the duration is SCALED if the bandwidth was fitted to the trace, else PUBLISHED or ROOFLINE.
         """
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
@@ -115,7 +115,7 @@ class CopyCosts:
     def read(self, size_bytes: int) -> Copy:
         """Return the duration of a read by `item()` or a similar call.
 
-        Pinned and pageable memory are equally fast for such small reads.
+        For reads of a few bytes, pinned and pageable memory are equally fast.
         """
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))

@@ -1,4 +1,4 @@
-"""A device's memory bandwidth and the shortest duration of its kernels.
+"""Determines a device's memory bandwidth and the shortest duration of its kernels.
 
 speed = data_sheet_speed("Tesla T4")         # DeviceSpeed(bytes_per_ns=192.0, floor_ns=1500)
 fitted_speed([(4_000_000, 40_000)] * 5, speed)      # bytes and ns of recorded ops: bytes_per_ns=100.0
@@ -31,8 +31,8 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
     """Fit the bandwidth of a device to recorded ops without FLOPs. Each sample is (bytes, duration in ns).
 
-    The result is the upper decile over ops longer than 20 us, because slow kernels must not lower the bandwidth. With fewer
-    than five such samples, `fallback` is returned.
+    The bandwidth is the upper decile over ops longer than 20 us, because slow kernels must not lower the result. If the
+    recording has fewer than five ops longer than 20 us, the function returns `fallback`.
     """
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
@@ -41,7 +41,8 @@ def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> D
 def shortest_kernel_ns(durations_ns: Column) -> int:
     """Return the shortest kernel duration of this device, which is the first percentile of the recorded kernels.
 
-    The result is `KERNEL_FLOOR_NS` if the recording has fewer than a hundred kernels, no short kernels, or durations of 0.
+    The function returns `KERNEL_FLOOR_NS` if the recording has fewer than a hundred kernels, no short kernels, or durations of
+    0.
     """
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

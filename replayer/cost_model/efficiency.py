@@ -1,9 +1,9 @@
 """GPU efficiency relative to the data sheet, from curves that were learned from measured operators.
 
 `efficiency.npz` holds small neural networks with two hidden layers for each kind of work. benchmarks/cost_tables.py trains the
-networks on NeuSight's measurements of five GPUs (source and commit are in the file). The inputs are the sizes of the work and
-the GPU's data-sheet figures (`features`). The output is the duration divided by the roofline time. Each measured GPU has a
-separate embedding. GPUs without measurements get the mean over all measured GPUs.
+networks on NeuSight's measurements of five GPUs (source and commit are in the file). The inputs of a network are the sizes of
+the work and the GPU's data-sheet figures (`features`). The output of a network is the duration divided by the roofline time.
+Each measured GPU has a separate embedding. GPUs without measurements get the mean over all measured GPUs.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
@@ -97,9 +97,9 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Return 0.5 for multiples of 4 and 1 for multiples of 32.
+    """Return 0.5 for sizes that are multiples of 4, and 1 for multiples of 32.
 
-    Kernels are slower for other sizes, because they use narrower loads.
+    For all other sizes, kernels use narrower loads and are slower.
     """
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
@@ -130,7 +130,7 @@ def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, floa
 
 @dataclass(frozen=True)
 class _Net:
-    """One network: weights as numpy arrays, and one row of `embeddings` per measured GPU."""
+    """Holds one neural network: weights as numpy arrays, and one row of `embeddings` per measured GPU."""
 
     mean: Floats
     scale: Floats

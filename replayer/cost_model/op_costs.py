@@ -66,14 +66,14 @@ Sample = tuple[str, Shapes, Shapes, str, int]
 
 
 class Estimate(NamedTuple):
-    """The duration of all kernels of an op in ns, and the origin of this estimate."""
+    """Holds the duration of all kernels of an op in ns, and the origin of the duration."""
 
     ns: float
     origin: Origin
 
 
 class _Learned(NamedTuple):
-    """One recorded op: its position among similar ops, and the logarithm of its duration divided by its estimate."""
+    """Holds a recorded op's position among similar ops, and the logarithm of its duration divided by its estimate."""
 
     op: str
     coordinates: tuple[float, ...]
@@ -107,7 +107,7 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate the duration of a canonical op. The estimate is corrected with similar recorded ops, if there are any."""
+        """Estimate the duration of a canonical op. The duration is corrected with similar recorded ops, if there are any."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)
@@ -124,17 +124,18 @@ class OpCosts:
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
         """Return how many times longer an op takes than a recorded call with other shapes.
 
-        The same layer at another batch size follows Note [Along the batch]. Another layer is corrected with its nearest
-        recorded calls. PyTorch before 1.11 recorded the two halves of a convolution's backward pass without enough shapes. Such
-        a half is not used for scaling, and the new estimate is divided by its recorded time.
+        For the same layer at a different batch size, see Note [Along the batch]. The estimate of a different layer is corrected
+        with the nearest recorded calls. PyTorch before 1.11 recorded the two halves of a convolution's backward pass without
+        enough shapes. Half of a convolution's backward pass is not used for scaling. Instead, the new estimate is divided by
+        the recorded time.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # Launches and partial waves explain only a part of a time far above the curve. The rest is the op's own implementation,
-        # whose time is proportional to its work.
+        # If an op takes much longer than the curve says, launch times and partial waves explain only a part of the difference.
+        # The rest of the difference comes from the op's implementation and is proportional to the amount of work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
@@ -238,8 +239,8 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _coordinates(works: list[OpWork]) -> tuple[float, ...]:
-    """Return an op's position among ops of its kind. The coordinates are logarithms of the op's sizes, with less weight for
-    rows."""
+    """Return an op's position among ops of its kind. The coordinates of the position are logarithms of the op's sizes, with
+    less weight for rows."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

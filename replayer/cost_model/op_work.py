@@ -56,7 +56,7 @@ _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_no
 
 
 class OpWork(NamedTuple):
-    """One piece of work. The sizes are listed in the docstring of this module."""
+    """One piece of work. The docstring of this module lists the sizes of each kind of work."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -69,7 +69,8 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the work of a canonical op with these inputs. `outputs` are the known outputs that are not aliases."""
+    """Return the work of an op, given its canonical name and the shapes of its inputs. `outputs` are the known outputs that are
+    not aliases."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -150,8 +151,8 @@ def is_part(op: str, shapes: Shapes) -> bool:
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
     """Return gradient, image and weight of a convolution's backward call.
 
-    PyTorch lists the gradient first, and cuDNN before 1.11 lists the image first. If the channels are ambiguous, the smaller
-    tensor is the gradient.
+    The op of PyTorch has the gradient as its first argument, and the cuDNN op before PyTorch 1.11 has the image. If the
+    channels are ambiguous, the smaller tensor is the gradient.
     """
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]

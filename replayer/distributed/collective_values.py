@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes the values of small tensors that collectives exchange. For other tensors, ranks exchange only size and time.
+"""Computes the values of small tensors that collectives exchange. For large tensors, ranks exchange only size and time.
 
     joined([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
@@ -27,7 +27,7 @@ from replayer.torch_types import TorchAny
 
 
 def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
-    """Build this rank's message about its inputs. Without inputs, size and dtype come from `call.like`."""
+    """Build this rank's message about its inputs. If the operation has no inputs, size and dtype come from `call.like`."""
     inputs = call.inputs
     of = inputs or call.like
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in of)

@@ -1,4 +1,4 @@
-"""One call of an operation between ranks, with everything that the ranks must agree on."""
+"""Describes one call of an operation between ranks, with everything that the ranks must agree on."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Combine = Callable[[list[RankValues]], torch.Tensor | None]
 class GroupCall:
     """An operation that this rank calls.
 
-    `combine` computes the outputs from the inputs of all ranks. `pair` is the sender and receiver of a send or receive. `like`
-    are tensors of the right size and dtype if there are no inputs. `sends` and `wants` are the numbers of elements that this
-    rank sends to each rank and receives from each rank, if the numbers can differ between ranks. All ranks must pass the same
-    `detail`, such as the reduction. Inputs are multiplied by `factor`.
+    `combine` computes the outputs from the inputs of all ranks. `pair` is the sender and receiver of a send or receive. If
+    there are no inputs, `like` holds tensors of the right size and dtype. `sends` and `wants` are the numbers of elements that
+    this rank sends to each rank and receives from each rank, if the numbers can differ between ranks. All ranks must pass the
+    same `detail`, such as the reduction. Inputs are multiplied by `factor`.
     """
 
     name: str
@@ -53,7 +53,7 @@ class GroupCall:
 
     @property
     def channel(self) -> str:
-        """The name of the sequence of operations to which this call belongs."""
+        """Return the name of the sequence of operations to which this call belongs."""
         return "all" if self.pair is None else f"{self.pair[0]}-{self.pair[1]}"
 
     def members(self, size: int) -> list[int]:

@@ -7,9 +7,9 @@ time.
     work.wait()                             # later work on the current stream starts after the operation
 
 An operation starts when its data is ready on every rank and the previous operation on the group's stream has ended. Its
-duration comes from cost_model/collective_costs.py. The start time is known when the other ranks' messages have been read.
-Messages are read in `wait`, or when the host waits for the device. Until then, the rank keeps running. On the device, later
-work waits for the slowest rank.
+duration comes from cost_model/collective_costs.py. The start time of an operation is known when the other ranks' messages have
+been read. Messages are read in `wait`, or when the host waits for the device. Until then, the rank keeps running. On the
+device, work after an operation waits for the slowest rank.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
@@ -71,7 +71,8 @@ def _lies_on_host(value: TorchAny) -> bool:
 
 
 class NcclConfig:
-    """A replacement for ProcessGroupNCCL.NCCLConfig. The options have no effect, and `UNDEFINED` is NCCL's default."""
+    """A replacement for ProcessGroupNCCL.NCCLConfig. NCCL's options have no effect in a replay, and `UNDEFINED` is NCCL's
+    default."""
 
     UNDEFINED = -(2**31)
 
@@ -83,7 +84,7 @@ class NcclConfig:
 
 
 class Options:
-    """A replacement for ProcessGroupNCCL.Options. All options are kept, but only the timeout has an effect."""
+    """A replacement for ProcessGroupNCCL.Options. The group stores all options, but only the timeout has an effect."""
 
     backend = "nccl"
 
@@ -100,7 +101,7 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """The methods of every process group. C++ looks for overrides under its own names."""
+    """The methods of every process group. PyTorch's C++ code looks for overridden methods under C++ names."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
@@ -146,7 +147,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """Has no effect, because every rank counts operations from zero."""
+        """This method has no effect, because every rank counts operations from zero."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())
@@ -172,7 +173,8 @@ class VirtualNccl(_NcclGroup):
     def __init__(
         self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
     ) -> None:
-        """PyTorch passes `device` since 2.15. The argument is ignored, because operations use the device of their tensors."""
+        """PyTorch passes `device` since 2.15. The device argument is ignored, because operations use the device of their
+        tensors."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
 
@@ -185,8 +187,8 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing. Has no effect, because this rank is in no part of a split, and creating communicators takes no virtual
-        time."""
+        """Do nothing. This method has no effect, because the rank is in no part of a split, and creating communicators takes no
+        virtual time."""
 
     eager_connect_single_device = perform_nocolor_split
 
@@ -222,7 +224,8 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing. Registered memory makes transfers faster only if the recording had it as well."""
+        """Do nothing. In a replay, registered memory makes transfers faster only if memory was registered in the recorded run.
+        """
 
     deregister_mem_pool = register_mem_pool
 
@@ -353,7 +356,7 @@ def _op_of(opts: TorchAny) -> TorchAny:
 
 
 def _elements(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
-    """Return the number of elements for each rank. Without `rows`, each rank has the same number of rows."""
+    """Return the number of elements for each rank. If `rows` is not given, each rank has the same number of rows."""
     each = tensor[0].numel() if tensor.dim() > 1 and tensor.shape[0] else 1
     return [count * each for count in list(rows) or [tensor.shape[0] // size] * size]
 

@@ -39,7 +39,7 @@ class RankMessage:
 
     @property
     def counterpart(self) -> str:
-        """The operation that the other ranks must call."""
+        """Describes the operation that the other ranks must call."""
         return {"send": "recv", "recv": "send"}.get(self.operation, self.operation)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class RankMessage:
 def pack(messages: Sequence[RankMessage]) -> list[bytes]:
     """Serialize messages of successive ranks as pieces that fit the store.
 
-    Successive messages that differ only in their times are stored once, with the latest time.
+    If successive messages differ only in their times, one message with the latest time is stored.
     """
     heads, payloads = [], []
     for _, alike in groupby(messages, lambda message: replace(message, arrived_ns=0, read_count=0)):

@@ -4,9 +4,9 @@
     pending = exchange.post("all/cuda", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"))
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
-Posting a message never waits, just as launching a collective does not wait. Reading the messages waits for the slowest rank. If
-a rank does not post within the group's timeout, an error names this rank. If a rank has posted its end, waiting for this rank
-fails at once.
+Posting a message never waits, just as launching a collective does not wait. A rank that reads the messages waits for the
+slowest rank. If a rank does not post within the group's timeout, an error names this rank. If a rank has posted its end,
+waiting for this rank fails at once.
 
 Note [One rank reads for all]
     In a group of n ranks, n messages that are read by n ranks would be n * n requests to the store. In groups of more than
@@ -46,11 +46,11 @@ OffsetNs = Callable[[], int]
 
 
 class NotCalledInTime(RuntimeError):
-    """A rank did not call an operation within the group's timeout."""
+    """Raised if a rank did not call an operation within the group's timeout."""
 
 
 class PendingExchange:
-    """An operation for which this rank has posted its message."""
+    """Represents an operation for which this rank has posted its message."""
 
     def __init__(
         self, exchange: StoreExchange, channel: str, number: int, members: Sequence[int], message: RankMessage
@@ -60,7 +60,7 @@ class PendingExchange:
         self._messages: list[RankMessage] | None = None
 
     def is_complete(self) -> bool:
-        """Return whether all members have posted, without waiting."""
+        """Return, without waiting, whether all members of the group have posted their messages."""
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
@@ -74,7 +74,7 @@ class PendingExchange:
 
 
 class DeadlockDetector:
-    """The operations for which ranks wait, in the store of all ranks. Finds ranks that wait for each other.
+    """Records for which operations ranks wait, in a store that all ranks share. Finds ranks that wait for each other.
 
         detector.circle("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
@@ -183,8 +183,8 @@ class StoreExchange:
     def leave(self, failed: bool) -> None:
         """Post that this rank ends, so that waiting ranks fail at once.
 
-        The store may run in the first rank's process. The first rank therefore waits until all other ranks have left, unless it
-        has failed.
+        The store may run in the first rank's process. The first rank therefore waits until all other ranks have left, except if
+        the first rank has failed.
         """
         if self._left:
             return
@@ -249,7 +249,8 @@ class StoreExchange:
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await_one(self, key: str, keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
-        """Wait for the first member's message for all. Return False if the first member ended after all members had posted."""
+        """Wait until the first member has posted the messages of all members. Return False if the first member's process ended
+        after all members had posted their messages."""
         began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
         with self._waiting(own.operation):
             while not self._store.check([key]):
@@ -263,7 +264,7 @@ class StoreExchange:
         return True
 
     def _await(self, keys: Sequence[str], members: Sequence[int], own: RankMessage) -> None:
-        """Wait until all keys exist. The method polls, because the store's own wait logs every timeout."""
+        """Wait until all keys exist. The method polls the store, because the store's own wait function logs every timeout."""
         began_ns, pause_s, present = perf_counter_ns(), _FIRST_PAUSE_S, 0
         with self._waiting(own.operation):
             while present < len(keys):

@@ -5,7 +5,7 @@
     watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time
 
 NCCL's watchdog thread logs the operation and aborts the process. With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises
-DistBackendError instead. The replay does the same, and aborts at the end of the timeout on the replay's clock.
+DistBackendError instead. A replay also logs and aborts, at the end of the timeout on the replay's clock.
 """
 
 from __future__ import annotations

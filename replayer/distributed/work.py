@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""A running operation between ranks, and the device stream of its communicator.
+"""Represents a running operation between ranks, and the device stream of its communicator.
 
 work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
 work.wait()         # later work on the current stream starts after the operation
@@ -81,7 +81,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Compute the end and the results. All earlier operations on the stream must be finished."""
+        """Compute the end and the results. All earlier operations on the communicator's stream must be finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -96,7 +96,7 @@ class VirtualWork(_Awaited):
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait. With a timeout, the host waits too, as in NCCL."""
+        """Make the current stream wait. If a timeout is given, the host waits too, as in NCCL."""
         end_ns = self.finished_ns()
         here = gpu()
         if self.device != NONE:
@@ -124,14 +124,16 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """An all-gather into a list of tensors. As in NCCL, its future has one tensor that contains the parts of all ranks."""
+    """An all-gather into a list of tensors. As in NCCL, the future of the operation has one tensor that contains the parts of
+    all ranks."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
 
 
 class CapturedWork(_Awaited):
-    """An operation that a CUDA graph has captured. Each replay of the graph posts the operation and waits for it.
+    """Represents an operation between ranks that a CUDA graph has captured. Each replay of the graph posts the operation and
+    waits for it.
 
     The operation's time and its values are exchanged separately, because a replay computes values after all times.
     """
@@ -242,9 +244,9 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish operations in order, up to `last` or all.
+        """Finish operations in order, up to `last` or, without `last`, all operations.
 
-        `wait=False` stops at the first operation that some rank has not called.
+        With `wait=False`, the function stops at the first operation that some rank has not called.
         """
         while self.in_flight:
             work = self.in_flight[0]

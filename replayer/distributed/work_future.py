@@ -31,7 +31,8 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """A completed future. The future's value is ready later: on the device `device`, or on the host if `device` is NONE.
+    """A completed future. The value of the future becomes ready later: on the device `device`, or on the host if
+    `device` is NONE.
 
     `finish` determines the values and the time when they are ready. `join` makes the current stream or the host wait for this
     time.

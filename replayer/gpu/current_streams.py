@@ -1,4 +1,4 @@
-"""The calling host thread, its current device, and its current stream of each device.
+"""Keeps the calling host thread, its current device, and its current stream of each device.
 
 current.device()            # torch.cuda.current_device()
 current.stream(0)           # torch.cuda.current_stream(0)
@@ -21,7 +21,7 @@ from traces.model.trace import Thread
 class CurrentStreams:
     """Stores the current device and the current streams of each host thread, as CUDA does.
 
-    `devices` is the same list object as the GPU's.
+    `devices` is the virtual GPU's own list of devices, not a copy.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CurrentStreams:
     def caller(self, device: int) -> Caller:
         """Return the calling thread on its current stream of `device`.
 
-        After the first call, the result is also in `local.callers[device]`.
+        After the first call of this method, `local.callers[device]` has the same result.
         """
         return self.caller_of(self.thread(), device)
 

@@ -1,4 +1,4 @@
-"""One virtual CUDA device: its properties, its memory and its default stream."""
+"""Represents one virtual CUDA device: its properties, its memory and its default stream."""
 
 from __future__ import annotations
 

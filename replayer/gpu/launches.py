@@ -50,7 +50,8 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 class Looking:
     """A context that locks the GPU and plays all pending ops before the script continues. It returns the calling thread.
 
-    This class is not a generator, for speed. Each phase of the script enters the context twice, with cold processor caches.
+    The context manager is a class instead of a generator, for speed. Each phase of the script enters this context twice, with
+    cold processor caches.
     """
 
     __slots__ = ("_clock", "_launches", "_lock")

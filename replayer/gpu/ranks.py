@@ -42,7 +42,7 @@ class RankOperations:
     def finish(self, *, wait: bool) -> None:
         """Compute when the operations of all groups end.
 
-        Without `wait`, operations that some rank has not called yet are skipped.
+        If `wait` is False, operations that some rank has not called yet are skipped.
         """
         for group in self._groups:
             group.finish(wait)
@@ -66,7 +66,7 @@ class RankOperations:
     ) -> None:
         """Put an operation between ranks on `stream`. `row` is the row of the host's launch.
 
-        The operation lasts from when this rank is ready until the data has arrived.
+        In the timeline, an operation lasts from when this rank is ready until the data has arrived.
         """
         simulator = self._launches.simulator
         timeline = simulator.timeline

@@ -1,4 +1,4 @@
-"""The profiles that the script makes of itself, and its named ranges (torch.profiler, torch.cuda.nvtx)."""
+"""Supports the profiles that a script makes of itself, and named ranges (torch.profiler, torch.cuda.nvtx)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ScriptProfile:
     def watched(self) -> tuple[Trace, Column]:
         """Return the ops, device work and memory events since `watch` was called.
 
-        The column has the next host row for each memory event, or NONE.
+        The second result is a column with the next host row of each memory event, or NONE.
         """
         simulator = self._launches.simulator
         with self._launches.looking as thread:

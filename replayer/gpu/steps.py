@@ -144,7 +144,7 @@ class ScriptSteps:
                     self._clock.pause()
 
     def module_returned(self) -> None:
-        """The outermost module has returned. Ops of the module may still be pending."""
+        """The outermost module has returned. When the module returns, some of its ops may still be pending."""
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
@@ -190,8 +190,8 @@ class ScriptSteps:
     def _look_at_steps(self) -> None:
         """Handle the end of a step, if a step has ended. After a training step, allocations are expected to repeat.
 
-        The recording and the plans have about a hundred thousand objects, which stay alive after the first step. These objects
-        are frozen (`gc.freeze`), so full garbage collections do not visit them in the middle of a step.
+        The recording and the plans have about a hundred thousand objects, which stay alive after the first step. `gc.freeze`
+        excludes these objects, so full garbage collections do not visit them in the middle of a step.
         """
         tracker = self._tracker
         if tracker.trained != self._trained:

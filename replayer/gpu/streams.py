@@ -99,14 +99,14 @@ class Streams:
             self._scheduler.script_waits(self._launches.current.thread(), event.time_ns)
 
     def synchronize(self, stream: VirtualStream) -> None:
-        """Return when the stream's recorded time has passed."""
+        """Wait until the recorded time of the stream's work has passed."""
         self._launches.forbid_in_capture()
         with self._launches.looking as thread:
             self._tracker.charge_so_far(thread)
             self._scheduler.script_waits(thread, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
-        """Return when the recorded time of all streams of the device has passed."""
+        """Wait until the recorded time of the work on all streams of the device has passed."""
         self._launches.forbid_in_capture()
         self._ranks.finish(wait=True)
         with self._launches.looking as thread:
@@ -136,8 +136,8 @@ class Streams:
     def come_to_present(self) -> None:
         """Wait until the clock reaches the calling thread's virtual time, before the script reads the clock.
 
-        This is only for clocks on which waiting takes no time. On the machine's clock, a script may run ahead by up to
-        `_AHEAD_NS` (simulator.py). The call has no effect in a thread that did not use the device.
+        The wait matters only for clocks on which waiting takes no real time. On the machine's clock, a script may run ahead by
+        up to `_AHEAD_NS` (simulator.py). In a thread that has not used the device, the call has no effect.
         """
         thread = self._launches.current.known_thread()
         if thread is not None:

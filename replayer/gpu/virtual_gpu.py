@@ -1,10 +1,10 @@
-"""The virtual GPU of a process: its devices, and one object for each group of callers.
+"""Represents the virtual GPU of a process: its devices, and one object for each group of callers.
 
     gpu = VirtualGpu(trace, rank=0, clock=clock, timeline=timeline)
     gpu.launches.launch(signature, device=0)
     gpu.streams.synchronize_device(0)       # returns when the device's recorded time has passed
 
-These objects share the list of devices and the simulator, which plays the timeline.
+The objects of all groups share the list of devices and the simulator, which plays the timeline.
 """
 
 from __future__ import annotations

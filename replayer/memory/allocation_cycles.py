@@ -39,7 +39,7 @@ NO_REQUEST = -1  # a size that is never requested
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
     """Return the events as rows of a trace's memory table (device, 0, bytes, address, allocated, reserved).
 
-    `before_bytes` is the allocated memory before the first event. The result is an int64 array with six columns.
+    `before_bytes` is the allocated memory before the first event. The returned table is an int64 array with six columns.
     """
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
@@ -50,7 +50,8 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """A sequence of requests and frees that leaves the allocator in the state in which the sequence began.
+    """An allocation cycle is a sequence of requests and frees that leaves the allocator in the state in which the sequence
+    began.
 
     The allocator reads `requests` directly, because a method call would cost as much as the comparison.
 
@@ -68,8 +69,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # Each repetition of a step frees memory of the previous repetition. The recorded handles are older than the first
-        # repetition, so the current handles at the same addresses replace them.
+        # When a training step repeats, each repetition frees some memory of the previous repetition. The recorded block handles
+        # are older than the first repetition, so the current handles at the same addresses replace the recorded handles.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:
@@ -102,7 +103,7 @@ class AllocationCycle:
     def take_rows(self, done: int) -> tuple[Column, Column]:
         """Return the memory table rows of the events since the last call.
 
-        The second column array has the number of the next op for each event.
+        The second returned array has the number of the next op for each memory event.
         """
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
@@ -115,7 +116,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Restart the cycle if all its rows have been returned. Returns whether the cycle was restarted."""
+        """Restart the cycle if all rows of the cycle have been returned. Returns whether the cycle was restarted."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1

@@ -17,7 +17,7 @@ class HandleOwner(Protocol):
 
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Queue the allocation to be freed. The method takes no lock, so a finalizer may call it."""
+        """Queue the allocation to be freed. The method uses no lock, so a finalizer may call the method."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
         """Record that another stream uses the memory. The stream's queued work must end before the memory is reused."""
@@ -26,7 +26,7 @@ class HandleOwner(Protocol):
 class AllocationHandle:
     """One allocation, with the requested size and the address.
 
-    In an allocation cycle, steps reuse the handles of earlier steps. The attribute `block` is then the block of the last
+    In an allocation cycle, steps reuse the handles of earlier steps. In a reused handle, `block` is the block of the last
     executed request.
     """
 

@@ -30,7 +30,8 @@ class Capacity(NamedTuple):
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
     """Return the capacity of a recorded device. If the capacity was not recorded, the usual board with this chip is assumed.
 
-    `torch_version` is the version of the replaying PyTorch. A recorded message of another release is not used.
+    `torch_version` is the version of the replaying PyTorch. A recorded message is used only if it is from the same PyTorch
+    release.
     """
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card_of(device.name).memory_bytes
     is_same = machine.release in (None, Machine(torch=torch_version).release)

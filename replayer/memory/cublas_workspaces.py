@@ -39,7 +39,7 @@ Handle = tuple[str, int]  # a cuBLAS handle: kind of thread, number
 
 
 class _ThreadHandles:
-    """The cuBLAS handles of a thread, one per device.
+    """Holds the cuBLAS handles of a thread, one per device.
 
     When the thread ends, this object dies and its handles return to the pool.
     """
@@ -149,6 +149,6 @@ def _configured_bytes(text: str | None, default_bytes: int) -> int:
         return default_bytes
     pieces = re.findall(r":([0-9]+):([0-9]+)", text)
     if not pieces:
-        warnings.warn(f"CUBLAS_WORKSPACE_CONFIG={text} is none; write :SIZE_KIB:COUNT", stacklevel=2)
+        warnings.warn(f"CUBLAS_WORKSPACE_CONFIG={text} is invalid; write :SIZE_KIB:COUNT", stacklevel=2)
         return default_bytes
     return sum((int(size) << 10) * int(count) for size, count in pieces)

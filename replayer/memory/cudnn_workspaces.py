@@ -28,7 +28,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Which convolutions take it]
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
     """Return the bytes that a convolution or its backward pass allocates (positive) and frees (negative).
 
-    The first tuple lists what happens before the first output, and each further tuple what happens after an output. Other ops
+    The first tuple lists the sizes before the first output, and each further tuple lists the sizes after an output. Other ops
     return ().
     """
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs

@@ -28,7 +28,7 @@ class _PooledHandle(AllocationHandle):
 
 
 class GraphPool:
-    """Hands out memory that no figure counts. Each tensor in the process gets an address of its own."""
+    """Hands out memory that no figure counts. Each such tensor gets an address that no other tensor of the process has."""
 
     _next: ClassVar[int] = _FIRST_ADDRESS
 

@@ -38,16 +38,16 @@ class OpRows:
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
-        """Look up ops by index, counted from the op number `begun`.
+        """Look up ops by their index, which is counted from the op number `begun`.
 
-        The result is exact for the last played batch. For the next batch, the result is exact if no other kind of host row
-        comes between.
+        The returned rows are exact for the last played batch. For the next batch, the returned rows are exact if no other kind
+        of host row comes between.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
 class UnresolvedOps(NamedTuple):
-    """Ops whose host rows the writing thread computes later with `host_rows`."""
+    """Holds ops whose host rows the writing thread computes later with `host_rows`."""
 
     ops: Column
     begun: int
@@ -59,7 +59,7 @@ class UnresolvedOps(NamedTuple):
 
 
 def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
-    """Return the host rows of all these ops. Computing them together is faster."""
+    """Return the host rows of all ops in this object. Computing them together is faster."""
     counts = [len(one.ops) for one in unresolved]
     known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

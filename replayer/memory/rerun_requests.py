@@ -6,7 +6,7 @@
     largest_batch(scaled, capacity)                         # 117: 118 does not fit
 
 The requests are executed by the emulated allocator (device/caching_allocator.py) with its segments, splits and retries.
-Fragmentation therefore has the same effect as on the card. This module does not need torch.
+Fragmentation therefore has the same effect as on a real GPU. This module does not need torch.
 
 Note [Requests are linear in the batch]
     The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with requests in
@@ -34,7 +34,7 @@ MAX_BATCH = 1 << 24  # more samples than any script uses
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of running the requests. Peaks are measured until the end or until memory ran out."""
+    """The result of running the requests. The memory peaks are measured until the script's end or until memory ran out."""
 
     fits: bool
     peak_bytes: int
@@ -85,7 +85,7 @@ def run_requests(
 
 
 class ScaledRequests:
-    """The requests of a script at any batch size. See Note [Requests are linear in the batch]."""
+    """Gives the memory requests of a script at any batch size. See Note [Requests are linear in the batch]."""
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
         """`per_sample` is the growth of each entry in bytes per sample."""

@@ -26,7 +26,7 @@ from traces.names.equivalent_ops import canonical_op
 class ScratchScope:
     """The workspaces of one call of `op`. Callers call `after_output` before the first output and after each output.
 
-    `sequence[i]` lists the sizes in bytes to allocate (positive) and to free (negative) before output i. A free applies to the
+    Before output i, sizes in `sequence[i]` are allocated (positive bytes) or freed (negative bytes). A free applies to the
     latest allocation of that size.
     """
 
@@ -54,7 +54,7 @@ class ScratchScope:
             self._execute(sizes)
 
     def close(self) -> None:
-        """Free all remaining workspaces. Callers also use this method after a failed call."""
+        """Free all remaining workspaces. Callers also use this method after the op has failed."""
         while self._handles:
             self._allocator.free(self._handles.pop())
 

@@ -1,4 +1,4 @@
-"""Allocates device memory for tensors. Allocations have handles and can be freed at any time, from any thread.
+"""Allocates device memory for tensors. Each allocation has a handle, and can be freed at any time from any thread.
 
     allocator = TensorAllocator(memory)
     handle = allocator.malloc(4096, stream=0)
@@ -207,7 +207,7 @@ class TensorAllocator:
             memory.free(block)
 
     def _leave_cycle(self) -> None:
-        """Stop following the cycle, and execute the requests that were only compared so far."""
+        """Stop comparing with the cycle, and execute the requests that have only been compared so far."""
         if self._cycle is not None:
             cycle, at = self._cycle, self._at
             self._cycle, self._expected, self._at = None, _NO_CYCLE, 0

@@ -141,7 +141,7 @@ class Autocast:
         )
         if not kept:
             return tensor.to(dtype)
-        key = id(tensor), torch.is_grad_enabled()  # A cast that was made without gradients must not be used for training.
+        key = id(tensor), torch.is_grad_enabled()  # training must not reuse a cast made under `no_grad`
         cached = self._casts.made.get(key)
         if cached is None:
             cached = self._casts.made[key] = (tensor, tensor.to(dtype))
@@ -149,7 +149,8 @@ class Autocast:
 
 
 def _is_on_device(value: TorchAny) -> bool:
-    """Return whether a tensor is on the device. Subclasses that wrap virtual tensors (DTensor) and fake tensors count too."""
+    """Return whether a tensor is on the device. Subclasses that wrap virtual tensors (DTensor) and fake tensors also count as
+    tensors on the device."""
     kind = type(value)
     return kind is VirtualTensor or (kind is not torch.Tensor and isinstance(value, torch.Tensor) and value.is_cuda)
 

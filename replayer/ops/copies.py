@@ -222,7 +222,8 @@ class Copies:
 
 
 def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
-    """Return whether a tensor on the host is pinned. Raises torch's error if it must be, because a CUDA graph is captured."""
+    """Return whether a tensor on the host is pinned. Raises torch's error if the tensor is not pinned although a CUDA graph is
+    being captured."""
     pinned, here = is_pinned(host), gpu()
     if not pinned and here.launches.capture is not None and here.launches.is_capturing(here.current.stream(device)):
         raise RuntimeError(

@@ -1,6 +1,6 @@
 """Runs ops with data-dependent output shapes (torch.Tag.dynamic_output_shape).
 
-The size is known on the host, recorded or assumed.
+The result size of a data-dependent op is known on the host, recorded, or assumed.
 
     x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
     x[x > 0]                                        # the recorded count at this place, else an assumed share of the elements
@@ -81,7 +81,8 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """Run `nonzero`. The result has shape (count, dimensions), dtype int64 and column-major order, as in CUDA."""
+        """Run `nonzero`. The result of `nonzero` has shape (count, dimensions), dtype int64 and column-major order, as in CUDA.
+        """
         meta: TensorMeta = source.meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
@@ -110,8 +111,8 @@ class DataDependentOps:
     def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
         """Return the number of set elements of `mask` after broadcasting it to `shape`.
 
-        The number is computed from known values if possible. Otherwise the recorded number or an assumed number is returned.
-        See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py.
+        If the mask's values are known, the number is computed. If the mask's values are unknown, the recorded number or an
+        assumed number is returned. See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if type(mask) is self._tensor_class else mask
@@ -239,7 +240,7 @@ class DataDependentOps:
 def _even_counts(total: int, size: int) -> torch.Tensor:
     """Return assumed counts of `size` distinct values among `total` elements.
 
-    The counts add up to `total`, so `split(counts.tolist())` works as on a GPU.
+    The assumed counts add up to `total`, so `split(counts.tolist())` works as on a GPU.
     """
     if not 0 < size <= KNOWN_LIMIT:
         return torch.zeros(size, dtype=torch.int64, device="cpu")

@@ -1,8 +1,9 @@
-"""Runs matrix products that cuBLAS computes. PyTorch allocates a cuBLAS workspace for such ops (cublas_workspaces.py).
+"""Runs matrix products that cuBLAS computes. PyTorch allocates a cuBLAS workspace for matrix products (cublas_workspaces.py).
 
     plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
 
-If the replay keeps no workspaces, a handler removes itself at its first call. Later calls of the op then run without a handler.
+If the replay keeps no workspaces, a handler removes itself at its first call. Without the handler, later calls of the op run
+directly.
 """
 
 from __future__ import annotations

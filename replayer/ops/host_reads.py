@@ -55,14 +55,14 @@ class HostReads:
         return values.item() if isinstance(values, torch.Tensor) else values
 
     def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Run `torch.equal`. The device compares the tensors, and the host waits for the answer."""
+        """Run `torch.equal`. In `torch.equal`, the device compares the tensors, and the host waits for the answer."""
         unknown = gpu().values.assumed.improving and answer_without_error() is True
         return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
         """Run `torch.allclose`, which scripts use to check that two methods agree.
 
-        If both tensors have unknown values, the answer is True.
+        If the values of both tensors are unknown, the function returns True.
         """
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:

@@ -1,4 +1,5 @@
-"""Handles ops whose result values the host knows. Also handles indexing by host tensors, which are copied to the device first.
+"""Handles ops whose result values the host knows. The module also handles indexing by host tensors, which are copied to the
+device first.
 
 Each handler runs the op from its plan and then sets `Allocation.known`. Reads use `Allocation.known` if no value was recorded.
 
@@ -39,7 +40,8 @@ class KnownContents:
             aten.new_ones.default: lambda args: 1,
             aten.new_full.default: lambda args: args[2],
         }
-        # Without recorded values, no gradient is infinite, and the gradient scale stays the same.
+        # If no values were recorded, the replay assumes that no gradient is infinite and that the gradient scale stays the
+        # same.
         kept = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
         return {
             **{op: partial(self._filled, op, value) for op, value in filled.items()},

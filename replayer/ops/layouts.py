@@ -1,8 +1,9 @@
 # mypy: allow-untyped-calls
-"""Implements sparse tensors (COO, CSR and similar) on the virtual GPU. Each of these tensors contains a sparse host tensor.
+"""Implements sparse tensors (COO, CSR and similar) on the virtual GPU. On the virtual GPU, each sparse tensor contains a sparse
+host tensor.
 
 The results of sparse ops depend on the number of elements, and few sparse ops have a shape rule. So the CPU runs each op. The
-host mostly knows the indices, because scripts create adjacency and positions there. Unknown values are replaced by zeros.
+host usually knows the indices, because most scripts create sparse indices on the host. Unknown values are replaced by zeros.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too

@@ -39,7 +39,8 @@ def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's memory is pinned. Views, numpy arrays and DLPack tensors on pinned memory count too."""
+    """Return whether a tensor's memory is pinned. Views, numpy arrays and DLPack tensors on pinned memory also count as pinned.
+    """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False
     return is_pinned_address(tensor.untyped_storage().data_ptr())

@@ -48,7 +48,8 @@ class BatchShapes:
         )
 
     def _lengthened(self, size: int, is_rows: bool) -> int:
-        """Convert a dimension that depends on the sequence length. Only rows may be multiples of the length plus one."""
+        """Convert a dimension that depends on the sequence length. Among the dimensions, only a number of rows may be a
+        multiple of (sequence length + 1)."""
         assert self._length is not None
         old, new = self._length
         for before, after in zip(_countings(old), _countings(new), strict=True):
@@ -88,7 +89,8 @@ class BatchShapes:
     def _product(self, batch: int, op: str, shapes: Shapes) -> Shapes:
         """Convert the shapes of a matrix product.
 
-        With the batch, the rows of the left matrix grow. If the product is a weight gradient, the summed dimension grows.
+        If the batch grows, the left matrix of a product has more rows. If the product is a weight gradient, the summed
+        dimension grows with the batch.
         """
         wide = [i for i, shape in enumerate(shapes) if len(shape) == 2]
         left, right = shapes[wide[-2]], shapes[wide[-1]]

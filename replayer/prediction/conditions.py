@@ -14,8 +14,8 @@ from traces.rates.estimate_errors import prediction_errors
 
 _ROWS = prediction_errors()
 
-# Mean error of predicted step times, by the origin of kernel times (benchmarks/what_if.py, docs/what_if.md). Predictions from
-# data sheets alone get the largest measured error.
+# Gives the mean error of predicted step times by the origin of kernel times (benchmarks/what_if.py, docs/what_if.md). For
+# predictions from data sheets alone, the largest of the measured errors is assumed.
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],
@@ -83,11 +83,11 @@ def conditions_of(
     if link_gbps is not None:
         require_link(link_gbps)
     if (gpus or 1) > 1 and (nproc or 1) > 1:
-        raise TraceError("--gpus is nn.DataParallel in one process, --nproc a process per GPU: give one of them")
+        raise TraceError("--gpus means nn.DataParallel in one process, --nproc one process per GPU; give only one of them")
     if parallel and parallel not in PARALLELS:
         raise TraceError(f"--parallel {parallel}: give one of {', '.join(PARALLELS)}")
     if parallel and not nproc and not swept:
-        raise TraceError(f"--parallel {parallel} says what ranks do: give --nproc N too")
+        raise TraceError(f"--parallel {parallel} needs --nproc N")
     several = gpus or 0, nproc or 0, parallel or "ddp"
     return Conditions(gpu, batch or 0, recorded_batch or 0, _length(length), *several, link_gbps or 0.0, host_speed)
 
@@ -97,7 +97,7 @@ def _length(text: str) -> tuple[int, int] | None:
         return None
     old, _, new = text.partition("=")
     if not (old.isdecimal() and new.isdecimal() and int(old) > 1 and int(new) > 0):
-        raise TraceError(f"--length {text}: give the recorded length and the new one, as 512=1024")
+        raise TraceError(f"--length {text}: give the recorded and the new length, such as 512=1024")
     return int(old), int(new)
 
 

@@ -1,10 +1,10 @@
 """Predicts fully sharded data parallelism (FSDP) from a recording of one GPU, without running the script.
 
-With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units
-(see Note [Blocks] in layers.py). Before a unit's forward and backward pass, its parameters are gathered from all ranks.
-After the forward pass, the gathered parameters are freed. After the backward pass, the unit's gradients are summed and
-scattered. The rules below are those of torch.distributed.fsdp (PyTorch's documentation of FullyShardedDataParallel and
-fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
+With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units (see Note
+[Blocks] in layers.py). Before a unit's forward and backward pass, its parameters are gathered from all ranks. After the forward
+pass, the gathered parameters are freed. After the backward pass, the unit's gradients are summed and scattered. The module
+follows these rules of torch.distributed.fsdp (PyTorch's documentation of FullyShardedDataParallel and fully_shard; Zhao et al.,
+"PyTorch FSDP", 2023, section 3):
 
 * Communication runs on a separate stream, so the next unit is gathered while the current unit computes.
 * The backward pass prefetches as `BackwardPrefetch.BACKWARD_PRE` does. At most two units are gathered at a time
@@ -75,7 +75,8 @@ class ShardedStep:
 def _passed(
     parts: Sequence[tuple[str, float]], gather: Callable[[str], float], scatter: Callable[[str], float] | None, begun_ns: float
 ) -> float:
-    """Return when one pass has finished computing and communicating. The root unit has been gathered at `begun_ns`."""
+    """Return when one pass has finished computing and communicating. `begun_ns` is the time at which the root unit has been
+    gathered."""
     wanted = [unit for unit, _ in parts if unit != ROOT]
     done_ns = [0.0, 0.0]
     communicates_ns = computes_ns = begun_ns
@@ -137,7 +138,7 @@ def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameter
     parts = {"all-gather": schedule.gather_ns}
     if backward_ns:
         parts["reduce-scatter"] = schedule.scatter_ns
-    parts["of it not hidden"] = schedule.exposed_ns
+    parts["not hidden by computation"] = schedule.exposed_ns
     calls = [ROOT, *(unit for unit, _ in units if unit != ROOT)]
     memory = rank_memory(sizes, ranks, states_of(trace) if backward_ns else None)
     whole = parameters * (2 + states_of(trace)) if backward_ns else parameters
@@ -147,8 +148,8 @@ def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameter
         moved_bytes=moved_bytes(sizes, calls, ranks, with_backward=bool(backward_ns)),
         rank_bytes=memory,
         peak_bytes=max(peak_bytes - whole, 0) + sum(memory.values()) if peak_bytes else None,
-        assumed=f"{blocks} units are sharded besides the root, the next one gathered while one computes, their gradients in"
-        " proportion to their forward passes; every rank takes this batch, the optimizer an N-th of its work",
+        assumed=f"sharded units besides the root: {blocks}; each unit is gathered while the unit before it computes;"
+        " gradient times are proportional to forward times; each rank trains on a full batch and runs 1/N of the optimizer",
     )  # fmt: skip
 
 
@@ -166,8 +167,8 @@ def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
 def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
     """Return the bytes that a rank receives in a step.
 
-    Each operation moves (N-1)/N of a unit's bytes. With a backward pass, the root unit is gathered once and every other unit
-    twice.
+    Each operation moves (N-1)/N of a unit's bytes. If the step has a backward pass, the root unit is gathered once and every
+    other unit twice.
     """
     total = 0.0
     for unit in calls:

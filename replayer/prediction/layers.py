@@ -94,7 +94,7 @@ def _item(trace: Trace, row: int) -> int:
 
 
 def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
-    """Return the name of the repeated module around each layer. The list is empty if no module class repeats."""
+    """Return the name of the repeated module around each layer. If no module class repeats, the returned list is empty."""
     paths, module_of = called_modules(trace)
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
     within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))

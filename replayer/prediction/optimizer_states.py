@@ -19,7 +19,8 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """Return the number of optimizer tensors per parameter, or 0 if unknown. SGD keeps one tensor if it uses momentum."""
+    """Return the number of optimizer tensors per parameter, or 0 if unknown. SGD keeps one tensor per parameter if momentum is
+    used."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

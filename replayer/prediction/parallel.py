@@ -52,7 +52,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
     parts = {
         "parameters copied": copy_ns,
         "gradients copied": copy_ns if _backward_ns(trace) else 0.0,
-        "replicas made by the host": conditions.gpus * REPLICA_PER_FORWARD * forward_ns,
+        "host time of replicas": conditions.gpus * REPLICA_PER_FORWARD * forward_ns,
     }
     return Parallel("nn.DataParallel", conditions.gpus, one_ns + sum(parts.values()), parts, parameters)
 
@@ -69,11 +69,11 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
         sizes.append(min(BUCKET_BYTES, parameters - sum(sizes)))
     took = [costs.next("all_reduce", size, conditions.nproc).duration_ns for size in sizes]
     left_ns = left_after_backward_ns(backward_ns, list(zip(sizes, took, strict=True)))
-    parts = {"all-reduce": float(sum(took)), "of it after backward": left_ns}
+    parts = {"all-reduce": float(sum(took)), "after the backward pass": left_ns}
     moved = sum(wire_bytes("all_reduce", size, conditions.nproc) for size in sizes)
     return Parallel(
         "DistributedDataParallel", conditions.nproc, one_ns + left_ns, parts, parameters, round(moved),
-        assumed="gradients are summed in buckets of 25 MiB while the backward pass goes on; every rank takes this batch",
+        assumed="gradients are summed in buckets of 25 MiB during the backward pass; each rank trains on a full batch",
     )  # fmt: skip
 
 

@@ -90,7 +90,7 @@ class Prediction(PredictedFigures):
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
     """Make one prediction.
 
-    Raises TraceError if the recording lacks necessary data. `strict` also rejects recordings that lack optional data.
+    Raises TraceError if the recording lacks necessary data. With `strict`, recordings that lack optional data are rejected too.
     """
     return Predictor(recorded).predict(conditions, strict=strict)
 
@@ -102,7 +102,7 @@ class Predictor:
         if not recorded.device.is_work.any():
             if recorded.grain == "kernel":
                 raise TraceError("the recording has no GPU work to scale; record on a machine with a GPU")
-            raise TraceError("the recording holds phases only, no kernels: nothing to scale by; record with --grain kernel")
+            raise TraceError("the recording has phases but no kernels to scale; record with --grain kernel")
         self.recorded = recorded
         self.recording = RecordedRun.of(recorded, recorded.ranks[0])
         self.calls = calls_of(recorded)
@@ -115,7 +115,7 @@ class Predictor:
     def predict(self, conditions: Conditions, *, strict: bool = False) -> Prediction:
         recorded = self.recorded
         if not self.recording.match_keys.has_shapes and (strict or conditions.batch):
-            text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by what they do"
+            text = "the recording has no shapes (record_shapes=True), so its kernels cannot be scaled by their work"
             raise TraceError(text)
         batch = conditions.recorded_batch or self._batch(required=bool(conditions.batch or conditions.gpus > 1))
         per_gpu = conditions
@@ -158,7 +158,7 @@ class Predictor:
         )
 
     def forget(self) -> None:
-        """Clear the caches after the estimation rules have changed."""
+        """Clear the caches of predictions, for example after a benchmark has changed the estimation rules."""
         self._known.clear()
 
     def recorded_batch(self) -> int:
@@ -192,7 +192,7 @@ class Predictor:
     def _require_one_rank(self, conditions: Conditions) -> None:
         several = "--nproc" if conditions.nproc > 1 else "--gpus" if conditions.gpus > 1 else ""
         if several and len(self.recorded.collectives):
-            raise TraceError(f"{several} needs a recording of one rank; this one has operations between ranks of its own")
+            raise TraceError(f"{several} needs a recording of one rank, but this recording has operations between ranks")
 
     def _parallel(self, trace: Trace, conditions: Conditions, alone: Conditions, one_ns: float) -> Parallel | None:
         recorded = self.recorded
@@ -228,14 +228,16 @@ class Predictor:
         return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps >= 0)])), 1)
 
     def _host_ns(self, phase: str) -> float:
-        """Return the host time of a phase per step, without waits for the device. Returns 0 if the phase was not recorded."""
+        """Return the host time of a phase per step, without waits for the device. The function returns 0 if the phase was not
+        recorded."""
         steps = [self.recording.steps[i] for i in self.recording.cycle]
         hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
         return float(np.median(hosts)) if hosts else 0.0
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
-    """Mark a replay of a predicted trace as estimated. The matched ops get the origin of most of the prediction."""
+    """Mark a replay of a predicted trace as estimated. Matched ops get the origin that accounts for most of the predicted time.
+    """
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
@@ -354,10 +356,10 @@ def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: l
     notes = []
     known = recorded.devices[0].name if recorded.devices else ""
     if conditions.gpu and card_of(known) is UNKNOWN_CARD:
-        notes.append(f"the recorded GPU, {known or 'which has no name'}, is not in the table: it is taken for a middling one")
+        notes.append(f"the recorded GPU ({known or 'no name'}) is not in the table of GPUs; figures of a typical GPU are used")
     capacity = devices[0].total_memory_bytes if devices else None
     if conditions.gpu and peak and capacity and peak > capacity:
-        notes.append("it would not fit: the peak of allocated memory is more than this GPU has")
+        notes.append("it would not fit: the peak of allocated memory exceeds this GPU's memory")
     if len(recorded.collectives) and (conditions.gpu or conditions.batch):
-        notes.append("operations between ranks keep their recorded times; replay the script with --nproc for others")
+        notes.append("operations between ranks keep their recorded times; for other times, replay the script with --nproc")
     return notes

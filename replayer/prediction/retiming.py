@@ -2,9 +2,9 @@
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-Between waits, the host keeps its recorded pace. Every kernel starts for the same reason as in the recording: its launch, the
-previous kernel, or a kernel on another stream. See Note [Why a kernel started when it did] in recording/indexer.py. The host
-waits at the recorded places for the same kernels. The new trace has all recorded rows, and only their times differ.
+Between waits, the host keeps its recorded pace. Every kernel starts for the same reason as in the recording. The reason is its
+launch, the previous kernel, or a kernel on another stream. See Note [Why a kernel started when it did] in recording/indexer.py.
+The host waits at the recorded places for the same kernels. The new trace has all recorded rows, and only their times differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """Maps recorded host times to new host times. The map is linear between knots, with slope 1 outside of waits."""
+    """Maps recorded host times to new host times. The map from recorded to new host times is piecewise linear, with slope 1
+    outside of waits."""
 
     def __init__(self) -> None:
         self._old: list[int] = []
@@ -73,7 +74,8 @@ class Retiming:
 
 
 def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float) -> _HostTime:
-    """Compute the start times of one rank's kernels in `start_ns`. Returns the map of the rank's host times."""
+    """Compute the start times of one rank's kernels in `start_ns`. Returns the map from recorded to new host times of this
+    rank."""
     work = index.work
     host = _HostTime()
     first_ns, last_ns = window_ns(trace)
@@ -173,7 +175,8 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """Move the phases' device marks. A mark is the end of all work that was launched before the phase boundary."""
+    """Move the phases' device marks. A phase boundary on the device is the end of all work that was launched before the
+    boundary."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch >= 0))
     if not len(work) or not (phases.device_end_ns != NONE).any():

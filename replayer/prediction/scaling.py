@@ -55,7 +55,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Use the shorter durations of one rank's share of the work. Changed kernels then count as scaled."""
+        """Replace durations by the shorter durations of one rank's share of the work. Changed kernels then count as scaled."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -97,7 +97,7 @@ class Scaling:
 def call_rows(trace: Trace) -> Column:
     """Return, for each device span, the host row of the innermost op with shapes around its launch.
 
-    A span without such an op gets NONE.
+    If there is no such op, the span gets NONE.
     """
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
@@ -136,7 +136,8 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Find the recorded batch size. The workload's inputs are used first, then the first convolution or embedding."""
+    """Find the recorded batch size. The batch size comes from the workload's inputs or, failing that, from the first
+    convolution or embedding."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
@@ -188,7 +189,7 @@ class _Ratios:
         return ratio, origin
 
     def _believable(self, ratio: float, is_measured: bool, call: ScaledOp) -> float:
-        """Limit a ratio to what the data sheets allow. This limit matters when a curve is used beyond its measured range."""
+        """Limit a ratio to what the data sheets allow. The limit matters if a curve is used beyond its measured range."""
         assert self._new is not None
         if is_measured:
             return ratio
@@ -239,7 +240,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # On another GPU, an unchanged bus is an assumption, so the copy's time counts as scaled.
+        # For another GPU, the prediction assumes the same bus, so the time of a copy counts as scaled.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
@@ -251,8 +252,8 @@ def _fill(
 ) -> None:
     """Scale kernels without shapes.
 
-    Kernels without shapes get the time-weighted mean ratio of other compute-bound or memory-bound kernels. If there are none,
-    the data sheets give the ratio.
+    Kernels without shapes get the time-weighted mean ratio of other compute-bound or memory-bound kernels. If there are no such
+    kernels, the data sheets give the ratio.
     """
     if not open_rows:
         return
@@ -276,8 +277,8 @@ def parameter_bytes(trace: Trace) -> int:
 
     Returns 0 if both are missing.
 
-    An optimizer op may take a parameter several times, alone or in a list. Among the ops with the largest
-    totals of bytes, the op with the smallest total is used.
+    An optimizer op may take a parameter several times, alone or in a list. For each optimizer op, the bytes of all tensor
+    arguments are added up. Among ops with large totals, the smallest total is used.
     """
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes

@@ -53,7 +53,7 @@ _Call = tuple[ScaledOp, Shapes]
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product with a weight: (rows x depth) times (depth x columns)."""
+    """Describes a matrix product with a weight: (rows x depth) times (depth x columns)."""
 
     rows: int
     depth: int
@@ -72,7 +72,7 @@ class Product:
 
 @dataclass
 class Pair:
-    """One pair of a forward pass. The fields are indices in the list of calls."""
+    """One pair of a forward pass. The fields of a pair are indices in the list of calls."""
 
     columns: list[int]
     between: list[int] = field(default_factory=list)
@@ -121,7 +121,7 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """The kernels that are split over the ranks, and the necessary all-reduces."""
+    """Holds the kernels that are split over the ranks, and the necessary all-reduces."""
 
     ranks: int
     pairs: int
@@ -144,8 +144,8 @@ class TensorSplit:
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
         if not found:
             raise TraceError(
-                "the recording shows no pairs of matrix products as transformer blocks have them (one reads the network's"
-                " width, another writes it), so tensor parallelism has nothing to split"
+                "tensor parallelism has nothing to split: the recording has no pairs of matrix products like those of"
+                " transformer blocks (the first product reads the network's width, the last one writes it)"
             )
         sizes: dict[int, int] = {}  # each op's size that the ranks divide
         summed: dict[int, list[int]] = {}
@@ -154,7 +154,7 @@ class TensorSplit:
             heads = _heads(ops, pair)
             if heads % ranks:
                 text = f"{ranks} ranks cannot share {heads} attention heads evenly"
-                raise TraceError(f"{text}: {heads} is no multiple of {ranks}")
+                raise TraceError(f"{text}: {heads} is not a multiple of {ranks}")
             sizes |= dict.fromkeys(pair.between, 0)
             for number in (*pair.columns, pair.last):
                 product = ops[number].product
@@ -163,7 +163,7 @@ class TensorSplit:
                 elements += product.depth * product.columns
                 if size % ranks:
                     text = f"{ranks} ranks cannot share a product of depth {product.depth} and {product.columns} columns evenly"
-                    raise TraceError(f"{text}: {size} is no multiple of {ranks}")
+                    raise TraceError(f"{text}: {size} is not a multiple of {ranks}")
             summed[ops[pair.last].kernels[-1]] = [_output_bytes(ops[pair.last])]
         parts = {
             kernel: (op.call, op.shapes, part_of(op.call.op, op.shapes, sizes[number], ranks))
@@ -287,7 +287,8 @@ def _input_bytes(op: _Op) -> int:
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
     """Return the shapes of one rank's share of a call.
 
-    A product is divided in the dimension of this size. Any other op is divided in the first dimension that is large enough.
+    A product is divided in the dimension of this size. An op that is not a product is divided in the first dimension that is
+    large enough.
     """
     product = Product.of(op, shapes) if size else None
     if product is None:
@@ -337,6 +338,6 @@ def tensor_parallel(
         moved_bytes=round(split.moved_bytes / steps),
         rank_bytes=memory,
         peak_bytes=max(peak_bytes - saved, kept) if peak_bytes else None,
-        assumed=f"{split.pairs / steps:g} pairs of products are split by columns and rows, as Megatron-LM does, and what lies"
-        " between them; the rest is computed by every rank, nothing overlaps with all-reduces, activations keep their memory",
+        assumed=f"{split.pairs / steps:g} pairs of products and the ops between them are split by columns and rows, as in"
+        " Megatron-LM; every rank computes the rest; all-reduces overlap with nothing; activations keep their size",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The recorded stages of nn.DataParallel within a phase (scatter, a replica, gather...), for playing.
+"""Reads the recorded stages of nn.DataParallel within a phase (scatter, a replica, gather...).
 
     of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
@@ -28,7 +28,7 @@ _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
 
 
 class Transport(Enum):
-    """The way in which nn.DataParallel moved parameters and gradients. See Note [How parameters travelled]."""
+    """Says how nn.DataParallel moved parameters and gradients. See Note [How parameters travelled]."""
 
     COPIES = 0
     NCCL = 1
@@ -36,14 +36,15 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """Return the op of each NCCL kernel of nn.DataParallel. The key is the kernel's name (a string of the trace)."""
+    """Return the op of each NCCL kernel of nn.DataParallel. The keys of the result are kernel names, as string numbers of the
+    trace."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
 def transport_of(trace: Trace) -> Transport:
     """Return the recorded transport.
 
-    Returns COPIES if the recording does not show the transport. See Note [How parameters travelled].
+    If the recording does not show how parameters were moved, the result is COPIES. See Note [How parameters travelled].
     """
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):

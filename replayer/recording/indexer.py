@@ -79,7 +79,8 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # Work without a recorded launch was launched before the recording began, unless the recording has no launches at all.
+        # GPU work without a recorded launch was launched before the recording began, unless the recording has no launches at
+        # all.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -88,7 +89,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # Recordings without steps use the factor 1.0 at the end.
+        # In recordings without steps, the scale factor of the profiler's overhead is 1.0.
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -137,16 +138,17 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         """Find when the host was blocked by the device. See Note [Active host time]."""
         trace, host = self.trace, self.trace.host
-        # A replay repeats the waits of synchronizations and copies, but the memory allocator of a replay never waits.
+        # In a replay, the host waits in synchronizations and copies as recorded, but never in the memory allocator.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # A synchronizing call that had nothing to wait for took host time only. In a replay, such a call waits at its end.
+        # If a synchronizing call had nothing to wait for, the duration of the call is host time. In a replay, a synchronizing
+        # call waits for the GPU at the end of the call.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # A copy starts some time after its call. The replayed copy has the same delay.
+        # A copy on the GPU starts some time after the call that launches the copy. The replayed copy has the same delay.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         for calls, room_ns in self._launches():
             full = room_ns > host.start_ns[calls]
@@ -242,14 +244,14 @@ class RecordingIndexer:
         batch_there_active = self._pace.own_ns(self.batch_there).tolist()
         self.host_start = self._pace.own_ns(host.start_ns).tolist()
         self.host_end = self._pace.own_ns(host.end_ns).tolist()
-        # The launch of a CUDA graph is matched as an op, because all kernels of the graph belong to this launch.
+        # A launch of a CUDA graph is matched like an op, because all kernels of the graph belong to the launch.
         is_op = (host.kind == HostKind.OP) | is_graph_launch(self.trace)
         self.host_columns = host.parent.tolist(), is_op.tolist()
         self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # Times between CUDA events include waits for the host, so kernels are used where recorded.
+        # Times between CUDA events include waits for the host, so recorded kernel times take precedence.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -348,7 +350,8 @@ class RecordingIndexer:
         return last
 
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
-        """Return the keys, shapes and dtype of a recorded op. The result is cached, because ops repeat from step to step."""
+        """Return the keys, shapes and dtype of a recorded op. The keys of an op are cached, because ops repeat from step to
+        step."""
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
         direction = ""

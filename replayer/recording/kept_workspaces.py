@@ -1,14 +1,14 @@
-"""Whether cuBLAS kept a workspace in the recorded program.
+"""Determines whether cuBLAS kept a workspace in the recorded program.
 
-The recorder measures the handles' workspaces after the script has ended. If the recording has matrix products, this measurement
-decides. A profiler's file does not give its exact PyTorch release, and kept workspaces were mostly allocated before the
-profiler began. Some PyTorch releases allocate a workspace per product. In such a release, the memory events show an allocation
-and a free inside each product.
+The recorder measures the handles' workspaces after the script has ended. If the recording has matrix products, the measured
+workspace sizes decide. A profiler's file does not give its exact PyTorch release, and kept workspaces were mostly allocated
+before the profiler began. Some PyTorch releases allocate a workspace per product. In recordings of such a release, the memory
+events show an allocation and a free inside each matrix product.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
-If less memory than a workspace is allocated after a product, no workspace is kept, whatever the release. Examples are a process
-that sets CUBLAS_WORKSPACE_CONFIG, and a process whose products are all in CUDA graphs of torch.compile.
+If less memory than a workspace is allocated after a matrix product, no workspace was kept, in any release. No workspace is
+kept, for example, if a process sets CUBLAS_WORKSPACE_CONFIG, or if all matrix products are in CUDA graphs of torch.compile.
 
 Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). On AMD GPUs,
 hipBLAS handles keep a workspace too.
@@ -27,8 +27,8 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
     """Return whether workspaces were kept. `sizes_bytes` are the possible workspace sizes of a handle on the recorded device.
 
-    Returns None if the recording does not show the answer. The answer is unknown without memory events that have totals
-    (PyTorch 1.9), without a product among the events, and for an unknown release.
+    Returns None if the recording does not show the answer. The result is also None if the memory events have no totals (PyTorch
+    1.9) or include no matrix product, and for an unknown release.
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:

@@ -1,4 +1,5 @@
-"""Phase times from the library of measured models. A cell has the times of one model on one GPU at several batch sizes.
+"""Takes phase times from the library of measured models. A library cell has the times of one model on one GPU at several batch
+sizes.
 
     pace = LibraryPace(choice, optimizers())
     pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls `model`; finds v100/resnet50
@@ -212,7 +213,7 @@ class LibraryPace:
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:
-                self._stop(f"{self._full.name}: no step ran out of memory here, and how long they take nobody measured")
+                self._stop(f"{self._full.name}: no step ran out of memory here, and nobody measured how long such steps take")
         calls, self._calls = tuple(self._calls), []
         self._pending = _Pending()
         copied, self._copied = self._copied, False
@@ -224,7 +225,7 @@ class LibraryPace:
         return row
 
     def set_up_ends(self) -> None:
-        """Drop everything so far, which was not part of a step."""
+        """Drop all calls and copies so far, because they were not part of a step."""
         self._calls.clear()
         self._pending = _Pending()
         self._copied = False
@@ -254,7 +255,7 @@ class LibraryPace:
 
     def _of_cell(self, cell: LibraryCell, batch: int, trains: bool) -> ModelCall | None:
         if not trains:
-            self._say(f"evaluation takes the time of {cell.name}'s forward pass in training, an estimate")
+            self._say(f"evaluation is estimated to take as long as {cell.name}'s forward pass in training")
             how = "training's forward pass"
             return self._made(cell, cell.estimated_at(batch), trains, Origin.SCALED, how)
         try:
@@ -266,29 +267,29 @@ class LibraryPace:
                     self._full = cell
                     return None
             elif not self._choice.estimate:
-                self._stop(f"{beyond}; --estimate goes on with an estimate, marked")
+                self._stop(f"{beyond}; --estimate continues with a marked estimate")
             return self._made(cell, cell.estimated_at(batch), trains, Origin.ROOFLINE, "estimated: beyond what was measured")
         self.is_known_to_fit = True
-        self._say(f"the script trains {cell.name}: times as measured on a {cell.gpu.device}, {_source(cell)}")
+        self._say(f"the script trains {cell.name}; times were measured on a {cell.gpu.device}, {_source(cell)}")
         if times.is_scaled:
-            self._say(f"batch {batch} of {cell.name} was not measured: interpolated between its neighbours")
+            self._say(f"batch {batch} of {cell.name} was not measured; times are interpolated between the nearest batch sizes")
         return self._made(cell, times, trains, Origin.SCALED if times.is_scaled else Origin.PHASE)
 
     def _of_another(self, match: Match, batch: int | None, trains: bool) -> ModelCall | None:
         """Handle a model that is not in the library. See Note [What is in the library and what is not]."""
         cell = match.cell
         differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
-        told = f"the library has nothing of what the script trains on {self.gpu.name}; nearest is {cell.name} ({differing})"
+        told = f"the library has no times of the script's model on {self.gpu.name}; the nearest is {cell.name} ({differing})"
         if self._named is not None:
             told = f"the script does not train {cell.name}: {differing}"
         if not self._choice.estimate:
-            self._stop(f"{told}. --estimate goes on with estimates, marked")
+            self._stop(f"{told}. --estimate continues with marked estimates")
         if match.scalable and batch is not None:
-            self._say(f"{told}; its times are taken as an estimate", "other models")
+            self._say(f"{told}; its times are used as an estimate", "other models")
             times = cell.estimated_at(batch)
             ns = {name: round(of * match.input_ratio) for name, of in times.phases_ns.items()}
             return self._made(cell, replace(times, phases_ns=ns), trains, Origin.ROOFLINE, f"estimated: {differing}")
-        self._say(f"{told}; each of its ops is estimated from the card's data sheet", "other models")
+        self._say(f"{told}; each op is estimated from the GPU's data sheet", "other models")
         return None
 
     def _made(self, cell: LibraryCell, times: CellTimes, trains: bool, origin: Origin, how: str = "") -> ModelCall:

@@ -26,7 +26,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # On AMD GPUs, a copy may be an ordinary kernel without a direction in its name.
+        # On AMD GPUs, a copy may be an ordinary kernel whose name does not give the direction of the copy.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
@@ -37,7 +37,7 @@ class RecordedKeys:
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
         """Return the keys of an op with its first dtype.
 
-        Properties that are missing from some recorded calls of the op are left out.
+        The keys leave out properties that are missing from some recorded calls of the op.
         """
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:

@@ -1,4 +1,4 @@
-"""Recorded calls of compiled regions, as the ops that a replay launches in place of a region's own ops.
+"""Lists recorded calls of compiled regions as the ops that a replay launches in place of a region's own ops.
 
 regions = RecordedRegions.of(trace, rank, match_keys, keys)
 regions.ops("0/1", inputs=((32, 64),), graph_ops={...}, call=0, is_backward=False)
@@ -24,9 +24,9 @@ GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical na
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """A region's recorded calls by the shapes of their inputs, for the forward and the backward.
+    """Holds a region's recorded calls of the forward and of the backward, by the shapes of their inputs.
 
-    The calls come from the recorded step that calls the region most often.
+    The recorded calls of a region come from the step that calls the region most often.
     """
 
     forward: dict[Shapes, list[tuple[OpSignature, ...]]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class _RecordedRegion:
 
 
 class RecordedRegions:
-    """The regions of one rank by torch's number."""
+    """Holds the regions of one rank by torch's number of the region."""
 
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}
@@ -42,7 +42,7 @@ class RecordedRegions:
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
-        """Read the regions. The match keys of their ops are added to `keys`."""
+        """Read the regions. The match keys of the regions' ops are added to `keys`."""
         steps: dict[tuple[str, bool, str], dict[int, list[RegionCall]]] = {}
         for call in region_calls(trace, rank):
             by_step = steps.setdefault((call.region, call.is_backward, call.inputs), {})
@@ -63,9 +63,9 @@ class RecordedRegions:
     ) -> tuple[OpSignature, ...] | None:
         """Return the recorded ops of call number `call` of a region in a step. Further calls repeat the last recorded call.
 
-        A region of the script is the recorded region with the same number, if its inputs have the same shapes. Otherwise the
-        first recorded region with these inputs is used, because torch numbers functions in the order in which it traces them.
-        If inputs were not recorded, the shapes of ops are compared instead.
+        A region of the script is the recorded region with the same number, if its inputs have the same shapes. If the shapes
+        differ, the first recorded region with these inputs is used, because torch numbers functions in tracing order. If the
+        inputs of regions were not recorded, the shapes of ops are compared instead.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)

@@ -1,7 +1,7 @@
 """A recording, indexed by step, phase and op, for matching with a running script.
 
 A recorded step contains phase segments. A segment contains the recorded calls of ops that reached the device, by match key, and
-the kernels that these calls launched. The index is read-only, and all replays of a step share it.
+the kernels that these calls launched. The index of a recording is read-only, and all replays of a step share the index.
 
     recording = RecordedRun.of(trace)
     step = recording.step(0)
@@ -87,8 +87,9 @@ class RecordedRun:
     def _choose(self) -> None:
         """Choose the steps that provide the replay's times. See Note [Profiled and clean steps] in indexer.py.
 
-        A kernel-grained recording uses the profiled training steps, if the recording marks profiled steps. The first of these
-        steps get the host times of warm-up steps. A phase-grained recording uses the steps that were not profiled.
+        A kernel-grained recording uses the profiled training steps, if the recording marks profiled steps. In such a recording,
+        the first replayed steps get the host times of warm-up steps. A phase-grained recording uses the steps that were not
+        profiled.
         """
         kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in self.steps]
@@ -203,8 +204,8 @@ class RecordedRun:
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
     """Return the host time from each op of a segment to the next op, by name.
 
-    The time includes the Python code or autograd node around the op. Nested ops share the time of the outer op in proportion to
-    their durations.
+    The host time of an op includes the Python code or autograd node around the op. Nested ops share the time of the outer op in
+    proportion to their durations.
     """
     calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
     within: list[list[int]] = [[]]

@@ -18,8 +18,8 @@ LEADING = -1
 class MatchKeys(NamedTuple):
     """Holds the three keys that match an op with recorded calls.
 
-    The first key requires the same op and shapes. The second key requires an equivalent op with the same shapes. The third key
-    requires the same op with any shapes.
+    The first match key requires the same op and shapes. The second match key requires an equivalent op with the same shapes.
+    The third match key requires the same op with any shapes.
     """
 
     exact: str
@@ -87,7 +87,8 @@ class RecordedSegment:
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """Return the segment of a device. Replicas run the same ops at the same time, and each replica has its own matches."""
+        """Return the segment of a device. Replicas of nn.DataParallel run the same ops at the same time, and each replica is
+        matched separately."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
@@ -148,7 +149,7 @@ class RecordedStep:
     def passes(self) -> tuple[int, int]:
         """Return the numbers of backward passes and optimizer steps.
 
-        The replay's recorder and profiles both have these numbers.
+        Both the recorder and profiles provide the numbers of backward passes and optimizer steps.
         """
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
@@ -159,8 +160,9 @@ class RecordedStep:
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
         """Return this step's kernels with phases at least as long as in `slow`, a step without kernels.
 
-        This is used for the first steps of a recording, which are slow and not profiled. Kernels take as long as in this step.
-        The extra device time of a phase is therefore charged to the host. The wait for data is the wait of `slow`.
+        The method is used for the first steps of a recording, which are slow and not profiled. The kernels of the result take
+        as long as in this step. If a phase takes longer in `slow`, the additional time is therefore charged to the host. The
+        wait for data is as long as in `slow`.
         """
         segments = {}
         for key in {**self.segments, **slow.segments}:

@@ -1,8 +1,9 @@
 """Adds GPUs to a recording of one GPU, for a script under nn.DataParallel (`--gpus 2`).
 
 Each additional device is a copy of the recorded device. The device's replica runs the same ops of forward and backward at its
-share of the batch. These ops are scaled like all ops at other shapes (scheduler.py). Work of one device only (the optimizer,
-for example) is not repeated. The duration of a copy between devices is its bytes divided by the link's bandwidth (cards.py).
+share of the batch. The times of the replica's ops are scaled like those of all ops at other shapes (scheduler.py). Work of one
+device only (the optimizer, for example) is not repeated. The duration of a copy between devices is its bytes divided by the
+link's bandwidth (cards.py).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)
@@ -52,7 +53,7 @@ def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
     """Raise TraceError if a recording of `recorded` GPUs, with or without kernels, cannot be extended to `gpus` GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
-        raise TraceError(f"--gpus {gpus} needs a recording of the kernels of one GPU; this one has {has}")
+        raise TraceError(f"--gpus {gpus} needs a recording with the kernels of one GPU, but this recording has {has}")
 
 
 def _replica(step: RecordedStep, segment: RecordedSegment, ordinal: int) -> RecordedSegment:

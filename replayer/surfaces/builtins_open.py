@@ -46,7 +46,8 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """A file opened for reading. Bytes that were just read are not requested from the modelled disk again.
+        """A file opened for reading. If a reader reads the same bytes again, they are not requested from the modelled disk a
+        second time.
 
         Readers often look at a file's header, go back and read the whole file.
         """

@@ -7,9 +7,9 @@ The command prints names, memory and driver of the virtual GPUs.
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-Recordings have no temperature, power, clocks or utilization. These fields are "[N/A]", which nvidia-smi also prints for a card
-without a sensor. An unknown option is an error with exit code 2. This file runs as a script in an interpreter without our
-packages, so the file imports only the standard library.
+Recordings have no temperature, power, clocks or utilization. The fields of temperature, power, clocks and utilization are
+"[N/A]", which nvidia-smi also prints for a card without a sensor. An unknown option is an error with exit code 2. This file
+runs as a script in an interpreter without our packages, so the file imports only the standard library.
 """
 
 import argparse

@@ -57,9 +57,9 @@ class Handle:
 
 
 class _Utilization:
-    """Utilization as NVML samples it: the share of time in which the devices were busy since the last sample.
+    """Computes utilization as NVML samples it: the share of time in which the devices were busy since the last sample.
 
-    A sampling period is at least 1/6 s long.
+    A sampling period of NVML is at least 1/6 s long.
     """
 
     _LEAST_NS = 1_000_000_000 // 6
@@ -78,7 +78,7 @@ class _Utilization:
 
 
 def stand_in(utilization: _Utilization) -> Any:
-    """Create the emulated module `pynvml`. Functions that it does not implement raise "Not Supported"."""
+    """Create the emulated module `pynvml`. Functions of NVML that the replay does not implement raise "Not Supported"."""
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
     module.__spec__ = ModuleSpec("pynvml", None)
 

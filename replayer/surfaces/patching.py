@@ -30,7 +30,7 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make each function in `advice` raise NotEmulated. Functions that this torch release lacks are skipped."""
+    """Make each function in `advice` raise NotEmulated. The helpers skip functions that this torch release does not have."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))

@@ -61,7 +61,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return one line of an error's message, or of the message of the error that caused it.
+    """Return one line of the error's message. If another error caused the error, the line is from the message of the cause.
 
     Usually the first line is returned. For an error from a DataLoader's worker, the last line is returned, because it contains
     the worker's own error.

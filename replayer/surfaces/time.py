@@ -1,6 +1,6 @@
 """Patches Python's `time` for `--clock virtual` and `--clock recorded`.
 
-Clocks jump over waits, and sleeping takes no real time.
+On these clocks, waits and sleeps take no real time, and the clocks jump forward.
 
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
@@ -11,15 +11,16 @@ too. Reading a clock first advances the virtual time to where the recorded host 
 its own host work. A background thread that polls once a second must not advance the clock, so its `sleep` waits until other
 threads have advanced the time far enough.
 
-A script that sleeps for up to `_LONGEST_POLL_S` again and again, without using the GPU in between, is polling. The script waits
-for a child process, a thread or another rank. These make progress only in real time, so such a sleep takes real time. Otherwise
-the loop would keep a processor busy and move the clock by hours.
+A script that sleeps for up to `_LONGEST_POLL_S` again and again, without using the GPU in between, is polling. A polling script
+waits for a child process, a thread or another rank. Processes, threads and ranks make progress only in real time, so the sleep
+of a polling script takes real time. If the sleep took no real time, the polling loop would keep a processor busy and move the
+clock by hours.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` keep real time. Waits with a timeout for locks, queues, sockets
 and processes keep real time, and so do processes that do not use the GPU. The modules in `_WAIT_FOR_REAL` compute timeouts from
 the machine's clock, because a jump of the clock would end a wait that has just begun. A loader's worker, forked from the
-script's process, continues from the moment of the fork at the machine's pace. Do not use a virtual clock for a script whose own
-waits matter.
+script's process, continues from the moment of the fork at the machine's pace. A virtual clock is not suitable for a script
+whose own waits matter.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _CLOCKS = ("time", "perf_counter", "monotonic")
 
 
 class PatchedTime:
-    """The replacements of `time`'s functions in one process, based on `clock`."""
+    """Holds the replacements of `time`'s functions in one process, based on `clock`."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock

@@ -4,8 +4,8 @@
         loss = model(x)                     # torch.is_autocast_enabled() is True
 
 C++ keeps autocast state per device type. The state of virtual GPUs is stored under "cuda" (replayer/backend.py). torch's
-classes autocast, GradScaler and custom_fwd call patched functions to read and set this state. The classes ask torch.cuda for
-the supported dtypes.
+classes autocast, GradScaler and custom_fwd call patched functions to read and set this state. The classes autocast and
+GradScaler ask torch.cuda for the supported dtypes.
 
 Note [Autocast's key]
     A tensor carries the autocast dispatch key of its device type, and C++ has no such key for "lazy". While autocast is on,

@@ -1,7 +1,7 @@
 """Patches torch.autograd to report the "backward" phase and inference mode. gradcheck works only under `--values compute`.
 
-On a real GPU the engine runs one thread per device while the caller waits. Virtual tensors have another device type in C++,
-for which the engine runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The
+On a real GPU the engine runs one thread per device while the caller waits. Virtual tensors have another device type in C++. For
+this device type, the engine runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The
 timeline is the same.
 """
 
@@ -41,7 +41,8 @@ def install(torch_module: ModuleType) -> None:
 def _run_backward(
     run: Callable[..., TorchAny], outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Run the engine with the device check and the words of a GPU. For tensor subclasses C++ does not check devices."""
+    """Run autograd's engine with the device checks and error messages of a GPU. PyTorch's C++ code does not check the devices
+    of tensor subclasses."""
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")

@@ -5,8 +5,9 @@ Flags keep the values that scripts set, and versions come from the recording.
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Every build stores most flags in C++. This surface replaces only the flags that depend on the build. Flags do not change the
-timing of a replay. Recorded times reflect the flags of the recorded run, which `trace info` shows.
+Every build stores most flags in C++. The surface torch_backends replaces only the flags that depend on the build of torch.
+Backend flags do not change the timing of a replay. Recorded times reflect the flags of the recorded run, which `trace info`
+shows.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # `torch.backends.cudnn` wraps a module, whose functions look up names in the module itself.
+    # `torch.backends.cudnn` is a wrapper around a module. Functions of the wrapped module look up names in the module, not in
+    # the wrapper.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}

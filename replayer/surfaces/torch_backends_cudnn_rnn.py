@@ -15,6 +15,7 @@ from traces.script.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` wraps a module, whose functions look up names in the module itself.
+    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is a wrapper around a module. Functions of the module look up names in the
+    # module, not in the wrapper.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

@@ -1,14 +1,14 @@
 """Makes autograd save the same tensors for backward as PyTorch before 1.11 did.
 
-Recordings made with such an old release need this.
+Replays of recordings made with such an old release need the old behaviour.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 
 Two changes in PyTorch 1.11 affect how much memory a model needs. Before 1.11, in-place ReLU6 and Hardtanh saved their result.
-Today autograd saves a copy of their input. MobileNetV2 needs 31 % less memory with the old behaviour. Before 1.11, a
-convolution saved a contiguous copy of its input. Today a convolution saves the tensor that the input is a view of. ShuffleNet,
-whose convolutions take halves of tensors, needs 7 % less memory with the old behaviour. Reference:
-tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
+Since 1.11, autograd saves a copy of the input of in-place ReLU6 and Hardtanh. MobileNetV2 needs 31 % less memory with the old
+behaviour. Before 1.11, a convolution saved a contiguous copy of its input. Since 1.11, a convolution saves the tensor that the
+input is a view of. ShuffleNet, whose convolutions take halves of tensors, needs 7 % less memory with the old behaviour.
+Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
 """
 
 from __future__ import annotations

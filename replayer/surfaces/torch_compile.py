@@ -20,8 +20,8 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, patch_around, when_imported
 
-# These functions exist only in CUDA builds. With a GPU, `torch.compiler.reset()` imports torch._inductor.cudagraph_trees, which
-# imports these functions.
+# These functions exist only in CUDA builds. If a GPU is available, `torch.compiler.reset()` imports
+# torch._inductor.cudagraph_trees, which needs the functions below.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _COMPILATIONS_KEPT = 1 << 20
@@ -34,7 +34,7 @@ def install(torch_module: ModuleType) -> None:
         return compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
 
     def get_compiler_config(self: TorchAny) -> TorchAny:
-        """Return the same as torch, but without importing Inductor's passes, which takes half a second."""
+        """Return the same value as torch, but without importing Inductor's passes, which takes half a second."""
         config: TorchAny = import_module("torch._inductor.config")
         with config.patch(self.config):
             return config.get_config_copy()

@@ -1,8 +1,8 @@
 """Patches torch.cuda: device availability, device count, current device and device properties.
 
-torch's own Python code stays. torch's Python code calls C functions (`torch._C._cuda_*`), which this surface replaces. CPU
-builds lack these C functions. In CUDA builds these C functions would load a driver. So `with torch.cuda.device(1)`, "Invalid
-device id", lazy initialisation and the rest behave as in the installed release.
+torch's own Python code is not replaced. The surface replaces only the C functions (`torch._C._cuda_*`) that this code calls.
+CPU builds lack these C functions. In CUDA builds, the original C functions would load a driver. Python features such as `with
+torch.cuda.device(1)`, the error "Invalid device id" and lazy initialisation therefore behave as in the installed release.
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 
@@ -63,9 +63,9 @@ IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_set_cudnn_benchmark_limit": (None, "the recording has the algorithms that cuDNN chose"),
     "_cuda_get_cudnn_benchmark_limit": (10, "torch's default"),
     "_cuda_get_conv_benchmark_empty_cache": (False, "nothing is benchmarked, so no cache needs emptying"),
-    "_cuda_tunableop_is_enabled": (False, "off by default, and switching it on is refused"),
+    "_cuda_tunableop_is_enabled": (False, "off by default, and cannot be switched on"),
     "_cuda_tunableop_tuning_is_enabled": (False, "off, because TunableOp is off"),
-    "_cuda_record_untuned_is_enabled": (False, "off by default, and switching it on is refused"),
+    "_cuda_record_untuned_is_enabled": (False, "off by default, and cannot be switched on"),
 }
 
 _ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
@@ -107,8 +107,7 @@ class CudaDriver:
 def refuse_c_functions(torch_module: ModuleType) -> None:
     """Make every CUDA and NCCL C function of this build raise NotEmulated.
 
-    Surfaces then replace the functions that they emulate. Functions that exist only in newer releases thus cannot reach a
-    driver.
+    Surfaces later replace the functions that they emulate. New C functions of later releases therefore cannot reach a driver.
     """
     c: TorchAny = torch_module._C
     for name in dir(c):
@@ -150,7 +149,8 @@ def install(torch_module: ModuleType) -> None:
         return exchange_device(index)
 
     def arch_flags() -> str:
-        """Return the architectures of the recorded devices. The recorded torch build had kernels for these architectures."""
+        """Return the architectures of the recorded devices. Return the architectures for which the recorded torch build had
+        kernels."""
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
 
@@ -186,7 +186,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # torch.cuda copies some C functions when torch is imported, and creates the others at the first use of CUDA.
+    # torch.cuda copies some C functions at the import of torch, and creates the other C functions at the first use of CUDA.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

@@ -1,8 +1,8 @@
 """Implements the copies between GPUs for torch.cuda.comm and torch.nn.parallel.comm.
 
-`torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which stays torch's own. This surface replaces only the C functions that
-the module calls. The replacements follow torch/csrc/cuda/comm.cpp. The replacements use the same chunks, buffers and copies in
-the same order, on the same streams. Each copy is an ordinary op of the virtual devices.
+`torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which stays torch's own. The surface replaces only the C functions that
+torch.cuda.comm calls. The replacements follow torch/csrc/cuda/comm.cpp. The replaced functions use the same chunks, buffers and
+copies as CUDA's functions, in the same order and on the same streams. Each copy is an ordinary op of the virtual devices.
 
     torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view if it is already there
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
@@ -36,7 +36,7 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 class Comm:
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device. The device that already has the tensor gets the tensor itself."""
+        """Copy `tensor` to each device. A device that already has the tensor gets the tensor itself instead of a copy."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -71,7 +71,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk per device. A chunk that is already on its device is a view."""
+        """Return one chunk per device. If a chunk is already on its device, the result is a view instead of a copy."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):

@@ -44,7 +44,8 @@ class VirtualCudart:
         return RuntimeResult.success
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
-        """Pin memory that the script allocated. Copies from this memory then count as copies from pinned memory."""
+        """Pin memory that the script allocated. After the registration, copies from this memory count as copies from pinned
+        memory."""
         if host_memory().register(address, size_bytes):
             return RuntimeResult.success
         return RuntimeResult.errorHostMemoryAlreadyRegistered

@@ -19,7 +19,8 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class TorchDeviceProperties(DeviceProperties):
-    """The attributes of torch's `_CudaDeviceProperties`, under the same names. Units are bytes and kHz, and 0 means unknown."""
+    """Has the attributes of torch's `_CudaDeviceProperties`, under the same names. Sizes are in bytes, frequencies are in kHz,
+    and 0 means unknown."""
 
     name: str = ""
     total_memory: int = 0

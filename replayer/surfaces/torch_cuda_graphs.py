@@ -1,14 +1,15 @@
 """Emulates torch.cuda.graphs.
 
-A capture records ops and allocates from its own memory pool. Replaying the graph runs the recorded ops with one launch.
+The capture of a CUDA graph records ops and allocates from its own memory pool. Replaying the graph runs the recorded ops with
+one launch.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
     g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
 
-torch's own Python code stays: `torch.cuda.graph`, `make_graphed_callables` and the hooks of newer releases. The module
-torch.cuda.graphs is executed again with `VirtualGraph` in place of the C++ class. replayer/timing/cuda_graph.py matches and
-times the nodes.
+torch's own Python code is not replaced: `torch.cuda.graph`, `make_graphed_callables` and the hooks of newer releases. The
+module torch.cuda.graphs is executed again with `VirtualGraph` in place of the C++ class. replayer/timing/cuda_graph.py matches
+and times the nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ PoolHandle = tuple[int, int]
 
 
 class _GraphPools:
-    """The private memory pools that CUDA graphs can share. A pool lives as long as one of its graphs."""
+    """Manages the private memory pools that CUDA graphs can share. A private pool exists as long as one of the graphs that use
+    the pool."""
 
     def __init__(self) -> None:
         self._made = 0

@@ -1,8 +1,8 @@
 """Patches torch.cuda.memory: used and free device memory, and the allocator's statistics.
 
 torch's own Python code calls C functions such as `torch._C._cuda_memoryStats`. This surface replaces these C functions by
-functions that read `DeviceMemory` (device/caching_allocator.py). The four numbers that training loops print at each step are
-returned directly. torch's Python code would build and sort the whole table of statistics for each number.
+functions that read `DeviceMemory` (device/caching_allocator.py). Four functions that training loops often call return their
+number directly, because torch's Python code would build and sort the whole table of statistics for each number.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())
@@ -28,11 +28,11 @@ from replayer.surfaces.patching import refusal, refuse, refuse_construction
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
-_POOL = "drop the pool: the allocator's own pools are emulated"
+_POOL = "remove the pool; the allocator's own pools are emulated"
 _CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"
-_ALLOCATOR = "use torch's own allocator, which is emulated; another one would need a GPU"
-_BLAS = "set cublas_workspace_size: both share one workspace"
-_PINNED = "only C++ would call it; pin with torch.Tensor.pin_memory"
+_ALLOCATOR = "use torch's own allocator, which is emulated; other allocators need a GPU"
+_BLAS = "set cublas_workspace_size instead; both share one workspace"
+_PINNED = "only C++ code calls it; pin with torch.Tensor.pin_memory"
 
 _OF_POOLS = "_cuda_beginAllocateToPool _cuda_beginAllocateCurrentThreadToPool _cuda_endAllocateToPool _cuda_releasePool".split()
 REFUSED_C = {
@@ -84,7 +84,7 @@ class RawBlocks:
 
 
 def enable_caching(enabled: bool) -> None:
-    """Accept only True, since the cache is always on."""
+    """Accept only True, because the cache of the virtual GPU is always on."""
     if not enabled:
         raise NotEmulated("torch.cuda.caching_allocator_enable(False)", _CACHE)
 

@@ -6,8 +6,8 @@ Snapshots contain the blocks of each device, the call stacks that allocated the 
     train()
     torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
 
-torch's own Python code stays, and this surface replaces only the C functions that it calls. While a history is recorded, the
-allocator does not skip repeated steps (memory/allocation_cycles.py).
+The surface replaces only the C functions that torch's own Python code calls. While a history is recorded, the allocator does
+not skip repeated steps (memory/allocation_cycles.py).
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from traces.script.patching import patch, patch_around
 _NO_TOOL = -2
 
 IGNORED: dict[str, tuple[object, str]] = {
-    "deviceRangeStart": (0, "the device would call it, but runs nothing"),
-    "deviceRangeEnd": (None, "the device would call it, but runs nothing"),
+    "deviceRangeStart": (0, "only device code calls it, and a replay runs no device code"),
+    "deviceRangeEnd": (None, "only device code calls it, and a replay runs no device code"),
 }
 
 _End = Callable[[str], None]

@@ -3,8 +3,9 @@
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-torch's own `torch.cuda.random` stays and reads `torch.cuda.default_generators`, which this surface replaces. In C++ a virtual
-generator is a CPU generator, so this surface also patches the random functions, which would accept it for CPU tensors.
+torch's own `torch.cuda.random` is not replaced. The module reads `torch.cuda.default_generators`, which this surface replaces.
+In C++, a virtual generator is a CPU generator, and random functions would accept the generator for CPU tensors. The surface
+therefore patches the random functions too.
 """
 
 from __future__ import annotations

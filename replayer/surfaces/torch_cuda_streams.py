@@ -6,8 +6,8 @@
         y = f(x)                                        # y's kernels are timed on `side`
     torch.cuda.current_stream().wait_stream(side)
 
-torch's own functions (`torch.cuda.stream`, `current_stream`, `synchronize`) stay, and only the classes are replaced. The
-replacements derive from the C classes `torch.Stream` and `torch.Event`, so `isinstance` works with either name.
+The surface replaces only the classes. torch's own functions (`torch.cuda.stream`, `current_stream`, `synchronize`) are not
+replaced. The replacements derive from the C classes `torch.Stream` and `torch.Event`, so `isinstance` works with either name.
 
 Note [Streams come from a pool]
     PyTorch takes CUDA streams in turn from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is the first
@@ -173,7 +173,8 @@ class ExternalStream(Stream):
 
 
 class Event(BaseEvent):  # type: ignore[misc]
-    """Replaces torch.cuda.Event. `blocking` has no effect, because the host waits until the same moment in either mode."""
+    """Replaces torch.cuda.Event. The argument `blocking` has no effect, because the host waits until the same moment in either
+    mode."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -260,7 +261,7 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Return whether `device` means the virtual GPU. None means the accelerator, which is the virtual GPU."""
+    """Return whether `device` means the virtual GPU. The device None means the accelerator, which is the virtual GPU."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 

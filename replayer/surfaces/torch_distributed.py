@@ -7,8 +7,8 @@ memory.
     dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
-Rendezvous, stores, subgroups and the Reducer of DistributedDataParallel stay torch's own. C++ compares parameter shapes across
-ranks by reading tensors, so this surface does that check itself.
+Rendezvous, stores, subgroups and the Reducer of DistributedDataParallel are torch's own. PyTorch's C++ code would read tensors
+to compare parameter shapes across ranks, so the surface compares the shapes itself.
 
 Note [Gloo and tensors on the device]
     Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each of the
@@ -100,7 +100,8 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current stream wait for futures of operations between ranks, because C++ returns other objects for them."""
+    """Make the current stream wait for futures of operations between ranks, because C++ returns other objects for these
+    futures."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()
@@ -108,8 +109,8 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the Reducer's own timing. The Reducer's timing supports only CPU and CUDA, and warns about other devices at each
-    start."""
+    """Skip the Reducer's own timing. The timing code of DDP's Reducer supports only CPU and CUDA, and would warn about other
+    devices at each start."""
     if started() is None:
         collect(self)
 
@@ -140,8 +141,8 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """Run `_new_process_group_helper`. A group for CPU and CUDA keeps its real gloo backend for CPU tensors.
 
-    torch creates gloo first and would destroy it when the virtual NCCL replaces it. Ranks that are still connecting would then
-    lose their peers.
+    torch creates the gloo backend first and would destroy it when the virtual NCCL replaces it. If the gloo backend were
+    destroyed, ranks that are still connecting would lose their peers.
     """
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []

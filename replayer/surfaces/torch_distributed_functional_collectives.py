@@ -3,9 +3,9 @@
 
     total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, complete when all ranks' parts have arrived
 
-In PyTorch, C++ runs the group's operation on a new tensor. C++ stores the pending work under the tensor's storage until
-`_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). This module also stores pending work. The group is
-a VirtualNccl, or a real group that communicates on the host.
+In PyTorch, C++ code runs the group's operation on a new tensor. C++ stores the pending work under the tensor's storage until
+`_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). This module also stores pending work. The process
+group is a VirtualNccl, or a real group that communicates on the host.
 
 Note [Waited for where it is begun]
     PyTorch's Python code wraps the new tensor in a tensor that waits at first use. In C++ the wrapper would be on `cuda`, and
@@ -57,7 +57,8 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 
 class _Functional:
-    """Implements the ops as methods of the same names. A trailing `_` means that the op works in place."""
+    """Implements the functional collectives as methods with the names of the ops. A trailing `_` means that the op works in
+    place."""
 
     def __init__(self) -> None:
         self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()

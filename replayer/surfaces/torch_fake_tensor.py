@@ -2,8 +2,8 @@
 autograd.
 
 Python sees a fake "cuda" tensor on cuda:0. C++ reads the device of a fake tensor through `prim::device`. If C++ saw "cuda",
-autograd would look up CUDA's streams. A build without CUDA would then end the process, and a CUDA build would call the driver.
-So C++ gets the device type of virtual tensors (tensor/tensor.py, Note [Lazy]).
+autograd would look up CUDA's streams. With CUDA's streams, a build without CUDA would end the process, and a CUDA build would
+call the driver. For C++, a fake tensor therefore has the device type of virtual tensors (tensor/tensor.py, Note [Lazy]).
 
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
@@ -37,7 +37,7 @@ def install(torch_module: ModuleType) -> None:
     def normalize_fake_device(given: TorchAny) -> TorchAny:
         """Also accept the internal device type of virtual tensors.
 
-        C++ passes this type when it creates tensors such as the first gradient.
+        C++ passes the internal device type when it creates tensors such as the first gradient.
         """
         return normalize(torch_module.device("cuda", given.index or 0) if given.type == BACKEND else given)
 

@@ -92,7 +92,8 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """Return the graph nodes that hold a tensor. Such nodes are parameters of frozen modules, and tensors captured by a trace.
+    """Return the graph nodes that hold a tensor. Graph nodes that hold tensors are parameters of frozen modules, and tensors
+    captured by a trace.
 
     `module.to` does not move these tensors, but `map_location` does.
     """

@@ -1,4 +1,4 @@
-"""Patches torch.multiprocessing. The number of a spawned process is its rank, and processes can share device tensors.
+"""Patches torch.multiprocessing. The index of a spawned process is its rank, and processes can share device tensors.
 
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
@@ -38,14 +38,15 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # The functions are pickled under torch's names. Unpickling a tensor therefore imports torch, which starts the replayer.
+    # The functions are pickled under torch's names. A process that unpickles a tensor imports torch, and the import starts the
+    # replayer.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
-        # A sparse tensor is sent as its indices and values.
+        # To send a sparse tensor to another process, the replayer sends the tensor's indices and values.
         is_strided = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided
         return sharing.reduce(tensor) if is_strided else others(tensor)
 
@@ -62,9 +63,9 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """The sender's memory block in the receiving process.
+    """Represents the sender's memory block in the receiving process.
 
-    The block has an address and a size, and freeing the block does nothing.
+    The block in the receiving process has an address and a size, and freeing the block does nothing.
     """
 
     def __init__(self, address: int, size_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """Patches torch.nn.Module.
 
-Moving a module keeps its parameter objects. Outermost calls of modules are reported to find evaluation steps.
+Moving a module keeps its parameter objects. The surface reports outermost calls of modules, so that evaluation steps are found.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

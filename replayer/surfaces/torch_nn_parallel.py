@@ -1,6 +1,6 @@
 """Patches torch.nn.parallel to tell the virtual GPU when nn.DataParallel's stages begin and end.
 
-nn.DataParallel's own Python code runs. This code scatters the batch, replicates the module, calls each replica in its own
+nn.DataParallel's own Python code runs. nn.DataParallel scatters the batch, replicates the module, calls each replica in its own
 thread and gathers the results. In backward, autograd scatters the gradients and adds up the gradients of all replicas. A replay
 has the same six stages as a recording:
 
@@ -81,5 +81,5 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # torch passes torch.device(0), which has the device type of virtual tensors.
+    # torch.nn.parallel passes torch.device(0), which has the same device type as virtual tensors.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

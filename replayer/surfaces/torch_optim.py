@@ -23,7 +23,7 @@ from traces.script.script_hooks import ScriptHooks
 
 def install(torch_module: ModuleType) -> None:
     without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
-    # Gradient clipping has its own list of types for foreach kernels.
+    # Gradient clipping in torch has its own list of tensor types for foreach kernels.
     foreach: TorchAny = torch_module.utils._foreach_utils
     insert_first(foreach._foreach_supported_types, VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices

@@ -23,8 +23,8 @@ from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_everywhere
 
-# Factory functions of torch and torch.Tensor that take `pin_memory`. A tensor from a function in EMPTY uses no physical memory
-# until the script writes to the tensor.
+# Lists the factory functions of torch and torch.Tensor that take `pin_memory`. A tensor from a function in EMPTY uses no
+# physical memory until the script writes to the tensor.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"

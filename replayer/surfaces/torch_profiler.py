@@ -1,12 +1,13 @@
-"""Patches torch.profiler and torch.autograd.profiler. Kineto profiles the host, and the patch adds the virtual GPU's events.
+"""Patches torch.profiler and torch.autograd.profiler. Kineto profiles the host, and the surface adds the virtual GPU's events
+to the profile.
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
         step()
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-Both profilers use `torch.autograd.profiler.profile`. This class is patched to profile without a device, because a replay has no
-CUPTI and no CUDA events. As on a GPU, the host waits for the device at the end of a profile.
+Both profilers use `torch.autograd.profiler.profile`. The surface patches torch's profiler class to profile without a device,
+because a replay has no CUPTI and no CUDA events. As on a GPU, the host waits for the device at the end of a profile.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def install(torch_module: ModuleType) -> None:
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    # CUDA builds would otherwise report the missing driver at each profile.
+    # Without the patch, CUDA builds of torch would report the missing driver at the start of each profile.
     patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,
@@ -110,8 +111,8 @@ def install(torch_module: ModuleType) -> None:
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
     """Add kernels and memory to torch's function events, and add the kernels as device events.
 
-    The k-th event of a name is matched with the k-th op of the same name. Ops that Kineto did not record are added. Memory that
-    an op allocates also counts for every op that contains it.
+    The k-th event of a name is matched with the k-th op of the same name. Ops that Kineto did not record are added to the
+    profile. Memory that an op allocates also counts for every op that contains it.
     """
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType

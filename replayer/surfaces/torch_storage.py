@@ -1,4 +1,5 @@
-"""Creates storages on the virtual device and moves storages to the device. C++ would allocate these storages on a real GPU.
+"""Creates storages on the virtual device and moves storages to the device. PyTorch's C++ code would allocate storages for
+"cuda" on a real GPU.
 
 torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
 torch.cuda.FloatStorage(6)                  # the same, typed

@@ -25,7 +25,7 @@ from traces.script.patching import patch, patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    # PyTorch's set of functions that obey set_default_device must contain the unpatched C functions.
+    # PyTorch's set of functions that obey `set_default_device` must contain the unpatched C functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)

@@ -6,8 +6,9 @@
 
     Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
 
-C++ stores a wrapper's device, and autograd looks up the guard of this device. The guard for "cuda" needs a driver. So C++ gets
-the device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py), and Python reports this type as "cuda".
+C++ stores a wrapper's device, and autograd looks up the guard of this device. The guard for "cuda" needs a driver. In C++, a
+wrapper therefore has the device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py), and Python reports the type
+as "cuda".
 """
 
 from __future__ import annotations

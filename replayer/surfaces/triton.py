@@ -7,7 +7,7 @@ unknown.
 Under `--values compute`, Triton's own interpreter runs the kernel on the values, one program after another, which is slow.
 
 A kernel that is in the recording under the same name takes no extra time, because the phase's unmatched kernel time already
-includes it. Nothing is compiled or tuned, so an autotuned kernel runs with its first configuration.
+includes it. Triton kernels are not compiled or tuned, so an autotuned kernel runs with its first configuration.
 """
 
 from __future__ import annotations

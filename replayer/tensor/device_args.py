@@ -43,7 +43,7 @@ def _known_to_backend(index: int) -> torch.device:
 
 
 def checked_index(index: int) -> int:
-    """Return `index` if this device exists. Like every use of a device, the function initializes torch.cuda.
+    """Return `index` if this device exists. Every use of a device initializes torch.cuda, and so does this function.
 
     Raises torch.AcceleratorError with CUDA's message if the device does not exist. Raises RuntimeError in a forked child of a
     process that used the device.
@@ -65,7 +65,7 @@ def index_of(device: torch.device | None) -> int:
 
 
 class CudaError(Enum):
-    """An error of CUDA's runtime: its number, its name if torch prints the name, and its text."""
+    """Describes an error of CUDA's runtime: its number, its name if torch prints the name, and its text."""
 
     INVALID_VALUE = 1, "cudaErrorInvalidValue", "invalid argument"  # such as memory of a process that has ended
     INVALID_DEVICE = 101, "", "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
@@ -98,14 +98,15 @@ def report_failed_assert(line: str) -> None:
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 
 
-# Since PyTorch 2.14, an error that the failing call itself caused gives no advice about asynchronous kernels, and no error
-# mentions TORCH_USE_CUDA_DSA.
+# Since PyTorch 2.14, CUDA errors do not mention TORCH_USE_CUDA_DSA. If the failing call itself caused the error, the message
+# does not mention asynchronous kernels either.
 _SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 
 
 def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:
-    """Translate the device argument in the arguments of `Tensor.to`. The device is the first argument or a keyword argument."""
+    """Translate the device argument in the arguments of `Tensor.to`. In `Tensor.to`, the device is the first argument or a
+    keyword argument."""
     if args:
         first = args[0]
         kind = type(first)

@@ -2,9 +2,9 @@
 
 Dispatch looks up the op's plan, allocates new results, and launches the op's kernels on the virtual GPU.
 
-The dispatch function is the hot path of a replay. This function runs about 700 times per training step of a ResNet-50, and each
-microsecond in dispatch delays the replaying host by a microsecond. So dispatch is one flat function over local names and
-creates the most common results itself.
+The dispatch function is the hot path of a replay. Dispatch runs about 700 times per training step of a ResNet-50, and each
+microsecond in dispatch delays the replaying host by a microsecond. For speed, dispatch is one flat function that uses local
+names and creates the most common results itself.
 
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)

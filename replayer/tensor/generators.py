@@ -1,9 +1,9 @@
 """Random generators of virtual devices. A generator's state is a Philox seed and offset, as in CUDA.
 
 Random ops advance the offset by as much as PyTorch's kernels do (CUDAGeneratorImpl.cpp, native/cuda/DistributionTemplates.h).
-Under `--values compute`, an op draws its numbers on the CPU, from a generator seeded with the Philox seed and offset. So
-draws repeat after `torch.cuda.manual_seed` and after `set_rng_state`, and leave the CPU's generator alone. The numbers differ
-from a GPU's numbers.
+Under `--values compute`, an op draws its numbers on the CPU, from a generator seeded with the Philox seed and offset. Random
+numbers therefore repeat after `torch.cuda.manual_seed` and `set_rng_state`, and the state of the CPU's generator does not
+change. The numbers differ from a GPU's numbers.
 
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
@@ -28,14 +28,14 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # CUDAGeneratorImpl stores a seed and a Philox offset.
+_STATE = struct.Struct("<Qq")  # PyTorch's CUDAGeneratorImpl stores a seed and a Philox offset.
 _SEED = struct.Struct("<Q")
 
 _PER_CALL = 4  # One call of cuRAND's Philox engine yields four numbers.
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
 _WIDE_RANGE = 1 << 32  # An integer from a range wider than 2**32 takes two random numbers.
-# Kernels that draw until a number is accepted reserve a fixed number of values per thread.
+# Kernels that use rejection sampling reserve a fixed number of random values per thread.
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 
@@ -54,7 +54,8 @@ class PhiloxState:
         return seed
 
     def kept_in(self, capture: GraphCapture) -> None:
-        """Restore the offset at the end of the capture. Only replays of the graph advance the offset."""
+        """At the end of a CUDA graph capture, restore the Philox offset. Only replays of a CUDA graph advance the Philox
+        offset."""
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
@@ -179,7 +180,8 @@ class DefaultGenerators(Sequence[Generator]):
 
 
 def virtual_generator(generator: TorchAny) -> Generator | None:
-    """Return the virtual generator behind a generator argument of an op. C++ does not pass the Python object on."""
+    """Return the virtual generator behind a generator argument of an op. PyTorch's C++ code does not pass the Python object of
+    a generator to the op."""
     found: Generator | None = STATE.generators.get(generator._cdata)
     return found
 
@@ -217,7 +219,7 @@ def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> No
 
 @contextmanager
 def host_numbers(seed: int) -> Iterator[None]:
-    """Draw from the CPU's default generator with this seed, and restore its state afterwards."""
+    """Draw numbers from the CPU's default generator with this seed, and restore the generator's state afterwards."""
     kept = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:

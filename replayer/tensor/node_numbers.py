@@ -26,7 +26,7 @@ class _Latest(threading.local):
 def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
     """Return a function that reads the sequence numbers during a tensor's dispatch.
 
-    Dispatch runs below autograd, when the graph node of the op already exists.
+    When dispatch runs, autograd has already created the graph node of the op.
     """
     current: TorchAny = torch._C._current_autograd_node
     next_number: TorchAny = torch._C._autograd._get_sequence_nr

@@ -19,21 +19,21 @@ Where = tuple[int | str, int]
 
 
 class New(NamedTuple):
-    """The result is a new tensor on an allocation of `size_bytes`."""
+    """Plan for a call whose result is a new tensor on an allocation of `size_bytes`."""
 
     meta: TensorMeta
     size_bytes: int
 
 
 class View(NamedTuple):
-    """The result is a tensor with metadata `meta` on the allocation of an argument."""
+    """Plan for a call whose result is a tensor with metadata `meta` on the allocation of an argument."""
 
     meta: TensorMeta
     of: Where
 
 
 class Same(NamedTuple):
-    """The result is one of the arguments itself."""
+    """Plan for a call whose result is one of the arguments."""
 
     of: Where
 
@@ -52,9 +52,9 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """The op changed the metadata of an argument.
+    """Plan for a call that changes the metadata of an argument.
 
-    If the argument took over the allocation of another argument, `rebound` says which.
+    `rebound` names the argument whose allocation the changed argument takes over, if any.
     """
 
     of: Where
@@ -64,7 +64,8 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    """Kinds of outcomes. Dispatch creates NEW, SAME and VIEW itself, and `Plan.results` creates all others."""
+    """Kinds of outcomes. Dispatch creates results of the kinds NEW, SAME and VIEW itself, and `Plan.results` creates all other
+    results."""
 
     NEW = 0  # one new tensor
     SAME = 1  # a positional argument with unchanged metadata
@@ -77,8 +78,8 @@ class Plan:
     """Describes what one call of an op does.
 
     `writes` names the arguments that the call writes to, each as (position or name, whether the argument is a list). `written`
-    lists positions of arguments whose values change, so the host forgets what it knew about them. None for `written` means that
-    the call changes no content. `set_values`, if given, then sets the values that the host knows after the call.
+    lists positions of arguments whose values change, so the host forgets what it knew about them. If `written` is None, the
+    call changes no content. `set_values`, if given, then sets the values that the host knows after the call.
 
     All plans have one class, and `kind` distinguishes their outcomes. Dispatch reads a plan's attributes at every op, and the
     interpreter reads attributes of one class faster than attributes of several classes.

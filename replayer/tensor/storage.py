@@ -1,6 +1,6 @@
 """Implements the storage of a virtual tensor in Python, with identity, size and address.
 
-The bytes are created when a script reads them.
+The bytes of a virtual storage are created when a script reads them.
 
 A VirtualStorage is a real `torch.UntypedStorage` of zero bytes, so `torch.save`, `torch.load` and `TypedStorage` accept it.
 
@@ -83,7 +83,7 @@ class VirtualStorage(torch.UntypedStorage):
         raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
     def resize_(self, size_bytes: int) -> Self:
-        """Free the memory (size 0) or allocate another size. All tensors on this storage see the change."""
+        """Free the memory (size 0) or allocate another size. All tensors on a storage see a change of its size."""
         if size_bytes != self.allocation.size_bytes:
             self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
         return self

@@ -1,8 +1,8 @@
 """Creates virtual tensors of tensor classes that scripts define: `as_subclass`, subclasses of Parameter, lazy parameters,
 tv_tensors.
 
-For each such class a second class is created that derives from the script's class and from VirtualTensor. The second class has
-the same name as the script's class.
+For each such class a second class is created that derives from the script's class and from VirtualTensor. The generated class
+has the same name as the script's class.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 
@@ -26,7 +26,7 @@ from replayer.torch_types import TorchAny
 def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
     """Return the class of virtual tensors that are also instances of `cls`.
 
-    For plain tensors and parameters this is `tensor_class`.
+    For plain tensors and parameters, the result is `tensor_class`.
     """
     if cls in (torch.Tensor, torch.nn.Parameter):
         return tensor_class

@@ -51,8 +51,8 @@ _data: TorchAny = torch._C.TensorBase.data
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
     """Makes `type(x) == torch.Tensor` true for virtual tensors, as scripts expect. `type(x) is torch.Tensor` stays false.
 
-    Calling the class calls the plain class. A virtual parameter has the class of other virtual tensors, so an argument that
-    only nn.Parameter has creates a parameter.
+    Calling the class calls the plain class. A virtual parameter has the same class as other virtual tensors. A call with an
+    argument that only nn.Parameter accepts creates a parameter.
     """
 
     plain_class: type[TorchAny]
@@ -294,11 +294,11 @@ def alias(source: TorchAny) -> TorchAny:
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     """Run `tensor.data = data` if one tensor is on the host and the other is on the virtual GPU.
 
-    C++ cannot change a tensor's kind, but it can swap the C++ tensors behind two Python objects. So optimizers and weak
-    references still refer to the same Python object `tensor`. The gradient of `tensor` moves too. Autograd graphs that use the
-    tensor keep what they have saved.
+    C++ cannot turn a host tensor into a virtual tensor, but C++ can swap the C++ tensors behind two Python objects. After the
+    swap, optimizers and weak references still refer to the same Python object `tensor`. The gradient of `tensor` moves too.
+    Autograd graphs that use the tensor keep the tensors that they have saved.
 
-    Raises PyTorch's error for tensors that are not leaves.
+    The method raises PyTorch's error for tensors that are not leaves of the autograd graph.
     """
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)

@@ -1,7 +1,7 @@
 """Defines and interns the metadata of virtual tensors: shape, stride, storage offset, dtype and device.
 
-Tensors with equal metadata share one `TensorMeta` object. So metadata is compared by identity, and hashing a plan cache key
-takes nanoseconds.
+Tensors with equal metadata share one `TensorMeta` object. Metadata objects can therefore be compared by identity, and hashing a
+plan cache key takes nanoseconds.
 
     metas = TensorMetaTable(VirtualTensor)
     meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
@@ -40,7 +40,8 @@ def in_words_of_cuda(error: RuntimeError) -> RuntimeError:
 
 
 def on_one_device(error: Exception) -> Exception:
-    """Return an error of a CPU kernel with CUDA's names of tensor types. All tensors of the call are on the GPU."""
+    """Return an error of a CPU kernel with CUDA's names of tensor types. In the error's message, all tensors of the call are on
+    the GPU."""
     text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))
     return error if text == str(error) else type(error)(text)
 
@@ -59,7 +60,7 @@ class TensorMeta:
     """The metadata of a virtual tensor. `stride` and `offset` count elements.
 
     `extent_bytes` is the distance from the tensor's first element to the end of its last. `size_bytes` counts only the
-    elements. `dense` means that the elements fill the extent without gap or overlap, in any order.
+    elements. `dense` means that the elements fill the memory range without gap or overlap, in any order.
     """
 
     __slots__ = (
@@ -74,8 +75,9 @@ class TensorMeta:
         self.index = index
         self.device = torch.device("cuda", index)  # for scripts
         self.backend_device = torch.device(BACKEND, index)  # for C++
-        # Arguments of `_make_wrapper_subclass`, which a training step calls about a thousand times. Passing None instead of
-        # default strides makes the call a third faster.
+
+        # These are the arguments of `_make_wrapper_subclass`, which a training step calls about a thousand times. A call of
+        # `_make_wrapper_subclass` is a third faster with None instead of default strides.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")
@@ -100,7 +102,8 @@ class TensorMeta:
 
 
 class TensorMetaTable:
-    """The table of interned metadata. If an entry is lost, equal metadata counts as different once, which is harmless."""
+    """The table of interned metadata. If the cache loses an entry, equal metadata counts as different once, which is harmless.
+    """
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class

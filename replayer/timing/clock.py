@@ -1,4 +1,4 @@
-"""The replay's clocks. The replay takes its clock as an argument, so tests never sleep.
+"""The replay's clocks. The replay takes its clock as an argument, so tests can use a clock that never sleeps.
 
     clock = WallClock()                         # --clock wall: the machine's time, with real waits
     clock = VirtualClock()                      # --clock virtual: a wait only advances the clock
@@ -6,7 +6,7 @@
     clock = ScaledClock(WallClock(), "2")       # --speed 2: recorded time runs twice as fast as the script's
     clock.wait_until(clock.now_ns() + 2_000_000)
 
-Deadlines are absolute, so errors of single waits do not add up.
+The deadlines of waits are absolute times, so errors of single waits do not add up.
 
 Note [Recorded time and the script's time]
     The replay calculates in *recorded time*: durations are as recorded, and the timeline can be compared with the recording
@@ -37,8 +37,8 @@ from fractions import Fraction
 from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces/time.py may patch the module
 from typing import Protocol
 
-# A sleep overshoots by 20 to 100 us with minimum timer slack (benchmarks/clock.py). A busy loop therefore ends each wait, and
-# takes at most 5 % of the time.
+# A sleep overshoots by 20 to 100 us with minimum timer slack (benchmarks/clock.py). Each wait therefore ends with a busy loop,
+# which takes at most 5 % of the waiting time.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
@@ -63,7 +63,7 @@ class Clock(Protocol):
         """Return at `deadline_ns`, or at once if the deadline has passed."""
 
     def pause(self) -> None:
-        """Ignore the machine's own time, but not waits, until the matching `resume`.
+        """Until the matching `resume`, ignore time that passes on this machine, except waits.
 
         Calls nest. A wall clock cannot be paused.
         """
@@ -115,8 +115,8 @@ class VirtualClock(Clock):
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
         """Set `paused_ns`, the machine time when the clock was paused, and the clock's lead over the machine's clock.
 
-        `paused_ns` is None if the clock runs. Both settings of the clock are in one tuple, so a reader in another thread never
-        sees half a change.
+        `paused_ns` is None if the clock runs. Both settings are in one tuple, so a reader in another thread never sees a
+        half-changed clock.
         """
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
@@ -134,7 +134,8 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Return when the clock reaches `deadline_ns`. Waits of other threads or a real wait advance the clock."""
+        """Return when the clock reaches `deadline_ns`. The clock advances through waits of other threads or through a real
+        wait."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))
@@ -153,14 +154,15 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """Reset the lock and the pauses in a forked child. The threads that held the lock or the pauses do not exist in the
-        child."""
+        """Reset the lock and the pauses in a forked child. The threads that held the lock or paused the clock do not exist in
+        the child process."""
         self._new_lock()
         self._pauses = 0
         self.resume()
 
     def replays(self) -> None:
-        """Called when this process starts to replay a recording. The process may have been forked from a replaying process."""
+        """Called when this process starts to replay a recording. This process may have been forked from a process that is
+        itself a replay."""
 
 
 class RecordedClock(VirtualClock):
@@ -204,7 +206,7 @@ class RecordedClock(VirtualClock):
 class ScaledClock(Clock):
     """Shows recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
 
-    The class calculates with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the
+    The clock calculates with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the
     clock's seconds differ from the machine's seconds.
     """
 
@@ -241,7 +243,7 @@ def machine_unix_ns() -> int:
 def lower_timer_slack() -> bool:
     """Set this thread's timer slack on Linux to 1 ns instead of 50 us.
 
-    Returns whether this worked. The setting only improves the precision of waits.
+    Returns whether this worked. A smaller timer slack only improves the precision of waits.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -39,8 +39,9 @@ _STREAMS_OF_A_POOL = 64
 class CapturedGraph:
     """Holds the calls of a captured CUDA graph.
 
-    Each replay makes `calls` in order, with the replaying stream in place of `origin`. `others` are the streams that joined the
-    capture. `computing` are the host's computations at each replay. Without payloads, these calls discard known values instead.
+    Each replay makes `calls` in order, with the replaying stream in place of `origin`. `others` lists the other streams that
+    joined the capture. `computing` lists the host's computations at each replay of the graph. If tensors have no payloads, the
+    calls in `computing` discard known values instead.
     """
 
     origin: VirtualStream
@@ -118,7 +119,8 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread) -> None:
-        """Fail the capture and raise CUDA's error. This is called when the script waits for the device or queries it."""
+        """Fail the capture and raise CUDA's error. The check runs when the script waits for the device or queries the device.
+        """
         if self._everywhere or thread is self.thread:
             self.is_broken = True
             raise self._refuse()

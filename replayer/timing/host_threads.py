@@ -1,4 +1,4 @@
-"""The script's host threads as rows of the timeline. A row is reused after its thread has ended.
+"""Represents the script's host threads as rows of the timeline. After a thread has ended, another thread can reuse its row.
 
 nn.DataParallel creates a thread per replica and step. Reusing rows keeps the timeline from getting thousands of thread rows.
 
@@ -34,7 +34,7 @@ class HostThread:
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
     def start_from(self, maker: HostThread) -> None:
-        """Begin at the time and position of the thread that created this thread."""
+        """A new thread begins at the time and position of the thread that created it."""
         self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
 
     def wait_for(self, other: HostThread) -> None:
@@ -71,7 +71,7 @@ class Caller:
 class _Tenancy:
     """Marks a timeline row as used by a thread.
 
-    Only the thread refers to this object, so the object is freed when the thread ends.
+    Only the thread itself refers to its row marker, so the marker is freed when the thread ends.
     """
 
     def __init__(self, idle: list[int], row: int) -> None:

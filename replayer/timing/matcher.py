@@ -1,9 +1,9 @@
 """Matches ops of the running script with recorded calls and their times.
 
 A `SegmentMatcher` follows one phase segment of the script through the same segment of the recorded step. Each op takes the next
-free recorded call that matches. Three kinds of match are tried in order. EXACT is the same op with the same shapes and dtype.
-EQUIVALENT is an equivalent op with the same shapes. SCALED is the same op at other shapes. Recorded kernels that are unmatched
-when the segment ends are the phase's unmatched remainder.
+free recorded call that matches. Three kinds of match are tried in order. The match EXACT is the same op with the same shapes
+and dtype. The match EQUIVALENT is an equivalent op with the same shapes. The match SCALED is the same op at other shapes. If no
+op of the script has taken a recorded kernel until the segment ends, the kernel is part of the phase's unmatched remainder.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
@@ -106,7 +106,8 @@ class StepMatcher:
         self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin the next segment of this phase. For a different workload, phase times without kernels are not used."""
+        """Begin the next segment of this phase. If the script's workload differs from the recorded workload, phase times
+        without kernels are not used."""
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -134,7 +135,7 @@ class StepMatcher:
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         """Return the recorded segments that the script did not enter.
 
-        The flag tells whether the script entered another segment of the same phase.
+        The flag of each segment says whether the script entered another segment of the same phase.
         """
         return [
             (segment, self.visited.get(name, 0) > 0)
@@ -144,7 +145,7 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """Matches one segment of the script with a recorded segment. `recorded` is None if there is no such segment."""
+    """Matches one segment of the script with a recorded segment. `recorded` is None if the recording has no such segment."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
@@ -155,8 +156,8 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # A phase's own kernels under other names explain only a limited number of unmatched calls. A loop that never ends a
-        # step makes more.
+        # Kernels that have different names in this PyTorch release explain at most this many unmatched calls of a phase. A loop
+        # that never ends a step makes more calls than this limit.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -202,7 +203,8 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Return whether nearly all calls so far match the recorded calls. This is used before a forward pass has decided."""
+        """Return whether nearly all calls so far match the recorded calls. The method is used until a forward pass shows
+        whether the script is the recorded program."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= SAME_SHARE * len(made)
@@ -233,7 +235,7 @@ class SegmentMatcher:
     def match(self, signature: OpSignature) -> Match | None:
         """Return the op's next matching recorded call, or None.
 
-        The kernels of the match are marked but not played. See Note [The last time].
+        The kernels of the matching call are marked as matched but not played. See Note [The last time].
         """
         if self.history is not None:
             calls = self.history.calls
@@ -304,7 +306,7 @@ class SegmentMatcher:
         return None if instance is None else (Origin.SCALED, instance)
 
     def _without_op(self, recorded: RecordedSegment, alike: list[Instance], near_ns: float) -> Instance | None:
-        """See Note [Kernels without an op]. `alike` are the recorded calls of the op at any shape."""
+        """See Note [Kernels without an op]. `alike` lists the recorded calls of the op at any shape."""
         if not self.step.of_same_program or not alike or len(recorded.below_ops) == len(recorded.kernels):
             return None
         kernels, state = self.step.step.kernels, self.step.state

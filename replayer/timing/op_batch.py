@@ -1,8 +1,8 @@
 """Plays many ops at once: faster versions of `Simulator.play` and `StreamScheduler.put` with the same results.
 
 A script that repeats a recorded step calls the same ops in the same order (Note [The last time], matcher.py). Only the times
-differ. So the calls of a segment are stored in columns once. A batch of calls then takes some thirty numpy operations, instead
-of a dozen function calls per op. The columns follow the rules of timing_rules.py.
+differ. The calls of such a segment are stored as columns once. A batch of calls then takes some thirty numpy operations,
+instead of a dozen function calls per op. The columns follow the rules of timing_rules.py.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase-grained segment
@@ -64,7 +64,7 @@ class OpBatchSchedule:
     ) -> OpBatchSchedule:
         """Build the schedule of a step's matched calls. All kernels must be on one stream (`RecordedStep.one_stream`).
 
-        With `other`, a call takes at most the usual host time of such calls. A call without a recorded match launches one
+        If `other` is True, a call takes at most the usual host time of such calls. A call without a recorded match launches one
         kernel of estimated duration.
         """
         signatures = [call.signature for call in calls]
@@ -151,7 +151,7 @@ class OpBatchSchedule:
         """Return the end of the run of calls from `begin` that equal `signatures` and can be played together. Returns `begin`
         if no call can.
 
-        `depth` is the launch queue's depth. The batch's own kernels must not fill the queue.
+        `depth` is the launch queue's depth. A batch may launch only as many kernels as the launch queue has room for.
         """
         if begin >= len(self.signatures):
             return begin
@@ -164,7 +164,7 @@ class OpBatchSchedule:
         """Return whether a thread at `position_ns` plays the calls from `begin` as stored, apart from the time before the first
         call.
 
-        The positions differ if another thread has played the calls before `begin`.
+        The positions of the threads differ if another thread has played the calls before `begin`.
         """
         stored_ns = self.position_ns[begin]
         return position_ns == stored_ns or stored_ns < self.begins_ns[begin] >= position_ns
@@ -208,7 +208,7 @@ class OpBatchSchedule:
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
         """Return when the launch queue has room for each call, or None if the queue always has room.
 
-        The batch is small, so only kernels launched before the batch can fill the queue.
+        A batch is small, so only kernels launched before the batch can fill the launch queue.
         """
         before = int(self.first[begin]) + stream.depth - len(stream.pending)
         if self.first[end - 1] < before:
@@ -239,7 +239,8 @@ class OpBatchSchedule:
 class PhaseGrainBatch:
     """Plays a batch of ops inside a phase-grained segment. The phase's time is charged once, and ops cost nothing.
 
-    The timeline only has the times of the calls. A batch ends before the first op that would begin another segment.
+    In such a batch, the timeline gets only the times of the calls. A batch ends before the first op that would begin another
+    segment.
     """
 
     count: int

@@ -3,7 +3,7 @@
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)
 
-The result is the same as with `StreamScheduler.put`.
+The resulting schedule is the same as with `StreamScheduler.put`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Plays the unmatched kernels of a segment in launch order. All kernels are on their step's main stream."""
+    """Plays the unmatched kernels of a segment in launch order. All these kernels are on the main stream of their step."""
 
     alone_ns: Column
     gap_ns: Column

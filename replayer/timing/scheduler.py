@@ -1,4 +1,4 @@
-"""The virtual timeline. The scheduler puts work on streams and waits for the work.
+"""The virtual timeline. The stream scheduler puts work on streams and lets the host wait for work.
 
 scheduler = StreamScheduler(recording, clock, timeline, stats)
 end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
@@ -88,9 +88,9 @@ class StreamScheduler:
     ) -> int:
         """Put an op's recorded kernels on `stream` or on recorded side streams. Returns when the last kernel ends.
 
-        Kernels of the recorded main stream go to `stream`. If the script calls the op on a side stream, the stream of the op's
-        first kernel also means this side stream. All other kernels go to a side stream with the recorded number, because the op
-        changed the stream itself.
+        Kernels of the recorded main stream go to `stream`. If the script calls the op on a side stream, kernels on the recorded
+        stream of the op's first kernel also go to this side stream. All other kernels go to a side stream with the recorded
+        number, because the op itself switched to that stream.
 
         `chosen` are the kernels' indices in the recorded step, in launch order. `began_ns` is the replay's host time at the
         start of the recorded segment. `scale` is a factor for the recorded durations. `row` is the timeline row of the op that
@@ -126,8 +126,8 @@ class StreamScheduler:
         """Like `put`, for a copy. A copy is always put on `stream`, because the script itself orders `stream` with other
         streams.
 
-        If the recorded copy has another kind or size, the estimate is used. A pinned copy must not take the time of a pageable
-        copy.
+        If the recorded copy has a different kind or size, the estimated duration is used. A pinned copy must not take the time
+        of a pageable copy.
         """
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
@@ -145,9 +145,9 @@ class StreamScheduler:
         return end_ns
 
     def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
-        """Like `put` with origin PHASE, for a remainder of possibly hundreds of kernels.
+        """Put the unmatched kernels of a phase, possibly hundreds, on a stream, like `put` with origin PHASE.
 
-        The kernels are put all at once if possible.
+        If possible, all kernels are put on the stream at once.
         """
         key = id(matches.step), *chosen
         if key not in self._leftovers:
@@ -202,21 +202,21 @@ class StreamScheduler:
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
         """Return whether a recorded call may give this op's time.
 
-        A call without shapes may do so only in the recorded program.
+        A recorded call without shapes may give the time only if the script is the recorded program.
         """
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
         """Return the usual recorded host time of such an op.
 
-        If there is no such op, the usual host time of all ops is returned.
+        If the recording has no such op, the usual host time of all ops is returned.
         """
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # An op without shapes cannot be scaled, and is probably the recorded op of this program.
+        # The time of a recorded op without shapes cannot be scaled, and the op is probably the same op of the same program.
         if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
@@ -232,7 +232,7 @@ class StreamScheduler:
     def mark(self, host_ns: int, device: int = NONE) -> int:
         """Return the time of a CUDA event recorded now on a device.
 
-        The time is when all work so far ends. NONE means the script's first device.
+        The returned time is when all work so far ends. NONE means the script's first device.
         """
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
@@ -259,7 +259,7 @@ class StreamScheduler:
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """The host waits for the device until `until_ns`. `after_ns` of the host's time so far is moved behind the wait."""
+        """The host waits for the device until `until_ns`. `after_ns` of the host's time so far is moved to after the wait."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.call(thread.row, "cudaStreamSynchronize", since_ns, until_ns)

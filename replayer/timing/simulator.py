@@ -1,11 +1,11 @@
 """Plays the script's ops on the virtual timeline: computes when each op's kernels start and end.
 
-`play` handles one op in several steps. It finds the script's current phase (step_tracker.py) and the matching recorded call
-(matcher.py). It finds the call's start on the host thread (timing_rules.py). It puts the recorded kernels on the stream
-(scheduler.py). It waits if the host is too far ahead of the wall clock.
+`play` handles one op in several steps. The simulator finds the script's current phase (step_tracker.py) and the matching
+recorded call (matcher.py). The simulator computes when the call starts on the host thread (timing_rules.py). The simulator puts
+the recorded kernels on the stream (scheduler.py). The simulator waits if the host is too far ahead of the wall clock.
 
-The replay does not sleep once per kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of
-the wall clock.
+A replay does not sleep for every kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of the
+wall clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
 # The host's virtual time may run ahead of the wall clock by this much, which absorbs short delays of the machine. Only a script
-# that reads its clock without synchronizing can notice.
+# that reads the clock without synchronizing can notice that the host runs ahead.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
@@ -196,7 +196,7 @@ class Simulator:
         """Play ops in call order. Ops that repeat the last step are played together.
 
         The arguments are the arguments of `play`, with one entry per op. Ops of replicas are interleaved. Copies and events
-        order two devices and are played one by one. Within a segment, only the order on each stream therefore matters.
+        order two devices and are played one by one. Within a segment, therefore, only the order of ops on each stream matters.
         """
         turns = self.tracker.turns
         if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):

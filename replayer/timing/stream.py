@@ -1,4 +1,4 @@
-"""Streams and events as arithmetic on times. This module does not sleep, execute work or use torch.
+"""Streams and events as arithmetic on times. The module stream.py does not sleep, execute work or use torch.
 
 A stream stores the time at which its last work ends. Work starts when it has been launched, the stream is free, and every event
 that the stream waits for has passed:

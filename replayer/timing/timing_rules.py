@@ -1,6 +1,6 @@
 """The timing rules of a replay: when an op starts on its host thread, and when its kernels end on their stream.
 
-All times are integer nanoseconds of recorded time. This module does not sleep, keep state or use torch.
+All times are integer nanoseconds of recorded time. The module timing_rules.py does not sleep, keep state or use torch.
 
     advance_ns, own_ns = host_times(position_ns=40, from_ns=100, to_ns=130)                     # 60, 30
     start_ns = call_start(host_ns=1_000, advance_ns=60, called_ns=1_010, room_ns=0)             # 1060
@@ -29,7 +29,7 @@ def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
     """Return the host time before an op and in the op, for a script that has reached `position_ns` of the recorded segment.
 
     `from_ns` and `to_ns` are the recorded call's begin and end, measured from the segment's start. Waits for the device are
-    subtracted from both.
+    subtracted from both host times.
     """
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
@@ -44,7 +44,7 @@ def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> i
 
 
 def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int) -> int:
-    """Return when a kernel ends. The previous work on its stream ended at `ready_ns`."""
+    """Return when a kernel ends. The previous work on the op's stream ended at `ready_ns`."""
     return max(launch_ns + latency_ns, ready_ns + gap_ns) + duration_ns
 
 
@@ -56,8 +56,8 @@ def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
         spans_ns: the time from the previous entry's end to the entry's own end, if the entry is queued.
         before_ns: the end of the work before the first entry.
 
-    The rule is end[i] = max(alone[i], end[i-1] + span[i]). Let c be the running sum of spans. Then end[i] - c[i] is the greater
-    of end[i-1] - c[i-1] and alone[i] - c[i], which is a running maximum.
+    The end times follow the rule end[i] = max(alone[i], end[i-1] + span[i]). Let c be the running sum of spans. Then end[i] -
+    c[i] is the greater of end[i-1] - c[i-1] and alone[i] - c[i], which is a running maximum.
     """
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns

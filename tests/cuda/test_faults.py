@@ -140,7 +140,7 @@ def test_captures_survive(device: Path, tmp_path: Path, grain: str) -> None:
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_a_script_sees_nothing_of_the_recorder(device: Path, tmp_path: Path, grain: str) -> None:
+def test_the_recorder_is_invisible_to_the_script(device: Path, tmp_path: Path, grain: str) -> None:
     """GIVEN a script that profiles itself while the recorder would, and one that observes failed allocations WHEN recorded THEN
     the profile has the same events, the output says why ours is missing, and the observer is not called."""
     native = run(device, Program("profiles_itself.py", ("8",)), tmp_path / "native")

@@ -136,9 +136,9 @@ def test_a_script_is_found_by_what_it_trains_and_batch_sizes_may_change(library:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["4 20 70", "4 20 70", "2 10 30", "3 15 50", "eval 20"]
     said = done.stderr
-    assert "trace: the script trains g9/net: times as measured on a Test GPU G9, example.org/study 0123456789\n" in said
-    assert "trace: batch 3 of g9/net was not measured: interpolated between its neighbours\n" in said
-    assert "evaluation takes the time of g9/net's forward pass in training, an estimate" in said
+    assert "trace: the script trains g9/net; times were measured on a Test GPU G9, example.org/study 0123456789\n" in said
+    assert "trace: batch 3 of g9/net was not measured; times are interpolated between the nearest batch sizes\n" in said
+    assert "evaluation is estimated to take as long as g9/net's forward pass in training" in said
     assert "2 steps of batch 4 as measured, 1 step of batch 2 as measured, 1 step of batch 3 interpolated" in said
     replayed = load(library / "out.msgpack")
     forward = replayed.phases.name == replayed.strings.find("forward")
@@ -158,13 +158,13 @@ def test_what_is_not_in_the_library_stops_in_one_line_unless_estimates_are_asked
     done = replay(library, "--gpu", "g9", "train.py", "SGD", "32", "4")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0] == (
-        "trace: the library has nothing of what the script trains on g9; nearest is g9/net (212 parameters there, 420 here;"
-        " 848 parameter bytes there, 1,680 here). --estimate goes on with estimates, marked"
+        "trace: the library has no times of the script's model on g9; the nearest is g9/net (212 parameters there, 420 here;"
+        " 848 parameter bytes there, 1,680 here). --estimate continues with marked estimates"
     )
 
     done = replay(library, "--trace", "g9/net", "--estimate", "train.py", "Adam", "16", "4", "2000")
     assert done.returncode == 0, done.stderr
-    assert "the script does not train g9/net: optimizer SGD there, Adam here; its times are taken as an estimate" in done.stderr
+    assert "the script does not train g9/net: optimizer SGD there, Adam here; its times are used as an estimate" in done.stderr
     (first, forward, rest), _, _ = (line.split() for line in done.stdout.splitlines())
     assert (first, forward, rest) == ("4", "20", "70")
     assert "estimated: optimizer SGD there, Adam here" in done.stderr
@@ -186,7 +186,7 @@ def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) 
 
     done = replay(library, "--gpu", "g9", "train.py", "SGD", "16", "1")
     assert done.returncode == 2
-    assert "g9/net: batch 1 was not measured; the library has 2 to 1000; --estimate goes on" in done.stderr
+    assert "g9/net: batch 1 was not measured; the library has 2 to 1000; --estimate continues" in done.stderr
 
 
 def test_where_the_card_was_full_a_script_may_halve_its_batch_though_no_peak_is_known(library: Path, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_where_the_card_was_full_a_script_may_halve_its_batch_though_no_peak_is_
         (["--trace", "p100", "--estimate"], "--estimate needs --gpu"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_runs(
+def test_impossible_requests_are_reported_before_anything_runs(
     library: Path, words: list[str], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = run(["replay", *words, str(library / "train.py")])

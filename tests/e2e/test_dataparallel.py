@@ -164,11 +164,11 @@ def test_two_gpus_are_predicted_from_one(tmp_path: Path, one_gpu: Path) -> None:
     assert set((p2p.duration_ns - p2p.bytes * 10).tolist()) == {1_500}  # a byte in ten nanoseconds, and the least
 
 
-def test_what_cannot_be_predicted_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_what_cannot_be_predicted_is_rejected_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit('it ran')")
     done = trace_command("replay", "--gpus", "2", "train.py", "--trace", "p100-no-cudnn", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "trace: --gpus 2 needs a recording of the kernels of one GPU; this one has phases only\n"
+    assert done.stderr == "trace: --gpus 2 needs a recording with the kernels of one GPU, but this recording has phases only\n"
 
 
 def test_what_is_too_large_for_one_gpu_trains_on_two(tmp_path: Path) -> None:

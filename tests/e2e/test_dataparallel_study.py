@@ -269,7 +269,7 @@ def results(folder: Path) -> Path:
 
 def test_the_table_says_what_was_measured_and_has_no_empty_column(tmp_path: Path) -> None:
     assert study_tables.table(study_tables.rows_of(results(tmp_path))).splitlines() == [
-        "Tesla V100; PyTorch 2.13.0; images enlarged to 224 pixels a side; times and bytes per step.",
+        "Tesla V100 with PyTorch 2.13.0. Images have 224 pixels a side. Times and bytes are per step.",
         "",
         "| network | parameters | trained | GPUs | batch | version | step ms | images/s | × one GPU | computation ms"
         " | communication ms | share | GPU to GPU MB | host to GPU MB | epochs to loss < 0.04 |",
@@ -283,7 +283,7 @@ def test_the_table_says_what_was_measured_and_has_no_empty_column(tmp_path: Path
     ]
     assert "trained" not in study_tables.table(ROWS[:2])
     larger = study_tables.table([row(1, 400.0), row(1, 900.0, image_size=448)])
-    assert "enlarged to 224, 448 pixels" in larger and "| vgg16 | 134.30 M | 448 | 1 |" in larger
+    assert "Images have 224, 448 pixels" in larger and "| vgg16 | 134.30 M | 448 | 1 |" in larger
 
 
 def test_the_picture_shows_every_network_and_part(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_the_picture_shows_every_network_and_part(tmp_path: Path) -> None:
     assert (tmp_path / "again.svg").read_text() == picture  # it can be kept in a repository
 
 
-def test_a_picture_without_matplotlib_or_anything_to_draw_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_without_matplotlib_or_anything_to_draw_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="no cell of the results was measured"):
         study_tables.draw([row(4, failed="out of memory")], tmp_path / "p.svg")
     monkeypatch.setitem(sys.modules, "matplotlib", None)

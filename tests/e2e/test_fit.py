@@ -115,7 +115,7 @@ def test_a_card_on_which_this_network_was_measured_is_answered_from_there(
     said = run(tmp_path, "--gpus", "t4,a100-80gb", "train.py", "--batch-size", "101").stdout
     [row] = [line.split() for line in said.splitlines() if line.startswith("Tesla T4")]
     assert row[-5:] == ["NO", "-", "-", "100", "-"] and "~ before a batch: estimated with the simulated allocator." in said
-    assert "Measured on this card: t4/mlp, batch 100 fitted, 101 did not." in said
+    assert "Measured limits: t4/mlp, batch 100 fitted, 101 did not." in said
 
     write_cells(tmp_path / "cells" / "t4.cells", gpu, [replace(cell, peak_bytes=peaks * 2)], {})
     said = run(tmp_path, "--gpus", "t4", "train.py", "--batch-size", "48").stdout
@@ -149,7 +149,7 @@ def test_ranks_are_judged_by_the_one_that_needs_most(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ranks)
     ran = run(tmp_path, "--gpus", "t4,a100", "--nproc", "2", "train.py")
     assert ran.returncode == 0, ran.stderr
-    assert "2 GPUs are used; the figures are for the one that needs most" in ran.stdout
+    assert "2 GPUs are used; figures are for the GPU with the highest need" in ran.stdout
     assert "needs 1.1 GiB at batch 48" in ran.stdout
     assert "Steps include up to" in ran.stdout
     facts = json.loads(run(tmp_path, "--gpus", "t4,a100", "--nproc", "2", "--json", "train.py").stdout)

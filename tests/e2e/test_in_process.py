@@ -216,7 +216,7 @@ for other in (sys.argv[1], sys.argv[2], traces.load(sys.argv[2]), slower):
     assert figures == [[66_000_000, 66_000_000], *[[99_000_000, 66_000_000]] * 3]
 
 
-def test_the_magic_tells_what_it_understands(tmp_path: Path) -> None:
+def test_the_magic_lists_its_arguments(tmp_path: Path) -> None:
     source = """
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -307,7 +307,7 @@ if __name__ == "__main__":
     assert said[2:] == ["1.0", "Cannot re-initialize CUDA in forked subproc", "no GPU"]
 
 
-def test_windows_is_refused_in_one_sentence() -> None:
+def test_windows_is_rejected_in_one_sentence() -> None:
     reason = unsupported("win32")
     assert reason is not None and "does not run on Windows" in reason and "\n" not in reason
     assert unsupported("linux") is None and unsupported("darwin") is None

@@ -176,7 +176,7 @@ def test_a_script_runs_as_it_does_natively(place: Place, what: str) -> None:
         ["-W", "error", "-X", "dev", "script.py"],
     ],
 )
-def test_all_that_python_runs_is_run_as_python_does(place: Place, words: list[str]) -> None:
+def test_every_kind_of_script_runs_as_under_python(place: Place, words: list[str]) -> None:
     place.write("package/__init__.py", "")
     place.write("package/module.py", "import sys, tiny; print(sys.argv, __name__, __spec__.name, sys.path[0])")
     place.write("script.py", "import sys, tiny; print(sys.flags, sys.warnoptions)")
@@ -185,7 +185,7 @@ def test_all_that_python_runs_is_run_as_python_does(place: Place, words: list[st
     assert result.pid in result.booted
 
 
-def test_ours_move_to_private_names_and_still_find_each_other(place: Place) -> None:
+def test_packages_of_the_tool_move_to_private_names_and_still_find_each_other(place: Place) -> None:
     place.write(
         "script.py",
         """
@@ -239,7 +239,7 @@ def test_a_process_that_outlives_the_run_goes_on_natively(place: Place, monkeypa
     assert place.native("-c", "import tiny; print(tiny.answer)") == Run(0, "42\n", "")
 
 
-def test_a_room_that_cannot_start_ends_the_script(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorder_or_replayer_that_cannot_start_ends_the_script(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write("script.py", "import tiny; print('not reached')")
     (place.root / "traces" / "model").mkdir(parents=True)
     (place.root / "traces" / "__init__.py").write_text("")

@@ -229,7 +229,7 @@ def test_tracebacks_and_what_runs_at_exit_are_each_rank_s_own(place: Place) -> N
     assert 'script.py", line 5, in <module>' in run.err and "sitecustomize" not in run.err
 
 
-def test_what_is_wrong_with_torch_or_the_trace_is_told_as_ever(place: Place) -> None:
+def test_errors_of_torch_and_of_the_trace_are_reported_as_usual(place: Place) -> None:
     place.write("script.py", SAYS + "say('here')\nimport tiny")
     # GIVEN trouble that is told in a line THEN it is told once, and no rank is started
     run = place.ranks(2, "script.py", fail=True)

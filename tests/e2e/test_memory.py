@@ -127,7 +127,7 @@ def test_a_script_can_catch_the_error_and_go_on(trace: Path, tmp_path: Path) -> 
         ("8GiB,8GiB", "trace: --gpu-memory gives 2 sizes for 1 devices; give one size, or one per device"),
     ],
 )
-def test_a_size_that_is_none_is_refused_in_one_line(trace: Path, tmp_path: Path, size: str, said: str) -> None:
+def test_an_invalid_size_is_reported_in_one_line(trace: Path, tmp_path: Path, size: str, said: str) -> None:
     command = [sys.executable, "-m", "tui.cli", "replay", "--gpu-memory", size, "deep.py", "--trace", str(trace)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", said)

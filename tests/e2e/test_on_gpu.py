@@ -105,7 +105,7 @@ def test_without_a_gpu_it_says_what_it_needs(tmp_path: Path) -> None:
     assert done.returncode == 2 and "torch sees no GPU here; --dry-run" in done.stderr
 
 
-def test_every_stage_is_known_by_name_and_others_are_refused(tmp_path: Path) -> None:
+def test_every_stage_is_known_by_name_and_others_are_rejected(tmp_path: Path) -> None:
     done = on_gpu_sh("--dry-run", "--out", tmp_path, "--only", "resnet18_b32-phase,lunch")
     assert done.returncode == 2 and "no stage is called lunch" in done.stderr
     names = "resnet18_b32 resnet18_b128 resnet50_b32 resnet50_b128 gpt dataparallel ddp"

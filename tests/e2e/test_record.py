@@ -309,7 +309,7 @@ def test_a_script_that_profiles_itself_is_left_alone(place: Path) -> None:
     assert len(trace.steps) == 8 and trace.run_of(0).profiler.failed == "the script was already profiling itself"
 
 
-def test_nothing_to_record_is_said(tmp_path: Path) -> None:
+def test_nothing_to_record_is_reported(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("print('hello')")
     done = record("plain.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hello\n")

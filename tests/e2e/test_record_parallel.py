@@ -243,9 +243,9 @@ def test_the_time_of_a_blocking_operation_on_gpus_is_the_devices(tmp_path: Path,
     assert CollectiveCosts.of(trace).next("all_reduce", 16 << 20, 2).origin == Origin.EXACT
 
 
-# Operations beside the script, of which the last one has long ended when the GPU is done with what it does meanwhile. Rank 1
-# comes later, so that it does not wait for the other one. They take some 20 ms, for a stream is seen to stand still only where
-# its host says that it is to wait in less than that, and a busy machine may need milliseconds.
+# The operations run beside the script's work. The last operation ends long before the GPU finishes its other work. Rank 1 comes
+# later and does not wait for rank 0. The operations take about 20 ms: an idle stream is noticed only if its host asks for a
+# wait in less than that time, and a busy machine may need milliseconds.
 LET_GO = """
 import time, weakref
 import torch

@@ -216,7 +216,7 @@ def test_ctrl_c_reaches_the_script_and_its_exit_code_comes_back(tmp_path: Path, 
     assert child.returncode == 130
 
 
-def test_a_script_that_never_uses_the_gpu_is_told_so_and_runs_as_ever(tmp_path: Path, phase_trace: Path) -> None:
+def test_a_script_that_never_uses_the_gpu_gets_a_message_and_runs_as_usual(tmp_path: Path, phase_trace: Path) -> None:
     script = written(tmp_path, "import torch\nprint(torch.zeros(2).sum())\n")
     done = trace_command("replay", script, "--trace", phase_trace, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "tensor(0.)\n")

@@ -93,7 +93,7 @@ def test_preparation_that_is_too_slow_is_named_with_the_workers_that_would_do(tm
         (["--cores", "0,x", "train.py", "0"], "--cores '0,x' is not a list of core counts"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path, words: list[str], says: str) -> None:
+def test_impossible_requests_are_reported_in_one_line(tmp_path: Path, words: list[str], says: str) -> None:
     done = stalls(tmp_path, *words)
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
@@ -138,7 +138,7 @@ def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Pat
     done = stalls(tmp_path, "train.py")  # its argument is missing
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    where, error = "in run 1 of 2, on a batch that is ready", "IndexError: list index out of range"
+    where, error = "in run 1 of 2, with a batch in memory", "IndexError: list index out of range"
     assert line == f"trace: nothing was compared: {where}, the script failed: {error} (-v shows where)"
     told = stalls(tmp_path, "-v", "train.py").stderr
     assert "Traceback (most recent call last)" in told and 'train.py", line' in told and told.endswith(f"{error}\n")
@@ -171,11 +171,11 @@ def test_a_loader_that_dies_ends_in_a_line_with_its_own_words(tmp_path: Path, di
     done = stalls(tmp_path, "dies.py", "0")
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
-    assert line.startswith("trace: nothing was compared: in run 1 of 2, on a batch that is ready, the script failed: ")
+    assert line.startswith("trace: nothing was compared: in run 1 of 2, with a batch in memory, the script failed: ")
     assert says in line
 
 
-def test_no_permission_to_lock_memory_is_said_once_beside_the_figures(tmp_path: Path) -> None:
+def test_no_permission_to_lock_memory_is_reported_once_beside_the_figures(tmp_path: Path) -> None:
     (tmp_path / "pins.py").write_text(TRAIN.replace("num_workers=1", "num_workers=1, pin_memory=True"))
     done = stalls(tmp_path, "--steps", "10", "pins.py", "0.0001", limit=locks_limited_to(0))
     assert done.returncode == 0, done.stderr
@@ -187,10 +187,10 @@ def test_no_permission_to_lock_memory_is_said_once_beside_the_figures(tmp_path: 
 def test_a_network_that_the_library_lacks_is_estimated_where_asked(tmp_path: Path) -> None:
     words = ["--gpu", "v100", "--steps", "10", "train.py", "0.0001"]
     done = stalls(tmp_path, *words)
-    assert done.returncode == 2 and "--estimate goes on with estimates" in done.stderr
+    assert done.returncode == 2 and "--estimate continues with marked estimates" in done.stderr
     done = stalls(tmp_path, "--estimate", *words)
     assert done.returncode == 0, done.stderr
     assert "data cached" in done.stdout
     assert "GPU speed, estimated)" in done.stdout and "ESTIMATE: " in done.stdout
-    [line] = {line for line in done.stderr.splitlines() if "the library has nothing" in line}
+    [line] = {line for line in done.stderr.splitlines() if "the library has no times" in line}
     assert "estimated" in line

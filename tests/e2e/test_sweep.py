@@ -52,7 +52,7 @@ def test_what_a_sweep_adds_to_the_scripts_words(text: str, words: list[str]) -> 
 @pytest.mark.parametrize(
     "text", ["", "--batch-size", "--batch-size=", "=1..4", "--b=4..1", "--b=0..4", "--b=x,1", "--b=1..9999999+1"]
 )
-def test_what_is_no_sweep_is_told(text: str) -> None:
+def test_an_invalid_sweep_is_reported(text: str) -> None:
     with pytest.raises(TraceError, match="give an option of the script and its values"):
         Sweep.of(text)
 

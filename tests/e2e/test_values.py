@@ -174,7 +174,7 @@ def test_sizes_that_depend_on_values_and_memory_that_is_shared(tmp_path: Path, t
     assert refused.startswith("NotEmulated aten::_scaled_dot_product_cudnn_attention under --values compute")
 
 
-def test_a_size_that_nobody_recorded_is_refused_with_advice_where_nothing_is_to_be_assumed(tmp_path: Path, trace: Path) -> None:
+def test_an_unrecorded_size_gives_an_error_with_advice_if_sizes_are_not_assumed(tmp_path: Path, trace: Path) -> None:
     done = _replay(trace, "constant", _script(tmp_path, "import torch\nx = torch.rand(9, device='cuda')\nx[x > 0.5]\n"))
     assert done.returncode == 1
     assert "DataDependentShape: aten::index" in done.stderr and "--values compute" in done.stderr

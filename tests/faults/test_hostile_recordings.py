@@ -62,7 +62,7 @@ def test_import_costs_no_more_per_megabyte(tmp_path: Path) -> None:
     } == {}
 
 
-def test_a_small_gzip_of_gigabytes_is_refused(tmp_path: Path) -> None:
+def test_a_small_gzip_of_gigabytes_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.json.gz"
     piece = gzip.compress(b" " * (8 << 20), 9)
     path.write_bytes(gzip.compress(b'{"traceEvents":[', 9) + piece * 20)  # members follow each other in one file

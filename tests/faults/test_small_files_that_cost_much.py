@@ -47,7 +47,7 @@ def amplified_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.program
-def test_files_that_unpack_to_gigabytes_are_refused_at_once(amplified_files: list[Path]) -> None:
+def test_files_that_unpack_to_gigabytes_are_rejected_at_once(amplified_files: list[Path]) -> None:
     # GIVEN a process that may have 2 GB of addresses beyond what it starts with
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
@@ -92,7 +92,7 @@ def test_the_refusal_says_what_lifts_the_limit(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("levels", [40, 500, 960, 980, 990, 1000, 100_000])
-def test_deep_headers_are_refused_at_once(tmp_path: Path, levels: int) -> None:
+def test_deep_headers_are_rejected_at_once(tmp_path: Path, levels: int) -> None:
     for name, data in nested(levels):
         (tmp_path / name).write_bytes(data)
         start_s = time.process_time()

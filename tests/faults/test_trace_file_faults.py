@@ -69,7 +69,7 @@ def test_cut_at_every_byte(tmp_path: Path, write: Callable[[Path], None]) -> Non
             assert_flagged_prefix(load(path), small_trace())
 
 
-def test_a_cut_file_tells_what_it_lost(tmp_path: Path) -> None:
+def test_a_cut_file_shows_what_it_lost(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     trace = small_trace()
     trace.provenance["long"] = [str(number**9) for number in range(9000)]  # so that the tables get a frame of their own
@@ -121,7 +121,7 @@ def test_parts_follow_their_phases_when_those_of_lost_steps_go(tmp_path: Path) -
     assert found.phases.step.tolist() == [0, 1] and found.parts.phase.tolist() == [NONE, 0, 1, NONE, NONE]
 
 
-def test_bytes_behind_the_end_are_refused(tmp_path: Path) -> None:
+def test_bytes_behind_the_end_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     compact(path)
     size = path.stat().st_size

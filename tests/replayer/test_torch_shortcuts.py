@@ -52,7 +52,7 @@ def test_a_program_does_the_same_without_shortcuts() -> None:
 
 
 @pytest.mark.warm
-def test_every_shortcut_fits_this_release_of_torch_and_unknown_names_are_refused() -> None:
+def test_every_shortcut_fits_this_release_of_torch_and_unknown_names_are_rejected() -> None:
     for name in torch_shortcuts.NAMES:
         assert torch_shortcuts.enabled(name), name
     with pytest.raises(KeyError):
@@ -116,7 +116,7 @@ def _steps(optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.warm
-def test_an_optimizer_of_virtual_tensors_looks_for_no_overrides_and_updates_as_ever() -> None:
+def test_an_optimizer_of_virtual_tensors_looks_for_no_overrides_and_updates_as_usual() -> None:
     gpu = use()
     parameters = [_with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda"))) for _ in range(2)]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True)

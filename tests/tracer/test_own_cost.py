@@ -45,7 +45,7 @@ def test_a_call_that_fails_counts_and_leaves_the_lock() -> None:
     assert (costly.cost.spent_ns, costly.cost.calls) == (7, 2)
 
 
-def test_the_usual_step_is_told_without_the_first_ones() -> None:
+def test_the_usual_step_is_reported_without_the_first_ones() -> None:
     """GIVEN 2 steps with 1000 ns, 2 with 20, 4 with 80 and 1 with 90 THEN a step costs the median of 10, 20 and 90."""
     costly = Costly(FakeClock())
     for steps, took_ns in ((2, 1000), (2, 20), (4, 80), (1, 90)):

@@ -48,7 +48,7 @@ def test_no_person_and_no_machine_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
         assert secret not in text
 
 
-def test_the_script_is_told_by_its_hash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_script_is_identified_by_its_hash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print(1)\n")
     import __main__

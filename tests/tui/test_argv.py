@@ -61,7 +61,7 @@ def test_the_rule(words: str, expected: str) -> None:
     assert split(words.split(), OPTIONS) == (ours.split(), script.split())
 
 
-def test_a_trace_option_without_its_file_is_refused() -> None:
+def test_a_trace_option_without_its_file_is_rejected() -> None:
     with pytest.raises(typer.BadParameter, match="FILE"):
         split(["train.py", "--trace"], OPTIONS)
 

@@ -28,6 +28,6 @@ def test_sizes(text: str, found: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "-4GiB", "4 GiB 5", "0GiB", "4iB", "1e9", "4GiB,", "4GiB;8GiB", "4XiB", "GiB"])
-def test_what_is_none_is_refused_by_name(text: str) -> None:
+def test_invalid_sizes_are_named_in_the_error(text: str) -> None:
     with pytest.raises(TraceError, match=r"is not a memory size; write 7\.79GiB"):
         sizes(text)

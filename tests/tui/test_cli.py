@@ -96,7 +96,7 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("replay -o . --trace t.msgpack script.py", "is a folder"),
     ],
 )
-def test_trouble_is_one_line_and_exit_code_2(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_and_exit_code_2(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "empty").touch()
     (folder / "script.py").write_text("print('not reached')")
     save(small_trace(DeviceKind.SYNC), folder / "idle.msgpack")
@@ -110,13 +110,13 @@ def test_trouble_is_one_line_and_exit_code_2(folder: Path, words: str, said: str
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_traceback_for_those_who_ask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_debug_shows_the_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACE_DEBUG", "1")
     with pytest.raises(Exception, match="nope"):
         run(["info", "nope"])
 
 
-def test_a_mistake_of_ours_is_not_dressed_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_shows_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tui.commands.info.summarize", lambda trace: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(["info", "t.msgpack"])
@@ -251,7 +251,7 @@ def test_the_exit_code_is_the_scripts(child: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 2), (3, 3)])
-def test_a_lost_result_is_told_and_does_not_pass_for_success(
+def test_a_lost_result_is_reported_and_does_not_pass_for_success(
     child: dict[str, Any], code: int, expected: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def full(path: Path, facts: dict[str, Any]) -> None:
@@ -342,7 +342,7 @@ def test_a_script_that_refuses_an_option_of_ours(
         ("--gpu-memory 4GiB", False),
     ],
 )
-def test_an_option_of_ours_after_the_script_is_the_scripts_and_is_told(
+def test_an_option_of_ours_after_the_script_is_the_scripts_and_is_reported(
     child: dict[str, Any], words: str, is_told: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("train.py").write_text("parser.add_argument('--gpu_memory')\n", encoding="utf-8")

@@ -57,7 +57,7 @@ def test_torch_is_asked_in_a_process_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("output", "told"),
-    [("Traceback\nImportError: no libtorch.so", "does not import: ImportError: no libtorch.so"), ("", "not done")],
+    [("Traceback\nImportError: no libtorch.so", "cannot be imported: ImportError: no libtorch.so"), ("", "did not finish")],
 )
 def test_what_does_not_work_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, output: str, told: str) -> None:
     def broken(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -96,14 +96,14 @@ def test_whether_kernels_can_be_recorded(told: dict[str, Any], stderr: str, stat
     assert found.state is state and words in f"{found.told}; {found.advice}"
 
 
-def test_a_limit_on_locked_memory_is_told_where_it_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_on_locked_memory_is_reported_where_it_binds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64 << 10, 64 << 10))
     monkeypatch.setattr(doctor, "_may_lock_anything", lambda: False)
     (found,) = doctor._locked_memory()
     assert (found.state, found.told) == (Health.warn, "64.0 KiB at most") and "ulimit -l" in found.advice
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
     assert {of.state for of in doctor._disk()} == {Health.warn}

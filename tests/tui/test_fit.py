@@ -121,13 +121,13 @@ def test_an_option_that_is_named_is_appended(script: Any, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("how", "note"),
     [
-        ({"drift": 4096}, "its last two steps requested different sizes"),
+        ({"drift": 4096}, "the last two steps requested different sizes"),
         ({"steps": 2}, "the script ended after 2 training steps"),
-        ({"steps": 0}, "the script took 9 evaluation steps and no training step"),
+        ({"steps": 0}, "the script ran 9 evaluation steps and did not train"),
         ({"most": 2}, "-b does not change the batch size, which is 2 in both runs"),
     ],
 )
-def test_what_cannot_be_told_is_said(script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str) -> None:
+def test_unknown_limits_are_reported(script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str) -> None:
     script(**how)
     run(FitOptions(["train.py", "-b", "8"], "v100", json=True))
     assert any(note in line for line in told(capsys)["notes"])
@@ -198,7 +198,7 @@ def test_a_usual_name_in_the_text_that_is_no_option_costs_nothing(
     assert run(FitOptions([str(tmp_path / "train.py")], "v100", json=True)) == 0
     facts = told(capsys)
     assert facts["gpus"][0]["fits"] and facts["batch_option"] is None
-    assert "-b is in the script's text, and with -b 4 it failed" in " ".join(facts["notes"])
+    assert "-b is in the script's source, but -b 4 failed" in " ".join(facts["notes"])
 
 
 def test_an_option_that_makes_other_batches_than_it_says_tells_of_no_further_ones(

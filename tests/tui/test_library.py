@@ -57,12 +57,12 @@ def test_the_list_can_be_narrowed(own: Path, capfd: pytest.CaptureFixture[str]) 
     assert vgg[5]["out_of_memory_batch"] and vgg[5]["batches"][0] == 1
     code, out, _ = told(capfd, "list", "--model", "p100")
     assert code == 0 and "216" not in out
-    told_all = "; trace library list shows all\n"
+    told_all = "; trace library list shows all entries\n"
     assert told(capfd, "list", "--gpu", "p10")[1].startswith("entry")
     meants = {"--gpu v10x": "no gpu v10x (did you mean v100 or", "--model resnt50": "no model resnt50 (did you mean resnet50"}
     for words, meant in meants.items():
         said = told(capfd, "list", *words.split())[2]
-        assert said.startswith(f"trace: the library has nothing like that: {meant}") and said.endswith(told_all)
+        assert said.startswith(f"trace: the library has no such entry: {meant}") and said.endswith(told_all)
     assert told(capfd, "list", "--gpu", "v100", "--grain", "kernel")[2].count("\n") == 1
 
 
@@ -78,18 +78,18 @@ def test_an_entry_is_shown_whole(own: Path, capfd: pytest.CaptureFixture[str]) -
     assert told(capfd, "show", "p100-no-cudnn")[0] == 0
     code, out, said = told(capfd, "show", "p100")
     assert code == 0 and "ResNet-18" in out and "p100 is now called p100-no-cudnn" in said
-    assert "v100 is a GPU of the library, name one of its networks, as v100/alexnet" in told(capfd, "show", "v100")[2]
+    assert "v100 is a GPU of the library, name one of its networks, such as v100/alexnet" in told(capfd, "show", "v100")[2]
     assert "did you mean resnet50" in told(capfd, "show", "v100/resnet5")[2]
     assert "did you mean vgg11" in told(capfd, "show", "v100/VGG11")[2]
     assert run(["info", "v100/resnet50@32"]) == 0 and "115.5 ms" in capfd.readouterr().out
     assert run(["info", "v100/resnet50"]) == 2 and "choose one, like v100/resnet50@1" in capfd.readouterr().err
 
 
-def test_an_entry_without_signature_is_shown_and_that_is_said(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_without_signature_is_shown_and_that_is_reported(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("unsigned.cells", GPU, [a_cell("unsigned", workload=WorkloadSignature())], SPREAD)
     assert told(capfd, "add", "unsigned.cells")[0] == 0
     code, out, _ = told(capfd, "show", "g9/unsigned")
-    assert code == 0 and "not told: it has no workload signature, so --gpu does not find it" in out
+    assert code == 0 and "unknown: the entry has no workload signature, so --gpu does not find the entry" in out
 
 
 def test_a_file_of_one_cell_is_shown_before_it_is_added(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,7 @@ def test_a_file_of_one_cell_is_shown_before_it_is_added(own: Path, capfd: pytest
     code, out, _ = told(capfd, "show", "one.cells")
     assert code == 0 and "standard deviation between steps: forward 2.5 to 10.0 %" in out
     assert facts(capfd, "show", "one.cells")["spread_ns"] == {"forward": [100, 100, 100]}
-    assert told(capfd, "show", "two.cells")[2].startswith("trace: two.cells holds 2 cells, g9/net, g9/other...: add it")
+    assert told(capfd, "show", "two.cells")[2].startswith("trace: two.cells contains 2 cells, g9/net, g9/other...; add it")
 
 
 def test_an_entry_that_was_added_may_be_checked_again_but_not_another_of_its_name(
@@ -113,15 +113,15 @@ def test_an_entry_that_was_added_may_be_checked_again_but_not_another_of_its_nam
     assert code == 1 and "error: g9/net: the library already has an entry with this name: " in out
 
 
-def test_what_keeps_an_added_entry_from_being_sent_is_said(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_problems_of_an_added_entry_are_reported(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
     said = "it was recorded on a virtual GPU, the times are those of p100, so it was not measured"
     code, _, err = told(capfd, "add", "virtual.cells")
-    assert code == 0 and err.startswith(f"trace: not fit to be sent: {said}\n")
+    assert code == 0 and err.startswith(f"trace: the library would not accept this entry: {said}\n")
     assert facts(capfd, "add", "virtual.cells", "--name", "g9/more")["against_sending_it"] == [said]
 
 
-def test_a_folder_that_is_not_there_is_told(
+def test_a_folder_that_is_not_there_is_reported(
     own: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert facts(capfd, "list", "--gpu", "k80")["faults"] == []  # the user's own folder need not be there
@@ -134,8 +134,8 @@ def test_own_entries_are_added_used_and_removed(own: Path, capfd: pytest.Capture
     assert facts(capfd, "add", "two.cells")["added"] == ["g9/net", "g9/other"]
     assert catalogue.find_cell("g9/other").workload.parameters == 7
     code, _, err = told(capfd, "add", "two.cells")
-    assert code == 2 and "the library has g9/net already" in err
-    assert told(capfd, "add", "two.cells", "--name", "g9/third")[2].startswith("trace: two.cells holds 2 cells; --name")
+    assert code == 2 and "the library already has g9/net" in err
+    assert told(capfd, "add", "two.cells", "--name", "g9/third")[2].startswith("trace: two.cells contains 2 cells; --name")
     # A recording of phases becomes a cell, one without a signature stays a recording.
     assert facts(capfd, "add", "run.msgpack")["added"] == ["g9/run"]
     assert catalogue.find_cell("g9/run").batches.tolist() == [2]
@@ -164,7 +164,7 @@ def test_where_nothing_can_be_written_nothing_is_lost(own: Path, capfd: pytest.C
     assert own.read_text() == "no folder" and Path("two.cells").exists()
 
 
-def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_contributed_cells_are_checked(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     batches = np.arange(1, 9)
     wavy = batches * 10_000_000 + np.array([3, 1, 4, 1, 5, 9, 2, 6]) * 100_000
     good = a_cell("good", tuple(batches), phases_ns={"forward": wavy, "rest": wavy * 2})
@@ -203,7 +203,7 @@ def test_what_is_sent_is_judged(own: Path, capfd: pytest.CaptureFixture[str]) ->
     assert code == 2 and json.loads(out)["errors"] == 2
 
 
-def test_a_recording_that_is_sent_is_judged(own: Path) -> None:
+def test_contributed_recordings_are_checked(own: Path) -> None:
     fine = trace_of(a_cell(source=CellSource(source="trace record")), 2)
     save(fine, "fine.msgpack")
     assert check(Path("fine.msgpack")) == []

@@ -198,7 +198,7 @@ def test_visible_devices_are_counted_as_torch_counts_them(visible: str, count: i
 
 
 @VALUES
-def test_tensors_print_and_sizes_are_refused_as_on_a_gpu(values: str, tmp_path: Path) -> None:
+def test_tensors_print_and_sizes_are_rejected_as_on_a_gpu(values: str, tmp_path: Path) -> None:
     """The texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
     code = """
 long = torch.zeros(0, device="cuda", dtype=torch.int64)

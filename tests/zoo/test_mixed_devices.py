@@ -14,7 +14,7 @@ from tests.zoo.recording import recording_of_something_else
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_table_covers_150_combinations_and_most_of_them_are_refused() -> None:
+def test_the_table_covers_150_combinations_and_most_of_them_are_rejected() -> None:
     table = mixed_devices.expected()
     refused = [said for said in table.values() if not said.startswith("ok")]
     assert len(table) >= 350 and len(refused) >= 280

@@ -33,7 +33,8 @@ from tracer.device.device_access import DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import NONE, Untimed
 
-# The recorder sleeps for 0.5 ms between two queries of an event, which is short compared with the end of a process.
+# Between two queries of an event, the recorder sleeps for 0.5 ms, which is short compared with the time a process takes to
+# exit.
 _LOOK_AGAIN_NS = 500_000
 
 
@@ -43,13 +44,13 @@ class DeviceClock:
     __slots__ = ("free", "last", "offset_ns")
 
     def __init__(self, offset_ns: int) -> None:
-        self.offset_ns = offset_ns  # best estimate of the host time of the device's first event
+        self.offset_ns = offset_ns  # best estimate of the host time of the first event
         self.last: BoundaryEvent | None = None  # the reference for measuring the next event
-        self.free: list[Any] = []  # CUDA events to use again. An event cannot change its device once recorded.
+        self.free: list[Any] = []  # CUDA events to reuse on this device
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
-        """Narrows the clock offset with an event at `ticks_ns`. The event was not done before `not_before_ns` and was found
-        done at `found_ns` (host times).
+        """Narrows the clock offset with an event at `ticks_ns`. The event had not completed at `not_before_ns`, and was found
+        completed at `found_ns` (host times).
         """
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
 
@@ -120,7 +121,7 @@ class BoundaryEvents:
         return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
 
     def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
-        """Records an event now on `of`, or on the current stream. Returns None if CUDA must not be called now."""
+        """Records an event now on the stream `of`, or on the current stream. Returns None if CUDA must not be called now."""
         access = self._access
         closed = access.closed
         if closed is not None:
@@ -160,12 +161,13 @@ class BoundaryEvents:
             return True
 
     def forget_read(self) -> None:
-        """Drops the events if all were read. Otherwise events would accumulate in scripts without steps."""
+        """Drops the events if all were read. If finished events were not read here, events would accumulate in scripts without
+        steps."""
         if self.read_finished(self.taken):
             self.taken.clear()
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Returns and clears the events of the step that has ended, and why some of them could not be taken."""
+        """Returns and clears the events of the step that has ended, and the reason why some events could not be recorded."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
@@ -200,7 +202,7 @@ class BoundaryEvents:
         return True
 
     def _read(self, events: list[BoundaryEvent]) -> bool:
-        """See Note [Only the last event is queried]."""
+        """The method follows Note [Only the last event is queried]."""
         now_ns = self._clock.now_ns
         last_of = events[-1:] if len(self._streams) == 1 else {id(boundary.of): boundary for boundary in events}.values()
         are_done = all(boundary.ticks_ns != NONE or boundary.event.query() for boundary in last_of)
@@ -235,8 +237,8 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Returns the device that gets the events. Returns NONE if several devices could be meant, or if no device has a
-        context.
+        """Returns the device that gets the events. The result is NONE if several devices are possible, or if no device has a
+        CUDA context.
         """
         has_context = self._cuda.has_context
         if has_context(current):

@@ -1,7 +1,7 @@
 """Defines the recorder's clock: nanoseconds since the Unix epoch that never run backwards.
 
-The epoch is read once, and the monotonic clock counts from there. torch.profiler does the same, so both recordings share one
-time axis.
+The recorder reads the Unix time once and adds the time of the monotonic clock. torch.profiler does the same, so both recordings
+share one time axis.
 
     clock = EpochClock()
     clock.now_ns()  # 1_790_000_000_000_000_000

@@ -36,7 +36,7 @@ from traces.model.trace import Untimed
 # At the end of the script, the recorder waits this long for a device that makes no progress.
 PATIENCE_NS = 1_000_000_000
 
-# Error codes of CUDA and HIP after which all later calls of the process fail: hardware faults, faults of a kernel, a destroyed
+# After these CUDA and HIP errors, all later calls of the process fail: hardware faults, faults of a kernel, a destroyed
 # context, unknown errors (driver_types.h).
 _STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 _OF_A_CAPTURE = range(900, 909)
@@ -47,8 +47,8 @@ T = TypeVar("T")
 
 class DeviceAccess:
     def __init__(self, cuda: Any, captures: Sized, profiles: Sized) -> None:
-        """Creates the guard. `cuda` is a `TorchCuda`. `captures` are the graphs being captured, and `profiles` are running
-        profiles of the script.
+        """Creates the guard. `cuda` is a `TorchCuda`. `captures` holds the CUDA graphs that are being captured, and `profiles`
+        holds running profiles of the script.
         """
         self.lost = ""  # the reason why the device counts as lost, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
@@ -68,8 +68,8 @@ class DeviceAccess:
 
     @property
     def closed(self) -> Untimed | None:
-        """Returns why CUDA must not be called now, or None if CUDA may be called. `Untimed.NO` means that the script does not
-        use CUDA.
+        """Returns why CUDA must not be called now, or None if CUDA may be called. The reason `Untimed.NO` means that the script
+        does not use CUDA.
         """
         if self.lost:
             return Untimed.LOST
@@ -124,6 +124,7 @@ class DeviceAccess:
                 self.failed(error)
             done.set()
 
-        # CUDA has no wait with a time limit, so a daemon thread waits. If the device hangs, the thread ends with the process.
+        # CUDA has no wait with a time limit, so a daemon thread waits for the device. If the device hangs, the waiting thread
+        # ends with the process.
         threading.Thread(target=wait, name="trace-wait", daemon=True).start()
         return done.wait(limit_ns / 1e9) and not self.lost

@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the begin and end of captures, and replays. A build without CUDA has none of these functions."""
+    """Wraps the begin and end of captures, and replays. A build of torch without CUDA has none of the wrapped functions."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
@@ -43,8 +43,8 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Replays the graph. Within a module's call or a backward pass (make_graphed_callables), the graph's work belongs to
-        that call or pass.
+        """Replays the graph. If a graph is replayed within a module's call or a backward pass (make_graphed_callables), the
+        graph's work belongs to that call or pass.
         """
         to = started()
         if to is None or to.phase or in_module():

@@ -11,9 +11,9 @@ Note [When a collective has ended]
     recorded and marked `Ending.UNSEEN`. The mark is also used for calls that a coalescing manager collects, and for host
     collectives without a future.
 
-PyTorch starts some collectives in C++, such as DistributedDataParallel's buckets and functional collectives. Such collectives
-pass through these wrappers only if the process group is written in Python. Otherwise the profile or the flight recorder has
-these collectives (tracer/writing/flight_recorder.py).
+PyTorch starts some collectives in C++, such as DistributedDataParallel's buckets and functional collectives. Collectives that
+C++ starts pass through the wrappers only if the process group is written in Python. If the process group is written in C++, the
+profile or the flight recorder has these collectives (tracer/writing/flight_recorder.py).
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argum
 
 
 class _Here(threading.local):
-    """Holds the outermost collective of this thread. Nested calls are part of the outermost collective."""
+    """Holds the outermost collective of this thread. If a collective calls other collectives, only the outermost call is
+    recorded."""
 
     call: _RunningCollective | None = None
 
@@ -123,7 +124,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wraps `call` to record successful calls. Calls of ranks outside the group are not recorded."""
+        """Wraps `call` to record successful calls. If this rank is not in the group, the call is not recorded."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -166,8 +167,8 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Returns a function that finds the process group of a call. The function returns None if the group does not exist or
-        lacks this rank.
+        """Returns a function that finds the process group of a call. The returned function gives None if the group does not
+        exist or does not contain this rank.
         """
         dist = self._dist
 
@@ -204,11 +205,13 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
 
     def _is_collecting(self, group: Any) -> bool:
-        """Returns whether a coalescing manager of this group is open. Such a manager starts the collected calls at its exit."""
+        """Returns whether a coalescing manager of this group is open. A coalescing manager starts the collected calls when its
+        block ends."""
         return group in self._dist.distributed_c10d._world.pg_coalesce_state
 
     def _works_of(self, result: Any) -> list[Any]:
-        """Returns the works in the result of a call, which may be one work or a list. Other results return an empty list."""
+        """Returns the torch.distributed.Work objects in the result of a call, which may be one object or a list. Other results
+        return an empty list."""
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
@@ -220,7 +223,7 @@ class _CollectiveWrappers:
             return str(self._dist.get_backend(group))
 
     def collecting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a coalescing manager. The operations inside the manager are already recorded when they are called."""
+        """Wraps a coalescing manager. The operations inside the coalescing manager are recorded when they are called."""
         here = self._here
 
         @contextmanager
@@ -264,8 +267,8 @@ class _CollectiveWrappers:
 def install(torch: ModuleType) -> None:
     """Wraps all references that torch keeps to the operations, if the build has torch.distributed.
 
-    Deprecated functions are not wrapped. Deprecated functions call their replacements, and their warning must name the script's
-    line.
+    Deprecated functions are not wrapped. Deprecated functions warn and call their replacements, and the warning must name the
+    script's line.
     """
     dist = torch.distributed
     if not dist.is_available():

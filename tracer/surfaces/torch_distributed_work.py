@@ -4,8 +4,9 @@
     work.wait()         # events on the waiting stream, before and after
 
 The first wait in any thread and on any stream counts. A wait is a call of `wait`, `synchronize` or `block_current_stream` of
-the work, or of `wait` of the work's future. Waits in C++ are not recorded. A work holds its tensors, so this module keeps only
-weak references to works. A work that is deleted without a wait is given up.
+the work, or of `wait` of the work's future. Waits in C++ are not recorded. A torch.distributed.Work object holds its tensors,
+so this module keeps only weak references to Work objects. If a Work object is deleted without a wait, its collective is no
+longer timed.
 
 Note [Names of code]
     pybind11 checks whether a Python subclass of Work overrides a method. A call from inside the override is treated as a call
@@ -27,7 +28,7 @@ _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
 class _WaitHandle:
-    """One work of a collective. The script waits for the work or for a future of the work."""
+    """One work of a collective. Records that the script waits for a Work object or for its future."""
 
     def __init__(self, pending: PendingCollective) -> None:
         self.pending = pending
@@ -41,7 +42,7 @@ class _WaitHandle:
 
 
 class Works:
-    """Holds pending works by identity, because classes of works may define equality."""
+    """Holds pending Work objects by identity, because their classes may define equality."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -53,7 +54,7 @@ class Works:
         patch(future, wait=self._waiting(future.wait))
 
     def watch(self, works: Sequence[Any], pending: PendingCollective) -> None:
-        """Watches the works of an operation that has begun."""
+        """Watches the Work objects of an operation that has begun."""
         for work in works:
             for cls in type(work).__mro__:
                 if cls not in self._patched and issubclass(cls, self._torch.distributed.Work):
@@ -79,7 +80,7 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `call`, a wait. Takes events around the first wait for a watched work or future."""
+        """Wraps `call`, a wait. Records CUDA events around the first wait for a watched Work object or future."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +100,8 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Returns the future of a C++ work and watches that future. Futures of Python subclasses wait for no stream."""
+        """Returns the future of a C++ Work object and watches that future. The futures of Python subclasses of Work do not wait
+        for streams, so they are not watched."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

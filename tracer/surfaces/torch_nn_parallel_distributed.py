@@ -2,10 +2,10 @@
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-C++ reduces the buckets without calling Python, unless the process group is written in Python. The recorder registers no
-communication hook, because a hook would change the reduction. The reductions appear in PyTorch's flight recorder
-(tracer/writing/flight_recorder.py). The reducer's log is read when the recording is written and before the process group is
-destroyed.
+DistributedDataParallel's C++ code reduces the buckets without calling Python, unless the process group is written in Python.
+The recorder registers no communication hook, because a hook would change the reduction. The reductions of the buckets appear in
+PyTorch's flight recorder (tracer/writing/flight_recorder.py). The reducer's log is read when the recording is written and
+before the process group is destroyed.
 """
 
 from __future__ import annotations

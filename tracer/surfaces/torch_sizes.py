@@ -31,7 +31,8 @@ NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as o
 
 
 class Found(NamedTuple):
-    """One call with a data-dependent result size: the op, the shape of the searched tensor, and the number of elements found.
+    """Describes one call with a data-dependent result size: the op, the shape of the searched tensor, and the number of
+    elements found.
     """
 
     op: str
@@ -83,8 +84,8 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 def _is_no_sequence(cls: type) -> None:
     """Makes the C function PySequence_Check return false for these objects again, as for unpatched tensors.
 
-    A Python `__getitem__` also sets the C slot for sequences. With this slot, `torch.Tensor([[x]])` asks a scalar `x` for its
-    length. The layout is that of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
+    A Python `__getitem__` also sets the C slot for sequences. If the slot is set, `torch.Tensor([[x]])` asks a scalar `x` for
+    its length. The code relies on the layout of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -153,10 +154,10 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Returns the number of elements that the masks of an index selected. The number is the result's length at the masks'
-    position.
+    """Returns the number of elements that the masks of an index selected. The number of selected elements is the result's
+    length at the masks' position.
 
-    Returns NONE if the index also has lists or tensors with more than one dimension.
+    The result is NONE if the index also has lists or tensors with more than one dimension.
     """
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]

@@ -33,7 +33,7 @@ _DEPTH = _Depth()  # one value per thread
 
 
 class Quiet(ContextDecorator):
-    """A context in which reads of this thread are not recorded."""
+    """Context in which reads of this thread are not recorded."""
 
     def __enter__(self) -> Self:
         _DEPTH.quiet += 1
@@ -48,7 +48,8 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
     @cache
     def without_gpu() -> bool:
-        """Returns whether this machine has no GPU. Uses NVML, because the CUDA driver must not be initialized before a fork."""
+        """Returns whether this machine has no GPU. The check uses NVML, because the CUDA driver must not be initialized before
+        a fork."""
         return bool(torch.cuda.device_count() == 0)
 
     def counts(tensor: Any) -> bool:
@@ -73,14 +74,14 @@ def install(torch: ModuleType) -> None:
         "__repr__": calls.shown,
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # torch.Tensor inherits most of these methods from a C class, which cannot be patched.
+        # torch.Tensor inherits most of the methods that read values from a C class, which cannot be patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)
 
 
 class _ReadsAndMoves:
-    """Replaces torch's methods. Each replacement gets the original method as first argument. `reads` is the result of
+    """Replaces torch's methods. Each replacing method gets the original method as its first argument. `reads` is the result of
     `counting`.
     """
 
@@ -165,7 +166,7 @@ def _note(tensor: Any, host: Any) -> None:
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Returns the device type in the arguments of `to`. Returns None if the arguments only change dtype or layout."""
+    """Returns the device type in the arguments of `to`. The result is None if the arguments only change dtype or layout."""
     wanted = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     if isinstance(wanted, str):
         return wanted.partition(":")[0]

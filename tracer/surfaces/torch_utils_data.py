@@ -3,8 +3,8 @@
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-Both iterators (with and without workers) inherit `__next__`, so one wrapper covers them. When a loader reads seeds and samples,
-these reads are not recorded.
+Both iterators (with and without workers) inherit `__next__`, so one wrapper covers them. If a DataLoader reads seeds or samples
+from tensors, these reads are not recorded.
 """
 
 from __future__ import annotations

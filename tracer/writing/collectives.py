@@ -5,8 +5,9 @@
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-Without events, the duration of the call is written. With events, the duration is the time between the events on the stream that
-waited for the collective. This time lasts from when this rank's input was ready until the result was ready.
+If a collective has no CUDA events, the duration of the call is written. If a collective has CUDA events, the duration is the
+time between the events on the stream that waited for the collective. The time between the events lasts from when this rank's
+input was ready until the result was ready.
 
 Note [Whether a stream stalled]
     The event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream stalled for
@@ -44,7 +45,8 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """An asynchronous collective. Holds no references to works or tensors, because references would keep them alive."""
+    """An asynchronous collective. The object holds no references to Work objects or tensors, because references would keep them
+    alive."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
@@ -81,8 +83,7 @@ class CollectiveWriter:
         end: BoundaryEvent | None,
         ending: Ending = Ending.SEEN,
     ) -> None:
-        """Records a call that has returned. The collective ended with the call or at its end event, unless `ending` says
-        otherwise.
+        """Records a call that has returned. If `ending` is not given, the collective ended with the call or at its end event.
         """
         if begin is None or end is None or begin.device != end.device:
             self.write(call, rank, call.end_ns - call.start_ns, ending)
@@ -98,7 +99,8 @@ class CollectiveWriter:
         return pending
 
     def waited(self, pending: PendingCollective, before: BoundaryEvent | None, after: BoundaryEvent | None) -> None:
-        """Records that one work was waited for between these events. An event is None if it could not be taken."""
+        """Records that the script waited for one Work object between these two events. If an event could not be recorded, it is
+        None."""
         if before is None or after is None or not before.device == after.device == pending.begin.device:
             self.give_up(pending)
             return
@@ -109,8 +111,8 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Gives up a collective, because its end will not be seen. Any thread may call this method at any time, including
-        finalizers.
+        """Gives up timing a collective, because its end will not be recorded. Any thread may call this method at any time,
+        including finalizers.
         """
         self._given_up.append(pending)
 

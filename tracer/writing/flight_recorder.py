@@ -52,7 +52,7 @@ Entry = dict[str, Any]
 
 
 class FlightRecord(NamedTuple):
-    """A collective that C++ started. `duration_ns` is the duration of its kernels, or NONE."""
+    """A collective that C++ started. `duration_ns` is the duration of the collective's kernels, or NONE."""
 
     call: CollectiveCall
     duration_ns: int
@@ -126,7 +126,8 @@ class FlightRecorder:
         own.append((begin_ns, time.time_ns()))
 
     def joined(self) -> None:
-        """Finds the rings of new process groups. Groups written in Python have no ring, because their calls are recorded."""
+        """Finds the rings of new process groups. The recorder reads no ring buffer of process groups written in Python, because
+        calls of these groups are recorded directly."""
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()
@@ -215,7 +216,7 @@ class FlightRecorder:
         return FlightRecord(call, NONE if took_ms is None else round(took_ms * 1e6))
 
     def facts(self) -> dict[str, int]:
-        """Returns counts for the provenance. The result is empty if there is no ring."""
+        """Returns counts for the provenance. If there is no ring buffer, the result is empty."""
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:

@@ -5,8 +5,8 @@
     output.flush(header)        # a Trace without tables (devices, threads, provenance); None: unchanged
     output.close(header)
 
-A full disk must not stop the training. The first failure ends the recording and is reported in one line. Everything written
-before stays readable.
+A full disk must not stop the training. The first failure to write ends the recording and is reported in one line. Everything
+written before stays readable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class RecordingFile:
     """Collects rows and writes them to the file. The recorder's lock guards this class.
 
     A row is one tuple: the column names, then the values. Python's garbage collector does not track tuples of numbers, so the
-    recorder does not trigger extra collections in the script. An interrupting signal cannot leave half a row.
+    recorder does not trigger extra collections in the script. A row is appended in one operation, so a signal cannot leave half
+    a row.
     """
 
     def __init__(self, path: Path, clock: EpochClock) -> None:

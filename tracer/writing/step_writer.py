@@ -27,7 +27,7 @@ Found = tuple[int, int, int]  # string ids of the op and the searched shape, the
 
 @dataclass
 class DataParallelStage:
-    """One DataParallel stage within a phase, such as scatter or one replica's parallel_apply."""
+    """Describes one DataParallel stage within a phase, such as scatter or one replica's parallel_apply."""
 
     name: str
     thread: int
@@ -39,7 +39,7 @@ class DataParallelStage:
 
 @dataclass(slots=True)
 class EndedStep:
-    """A step that has ended on the host. The GPU may not have passed the step's events yet."""
+    """Holds the data of a step that has ended on the host. The GPU may not have passed the events of such a step yet."""
 
     number: int
     kind: StepKind
@@ -109,7 +109,7 @@ class StepWriter:
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
         """Returns the device's row, and the times (ns) at which the GPU passed the two events.
 
-        All values are NONE if a time is unknown, or if the events are on different streams.
+        If a time is unknown, or if the events are on different streams, all values are NONE.
         """
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN

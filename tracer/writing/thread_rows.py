@@ -40,7 +40,7 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """Makes this thread row 0, because the recorder may have been created in another thread."""
+        """Makes the calling thread row 0, because the recorder may have been created in another thread."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0

@@ -4,8 +4,8 @@
     of.idle["cuda:0"].by_reason         # {"data": 352_470_000, "host": 77_120_000, ...}
     of.critical_path.by_kind            # {"host": 103_441_000, "data": 70_913_000, ...}
 
-Each result is defined in its own module. `Summary.analyses` has the analyses of a trace, and `Comparison.analyses` has the
-analyses of both traces.
+Each analysis and its result type are defined in a separate module. `Summary.analyses` has the analyses of a trace, and
+`Comparison.analyses` has the analyses of both traces.
 """
 
 from __future__ import annotations

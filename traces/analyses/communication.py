@@ -28,8 +28,8 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 def communication_kernels(trace: Trace) -> Column:
     """Return a mask of the device spans that are kernels of NCCL or similar libraries.
 
-    The mask is all False if no collective was recorded. In that case NCCL kernels are copies of nn.DataParallel and belong to
-    the ops that launch them.
+    If no collective was recorded, the mask is all False. Without recorded collectives, NCCL kernels are copies of
+    nn.DataParallel and belong to the ops that launch them.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)
@@ -39,8 +39,8 @@ def communication_kernels(trace: Trace) -> Column:
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
     """Return the kernels with which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce").
 
-    Keys are indices of kernel names in the string table. The result is empty if collectives were recorded, because NCCL's
-    kernels then belong to the collectives.
+    The keys of the result are indices of kernel names in the string table. The result is empty if collectives were recorded,
+    because NCCL's kernels then belong to the collectives.
     """
     if len(trace.collectives):
         return {}
@@ -54,7 +54,7 @@ class Operation:
     """Describes all calls of one operation in one phase, summed over ranks.
 
     `bytes` counts each rank's input, and is None if sizes were not recorded. `duration_ns` excludes calls whose end was not
-    recorded. If a call had already ended when its state was checked, the longest possible duration is used.
+    recorded. If a collective had already ended when the profiler checked its state, the longest possible duration is used.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Operation:
 class Communication:
     """Describes communication of all ranks. `exposed_ns` and `hidden_ns` cover the whole trace and are summed over devices.
 
-    `steps` are the steps with kernels, summed over ranks. Times per step are means of the communication that was launched in
-    these steps, or the times of the whole trace if it has no steps.
+    `steps` is the number of steps with kernels, summed over ranks. Times per step are means of the communication that was
+    launched in these steps, or the times of the whole trace if it has no steps.
     """
 
     operations: tuple[Operation, ...]  # most bytes first
@@ -81,7 +81,7 @@ class Communication:
 
 
 def communication(trace: Trace) -> Communication:
-    """Return all calls by operation, and how much communication time overlaps with other work on the same device."""
+    """Return figures of all calls by operation, and how much communication time overlaps with other work on the same device."""
     kernels, rows = communication_kernels(trace), profiled_steps(trace)
     exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True

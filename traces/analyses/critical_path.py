@@ -1,12 +1,12 @@
-"""Find the critical path of a step by walking backwards. The path is the chain of waits and work from the step's begin to its
-end.
+"""Find the critical path of a step by walking backwards. The critical path of a step is the chain of waits and work from the
+step's start to its end.
 
     path = critical_path(trace, step=3)
     path.sums.by_kind               # {"kernel": 81_000_000, "host": 12_000_000, "data": 9_000_000, ...}
     path.segments[0]                # PathSegment(start_ns, end_ns, kind="data", name="loader")
 
 Note [Where a path begins and ends]
-    A path runs from the begin of its step to the end (Note [A step's time] in `traces.figures.pace`). The paths of consecutive
+    A path runs from the start of its step to the end (Note [A step's time] in `traces.figures.pace`). The paths of consecutive
     steps join without gaps, and their length is the pace. If the host runs ahead of the GPU, a path runs along the device from
     completion to completion.
 
@@ -23,8 +23,8 @@ Note [The walk]
     data                            the host waited for a batch
     host                            the host was busy (by phase), including time inside launching calls
 
-Holistic Trace Analysis finds the longest path in a weighted graph of all events. The path here is the one that the recorded run
-took.
+Holistic Trace Analysis finds the longest path in a weighted graph of all events. The path of this module is the path that the
+recorded run took.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class CriticalPath:
 def median_step(trace: Trace, times: StepTimes) -> int:
     """Return the row of the step with the median path length, or NONE without steps.
 
-    The step is one of the `profiled_steps` of the rank or device that determines the pace. A step without a predecessor begins
-    with an empty device or with work from before, so other steps are preferred.
+    The chosen step is one of the `profiled_steps` of the rank or device that determines the pace. A step without a predecessor
+    begins with an empty device or with work from before, so other steps are preferred.
     """
     decides = pace_series(times, profiled_steps(trace))
     if decides is None:

@@ -5,10 +5,11 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-A device is idle between two stretches of work. The time before the first work and after the last work of its steps counts too.
-A gap ends with the kernel or copy that begins there. Before that work was launched, the device had nothing to do and the host
-is the reason. After the launch, the device is the reason for the idle time. Work is launched when the launching call returns,
-or when the work begins if that is earlier (`traces.analyses.launches.launched_ns`). The reasons are:
+A device is idle between two stretches of work. The time before a device's first work and after its last work in the steps also
+counts as idle. An idle gap ends when the next kernel or copy begins. Until the next work was launched, the device had nothing
+to do, so the host is the reason. From the launch to the start of the work, the device is the reason for the idle time. Work is
+launched when the launching call returns, or when the work begins if that is earlier (`traces.analyses.launches.launched_ns`).
+The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host was in a collective of its own (gloo);
@@ -74,8 +75,8 @@ class IdleSpans(Table):
 class Gaps:
     """Holds the gaps of one device or stream in time order, and its first and last work.
 
-    `called_ns` and `launch_ns` refer to the work that ends a gap. `called_ns` is when its launching call began, and `launch_ns`
-    is when the work was launched. An unknown time is NONE.
+    `called_ns` and `launch_ns` describe the work that ends a gap. `called_ns` is when the call that launched the work began,
+    and `launch_ns` is when the work was launched. An unknown time is NONE.
     """
 
     device: int
@@ -93,8 +94,8 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Holds the idle time of one device within the windows of the counted steps. Without steps, the window runs from first to
-    last work.
+    """Holds the idle time of one device within the windows of the counted steps. If the trace has no steps, the time window
+    runs from the device's first work to its last work.
 
     `by_reason` contains all reasons. `steps` is the number of steps.
     """
@@ -113,8 +114,8 @@ class IdleTime:
 class IdleCall:
     """Describes the calls of one runtime function during which GPUs were idle because of the host.
 
-    Such idle time has the reasons "host" and "synchronization". `share` is the part of it that the calls cover. `count` is the
-    number of these calls.
+    GPUs that are idle because of the host have the reason "host" or "synchronization". `share` is the part of the idle time
+    that the calls cover. `count` is the number of these calls.
     """
 
     call: str
@@ -150,7 +151,8 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
 
 
 def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
-    """Return the idle time of each device, or of each stream. Each row is a stretch of idle time with one reason."""
+    """Return the idle time of each device, or of each stream. Each row of the result is a stretch of idle time with one reason.
+    """
     found = [_explained(trace, _to_the_ends_of_steps(trace, of)) for of in gaps(trace, by_stream=by_stream)]
     return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()
 
@@ -250,7 +252,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
 
 
 def data_waits(trace: Trace, rank: int) -> Intervals:
-    """Return when the rank's host waited for a batch. Without recorded waits, the rank's loader phases are used."""
+    """Return when the rank's host waited for a batch. If no waits were recorded, the rank's loader phases are used."""
     waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
     if len(waits):
         return Intervals(waits.start_ns, waits.end_ns)

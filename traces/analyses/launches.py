@@ -6,8 +6,8 @@
 
 The definitions follow Holistic Trace Analysis. A launch's delay is the time from the end of the call on the host until the work
 begins. A queue holds work that was launched and has not begun. Launch delays and queue lengths ignore work without a recorded
-launch. A long queue with delays of milliseconds means that the program is GPU-bound. A queue near zero means that the program
-is host-bound.
+launch. A long queue with delays of milliseconds means that the program is GPU-bound. A queue that is almost always empty means
+that the program is host-bound.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_LAUNCH_NS or more is host time with one of these reasons:
@@ -56,7 +56,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Holds the length of a queue over time. `length[k]` holds from `time_ns[k]` until the next time."""
+    """Holds the length of a queue over time. The queue has the length `length[k]` from `time_ns[k]` until the next time."""
 
     time_ns: Column
     length: Column
@@ -78,7 +78,7 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
 
     Work is launched when its launching call returns, or when the work begins if that is earlier. A long call is therefore host
     time. If the call waited (`traces.analyses.waits`), its work was launched when the wait began. In a replay, ops launch work
-    without a call, so the op is treated like the call.
+    without a runtime call, so the op is treated like a launching call.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -102,7 +102,7 @@ def launch_delay_ns(trace: Trace, rows: Column) -> Column:
 
 
 def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:
-    """Return a stream's queue length over time. A start and a launch at the same time change the length together."""
+    """Return a stream's queue length over time. A start and a launch at the same time change the queue's length in one step."""
     rows = launched_rows(trace)
     return _queue(trace, rows[(trace.device.device[rows] == device) & (trace.device.stream[rows] == stream)])
 
@@ -115,8 +115,8 @@ def _queue(trace: Trace, rows: Column) -> QueueLength:
 
 
 def launch_figures(trace: Trace) -> list[StreamLaunches]:
-    """Return figures by device and stream, sorted by decreasing number of launches. If there are counted steps, only their work
-    is included.
+    """Return figures by device and stream, sorted by decreasing number of launches. If the trace has counted steps, only the
+    work of these steps is included.
     """
     rows, steps = launched_rows(trace), profiled_steps(trace)
     if len(steps):

@@ -5,10 +5,10 @@
 
 Module names come from ranges named "nn.Module: ...", which `trace record` and torch.profiler with stacks write. Without these
 ranges, the names come from the Python frames that an old profiler stored with each op. Frames of functions called `forward` (or
-`_forward_impl`) form the path, by file and line.
+`_forward_impl`) form a module's path, by file and line.
 
-Backward work belongs to the module of the forward op that created its autograd node. That forward op is the last op with the
-node's sequence number, because an op that creates no node has the number of the next node.
+Backward work belongs to the module of the forward op that created its autograd node. The forward op of an autograd node is the
+last op with the node's sequence number. Earlier ops with the number did not create a node.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ModuleNames:
         return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
 
     def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
-        """Return the number of a module's new name. `known` stores the number by the module's id while the module exists."""
+        """Return the number of a module's new name. While a module exists, `known` stores the module's number by its id."""
         number = known[id(module)] = number_of(self.name(module))
         finalize(module, known.pop, id(module), None).atexit = False
         return number
@@ -54,8 +54,8 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Holds times of one module, as means per counted step. Only steps with a distinguishable backward pass count. Without such
-    steps, times are totals.
+    """Holds times of one module, as means per counted step. A step counts only if its backward pass can be distinguished from
+    the forward pass. Without such steps, times are totals.
 
     GPU times are sums of kernels. `own_ns` is the part of forward and backward that no inner module launched. `host_ns` is the
     time of the module's own call, including inner modules. `host_ns` and `calls` are None if modules are known only from
@@ -71,7 +71,7 @@ class ModuleTime:
 
 
 def module_times(trace: Trace) -> list[ModuleTime]:
-    """Return module times in the order of the first calls. The result is empty if no module is known."""
+    """Return module times in the order of the first calls. If no module is known, the result is empty."""
     paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
     if module_of is None or calls is None:
         return []

@@ -71,7 +71,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # If an allocation is never freed, the number of held allocations of its size never falls below its value at that point.
+    # If an allocation is never freed, the number of held allocations of that size never again falls below the number right
+    # after the allocation.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]
@@ -83,8 +84,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the op of each memory event, found by time on the event's thread. If the op only allocates memory, return the op
-    around it.
+    """Return the op of each memory event, found by time on the event's thread. If an op only allocates memory, the op around it
+    is returned.
 
     A replay records no threads, so events are matched by the op's start time on any thread of the rank.
     """

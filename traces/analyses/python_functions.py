@@ -10,7 +10,7 @@ function has one row per line that calls other functions.
 
 Backward work counts for the functions that called the forward op of its autograd node. C functions and the profiler's module
 ranges are left out. A function's file is shortened to its last folder and name, so recordings from different machines match.
-Lines are kept, because two functions of a file may have the same name.
+The name of a function includes its line number, because two functions of a file may have the same name.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """Describes a function in two traces. A value is None if that trace lacks the function."""
+    """Describes a function in two traces. If a trace lacks the function, the value of that trace is None."""
 
     name: str
     recorded: FunctionTime | None
@@ -167,7 +167,7 @@ def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
     """Return the functions of both traces, sorted by the largest difference in GPU time without nested functions.
 
     A function that only one trace has is matched if each trace has exactly one such function with that file and name. The line
-    may differ, because lines move between releases.
+    numbers of a matched function may differ, because code moves between releases.
     """
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
     moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
@@ -201,7 +201,7 @@ def without_folders(trace: Trace) -> Trace:
 def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:
     """Return sums by function, one row for each of the `weights`.
 
-    A weight counts once for the function of its call and once for each function that encloses the call.
+    Each weight counts for the function of its call and for every function that encloses the call.
     """
     sums = np.zeros((len(weights), functions))
     of_call = np.array([np.bincount(calls, weights=each, minlength=len(function)) for each in weights])

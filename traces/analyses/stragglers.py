@@ -3,12 +3,12 @@
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, last=71, collectives=84, waited_ns=1_200_000, caused_ns=310_000_000)
 
-On each rank, a collective's kernel runs from when that rank is ready until the last rank's data has arrived. The last rank
-therefore has the shortest kernel, and each other rank waited for the difference. No common clock is needed.
+On each rank, a collective's kernel runs from when that rank is ready until the last rank's data has arrived. The last rank in a
+collective therefore has the shortest kernel, and each other rank waited for the difference. No common clock is needed.
 
-If the recordings have the communicator's id and the operation's number, calls are matched by id and number. Otherwise the k-th
-collective with a name in a group is assumed to be the same one on all ranks. A group is left out if ranks have different
-numbers of collectives. Collectives without a measured duration are left out too.
+If the recordings have the communicator's id and the operation's number, calls are matched by id and number. Without ids, the
+k-th collective with a given name in a group is assumed to be the same collective on all ranks. The analysis leaves out a group
+if its ranks have different numbers of collectives. The analysis also leaves out collectives without a measured duration.
 
 Holistic Trace Analysis ranks by normalized start times of the longest communication kernels, which needs synchronized clocks.
 """
@@ -40,8 +40,8 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the lateness of each rank. The rank that caused the longest waits comes first. Fewer than two ranks give an
-    empty list.
+    """Return the lateness of each rank. In the returned list, the rank that caused the longest waits comes first. If the trace
+    has fewer than two ranks, the list is empty.
     """
     table = trace.collectives
     count, last, waited_ns, caused_ns = (
@@ -59,7 +59,7 @@ def stragglers(trace: Trace) -> list[RankLateness]:
 
 
 def without_waits(trace: Trace) -> Trace:
-    """Return the trace with communication kernels that begin when the last rank was ready.
+    """Return a copy of the trace in which each communication kernel begins when the last rank was ready.
 
     Kernels of collectives that were not found on other ranks stay unchanged. Only device spans differ from `trace`.
     """
@@ -81,7 +81,7 @@ def without_waits(trace: Trace) -> Trace:
 def _waits(trace: Trace) -> Iterator[tuple[Column, Column]]:
     """Return arrays of the same collectives on several ranks: rows of `trace.collectives`, and how long each call waited.
 
-    Both arrays have one line per rank and one column per collective.
+    Both returned arrays have one row per rank and one column per collective.
     """
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     seen = seen[np.argsort(trace.collectives.call_ns[seen], kind="stable")]

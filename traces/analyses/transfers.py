@@ -3,9 +3,9 @@
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-Bytes per nanosecond equal gigabytes per second. A kind's rate is its bytes divided by the duration of its copies, like the
-"memory bandwidth" that profilers write for each copy. The rate over time spreads each copy evenly over its duration and divides
-by elapsed time, so an idle bus has the rate 0.
+Bytes per nanosecond equal gigabytes per second. The rate of a kind of copy is the bytes divided by the duration of the copies,
+like the "memory bandwidth" that profilers write for each copy. The rate over time spreads each copy evenly over its duration
+and divides by elapsed time, so an idle bus has the rate 0.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TransferSum:
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the transfers by kind, in decreasing order of bytes. Each curve has the rate in `parts` equal parts of the trace's
-    time.
+    """Return the transfers by kind, in decreasing order of bytes. Each curve gives the rate in `parts` equal parts of the
+    trace's time.
     """
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
@@ -53,7 +53,7 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
 def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
     if not len(copies):
         return ()
-    # The copied bytes grow linearly during a copy, so the slope changes only where a copy begins or ends.
+    # The number of copied bytes grows linearly during a copy, so the slope changes only where a copy begins or ends.
     rate = copies.bytes / copies.duration_ns
     times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
     order = np.argsort(times, kind="stable")

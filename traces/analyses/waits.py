@@ -1,5 +1,5 @@
-"""Find when the host waited for a GPU, and for which work. Waits are found by times, or by the call's name if times cannot
-decide.
+"""Find when the host waited for a GPU, and for which work. A call counts as a wait because of its times, or because of its name
+if the times cannot decide.
 
     waits = host_waits(trace, rank=0)           # one row per wait, in order of their ends
     waits.start_ns, waits.end_ns                # when the host was blocked
@@ -73,7 +73,7 @@ class HostWaits(Table):
 
 @dataclass(frozen=True, slots=True)
 class _PossibleWaits:
-    """Describes runtime calls that may have waited. A loop of queries counts as one call."""
+    """Describes runtime calls that may have waited. A loop that queries an event or stream counts as one call."""
 
     row: Column
     start_ns: Column
@@ -84,8 +84,8 @@ class _PossibleWaits:
 
     @property
     def tolerance_ns(self) -> Column:
-        """Return how long before the call's return the work may have ended. The tolerance applies unless the call is documented
-        to wait.
+        """Return how long before the call's return the work may have ended. If a call is documented to wait, there is no
+        tolerance.
         """
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // LAST_PART_OF_A_WAIT, RETURN_NS))
 
@@ -107,7 +107,8 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # An event may precede the last work on its stream. A copy waits only for its own stream.
+        # A CUDA event may be recorded before the last work on its stream. A copy waits only for earlier work on the copy's own
+        # stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last work launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last work that ended before the call returned
@@ -147,8 +148,8 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
     """Return whether each call waited for the work that it launched.
 
-    A copy of pageable memory goes through a staging buffer. The call returns when the last piece is in the buffer, so the copy
-    may end after the call.
+    A copy of pageable memory goes through a staging buffer. A call that copies pageable memory returns when the last piece is
+    in the staging buffer, so the copy may end after the call.
     """
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY

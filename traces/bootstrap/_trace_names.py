@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """A context manager and a meta path finder that finds `packages` in the folders of `path`.
+    """Context manager and meta path finder that finds `packages` in the folders of `path`.
 
     The private names of our packages begin with `prefix`. `libraries` maps each library that we import to its folder.
     """

@@ -7,7 +7,8 @@
 
 The ranks are like those of `torchrun --standalone`, but torch is imported and the recording is read only once: the ranks share
 memory pages until they write to them. Each rank returns from `sitecustomize`, and its Python then runs the script as usual. The
-first process stays as the launcher. If a rank fails, it ends the others and exits with that rank's exit code.
+first process stays as the launcher. If a rank fails, the parent process ends the other ranks and exits with the exit code of
+the failed rank.
 
 Two differences are visible to scripts. torch is already imported before a script's first line. Environment variables that
 torch's libraries read while loading (OMP_NUM_THREADS) must therefore be set earlier; under torchrun the script can set them.
@@ -29,7 +30,8 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# Modules that were imported before the fork, see `leave_shared_modules`. The list contains itself, so it is never freed.
+# Holds the modules that were imported before the fork, see `leave_shared_modules`. The list of modules contains itself, so
+# Python never frees the list.
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 
@@ -107,9 +109,9 @@ def mark_rank(rank: int) -> None:
 def leave_shared_modules() -> None:
     """Free the objects of the script's own modules, and keep the interpreter from tearing down modules that the ranks share.
 
-    The teardown writes to nearly every object of a module. In a forked rank, each of these writes copies a page that the ranks
-    share, so ranks that exit together would need several times their memory. Freeing the script's objects closes its files:
-    the garbage collector ignores frozen objects, and therefore would not find these objects at the exit.
+    Python's teardown at exit writes to nearly every object of a module. In a forked rank, each of these writes copies a page
+    that the ranks share, so ranks that exit together would need several times their memory. Freeing the script's objects closes
+    its files: the garbage collector ignores frozen objects, and therefore would not find these objects at the exit.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}

@@ -7,11 +7,11 @@ children. The script is still run by `python script.py`, so argv, `__main__`, `s
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
-With TRACE_RANKS=8, it first forks eight ranks: see _trace_ranks.py.
+With TRACE_RANKS=8, the module first forks eight ranks: see _trace_ranks.py.
 
 The script can see TRACE_SESSION and this folder on PYTHONPATH in `os.environ` (its descendants need both), and our modules
-under private names in `sys.modules` (_trace_names.py). `sys.path` is unchanged. A `sitecustomize` of the user has run and is
-the one that `import sitecustomize` returns.
+under private names in `sys.modules` (_trace_names.py). `sys.path` is unchanged. If the user has a `sitecustomize` module, that
+module has run, and `import sitecustomize` returns it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """A meta path entry that calls `then` after the module `trigger` has been executed. Other entries find the module."""
+    """Meta path entry that calls `then` after the module `trigger` has been executed. Other entries find the module."""
 
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:
         self.trigger = trigger

@@ -22,7 +22,7 @@ _MOST = 20_000  # most points per curve; a longer curve keeps the highest value 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Describes a curve over time. `value[k]`, in `unit`, holds from `time_ns[k]` until the next time."""
+    """Describes a curve over time. The counter has the value `value[k]`, in `unit`, from `time_ns[k]` until the next time."""
 
     name: str
     unit: str

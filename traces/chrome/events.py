@@ -4,7 +4,7 @@
     # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
 
-Facts that are missing from the trace are left out. Correlation ids are renumbered. Spans without a thread or stream get
+Facts that are missing from the trace are left out. Correlation ids are renumbered. Spans without a thread or stream are put on
 separate tracks (tracks.py). Steps and nn.DataParallel stages get a range if the trace has none. Spans may be clipped, as
 described in Note [Strict nesting] in strict_nesting.py. `RankEvents.notes` stores clipped times and facts that events cannot
 express (export_notes.py).
@@ -66,7 +66,7 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # A whole second as base keeps every stamp exact as a float. Readers reject stamps below 1 us.
+        # Time stamps count from a whole second, so every time stamp is exact as a float. Readers reject stamps below 1 us.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()
@@ -128,8 +128,9 @@ class RankEvents:
     def _correlate(self) -> None:
         """Number the launches.
 
-        Numbers start above the ids of ops, so a correlation is never mistaken for an op's id. The numbers also start above 16
-        bits. Holistic Trace Analysis stores row numbers in the narrowest integer type that fits the correlations.
+        Correlation numbers start above the ids of ops, so a correlation is never mistaken for an op's id. The numbers also
+        start above 16 bits. Holistic Trace Analysis stores row numbers in the narrowest integer type that fits the
+        correlations.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)

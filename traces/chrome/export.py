@@ -2,8 +2,8 @@
 
     export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
-These tools need one file per rank. A trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz and so on. In a
-folder, the names are rank0.json.gz and so on.
+These tools need one file per rank. A trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz and so on. If the
+output is a folder, the names are rank0.json.gz and so on.
 
 torch.profiler has written the same format since 2.4. Stamps are microseconds since `baseTimeNanoseconds` with up to three
 decimals, which is exact. events.py describes the events. export_notes.py describes the notes that let an import restore the
@@ -33,9 +33,10 @@ _BATCH = 4096  # number of events converted to text at a time, to limit memory
 
 
 def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
-    """Write the trace to `path`, one file per rank, and return the files. Files are compressed if the name ends in .gz.
+    """Write the trace to `path`, one file per rank, and return the files. The output files are compressed if the name ends in
+    .gz.
 
-    Files appear under their final names only when complete. Raises OSError.
+    The files appear under their final names only when they are complete. Raises OSError.
     """
     path = Path(path)
     written = []
@@ -71,7 +72,7 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
 
 
 def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
-    """Write a Chrome trace. The file appears under its name only when complete. Raises OSError."""
+    """Write a Chrome trace. The file appears under its final name only when it is complete. Raises OSError."""
     with replaced(path) as raw:
         if path.suffix == ".gz":
             # no name and no time, so the same trace gives the same bytes

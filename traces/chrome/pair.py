@@ -2,10 +2,10 @@
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted so that the first steps with the same position begin together. Kernels, copies and memsets with a
-counterpart (`traces.comparison.counterparts`) get an arrow that shows the difference. Processes of the second trace get other
-numbers. The file is only for viewers. The file's header says so, and `trace import` rejects the file because it holds two
-recordings.
+The second trace is shifted so that the first pair of corresponding steps begins at the same time. Kernels, copies and memsets
+with a counterpart (`traces.comparison.counterparts`) get an arrow that shows the difference. Processes of the second trace get
+different process numbers. The file is only for viewers. The file's header says that the file holds two recordings, and `trace
+import` rejects such a file.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 
     nested_ends((track,), start_ns, end_ns)   # 0..10 and 5..30 overlap and become 0..5 and 5..30
 
-Note [Strict nesting]
-Perfetto drops a slice that partially overlaps another slice on its track, so such spans are clipped. On a host thread, the span
-that loses less time is clipped. On a stream, the earlier span is always clipped, which keeps the stream's busy time unchanged.
-A profiler may project a range onto a stream and let the range begin inside the previous kernel. Such a range is moved to begin
-after that kernel. Some profilers put synchronizations among a stream's kernels. Synchronizations get a track next to the
-stream's track.
+Note [Strict nesting] Perfetto drops a slice that partially overlaps another slice on its track, so such spans are clipped. If
+two spans of a host thread overlap partially, the span that loses less time is clipped. On a stream, the earlier span is always
+clipped, which keeps the stream's busy time unchanged. A profiler may project a range onto a stream and let the range begin
+inside the previous kernel. A range that begins inside the previous kernel is moved to begin after the kernel. Some profilers
+put synchronizations among a stream's kernels. An export puts synchronizations on a track next to the stream's track.
 """
 
 from __future__ import annotations

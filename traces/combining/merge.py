@@ -53,8 +53,8 @@ _BROUGHT = frozenset(
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
     """Merge the recordings of several processes, with one rank per process.
 
-    The number of a rank comes from `ranks`, or else from the recording's run. A recording without a number gets the first free
-    one. If two recordings have the same number, the later one gets a free number and a problem is counted.
+    The number of a rank comes from `ranks`, or else from the recording's run. A recording without a rank number gets the first
+    free number. If two recordings have the same number, the later one gets a free number and a problem is counted.
 
     The provenance comes from the lowest rank, and `provenance["ranks"]` has the differences of each rank. Raises ValueError if
     `recordings` is empty.
@@ -122,14 +122,14 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     """Return `recording` with the steps numbered `numbers` replaced by the steps of `profile`.
 
     The result has the profile's host and device spans and memory events. The profile's steps become StepKind.PROFILED, except
-    that evaluation and warm-up steps keep their kind. Their phases are cut by ops. All other data of the recording is kept.
+    that evaluation and warm-up steps keep their kind. Their phases are cut by ops. All other data is taken from `recording`.
 
-    If one clock does not count from 1970, the clocks are aligned by the starts of the steps. `Run.clean` compares clean and
-    profiled steps. `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to clean ones (see
-    profiler_cost.py).
+    If the clock of one trace does not count from 1970, the two clocks are aligned by the starts of the steps. `Run.clean`
+    compares clean and profiled steps. `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to clean
+    ones (see profiler_cost.py).
 
-    A profile without device work leaves the grain unchanged and is noted in `lacks`. If the profile has none of the steps, only
-    a problem is counted.
+    A profile without device work leaves the grain unchanged and is noted in `lacks`. If the profile contains none of the steps,
+    the function only counts a problem.
     """
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
@@ -256,7 +256,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = taken(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # The profiler has the times of collectives, and the recorder has the bytes of gloo's collectives.
+    # The times of collectives come from the profiler, and the bytes of gloo's collectives come from the recorder.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})
@@ -335,8 +335,9 @@ def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: 
     """Split the start of each clean step into phases that end where the step first waits for a batch.
 
     The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
-    in the next step's `loader` phase. The profile shows these phases. Clean steps get these phases if profiled steps with as
-    many passes begin with the same phases. Proportions and device lag come from the first such profiled step.
+    in the next step's `loader` phase. The profile shows these phases. Clean steps get the additional phases if profiled steps
+    with as many passes begin with these phases. The proportions of the phases and the lag of the device come from the first
+    such profiled step.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):

@@ -114,7 +114,7 @@ class _WithoutCost:
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
         """Subtract `cost_ns` before each of `times_ns`, within the windows from `start_ns` to `end_ns`.
 
-        All columns are in time order. The windows are phases and do not overlap.
+        All columns are in time order. The time windows are phases and do not overlap.
         """
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
@@ -124,7 +124,7 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # The balance is the cost that no gap has covered yet, like the backlog of a queue.
+            # The balance is the profiler's overhead that no gap between events has absorbed yet, like the backlog of a queue.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))
@@ -217,8 +217,8 @@ class ProfiledSteps:
 
 @dataclass
 class _Phase:
-    """Holds medians of one phase in clean and profiled steps. All phases count as one if recorder and profile use different
-    names.
+    """Holds medians of one phase in clean and profiled steps. If recorder and profile use different names for phases, all
+    phases count as one.
     """
 
     names: tuple[str, ...]
@@ -236,8 +236,8 @@ class _Phase:
 class CleanPace:
     """Converts host times of one rank's profiled steps to times without the profiler.
 
-    `scale` has one factor per row of `trace.phases`, which is 1.0 in steps without a profiler. Older recordings have only this
-    factor and no cost per event.
+    `scale` has one factor per row of `trace.phases`, which is 1.0 in steps without a profiler. Older recordings have only the
+    factor `scale` and no cost per event.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
@@ -268,7 +268,7 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Return these times without the earlier waits for the GPU and without the profiler's earlier cost."""
+        """Return the given times minus all earlier waits for the GPU and all earlier profiler overhead."""
         active_ns = _active_ns(times_ns, self._waits)
         if self._without_cost is None or self._by_stage is None:
             return active_ns

@@ -25,7 +25,7 @@ from traces.model.trace import NONE, StepKind, Trace
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
     """Load the files that the processes of a replay wrote to `folder`, by process id, the largest file first.
 
-    Files of processes that still run are not complete. Raises TraceError.
+    The file of a process that is still running is not complete. Raises TraceError.
     """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far
@@ -43,7 +43,7 @@ def _so_far(file: Path) -> Trace:
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Return the process id of each rank, in the order of the ranks. `main` is the process id of the script.
+    """Return the process id of each rank, in the order of the ranks. `main` is the process id of the script itself.
 
     Several processes may claim the same rank, because child processes inherit its number. Processes that trained win over
     processes that only evaluated. Next, processes that used the GPU win over processes that did not. After that, the main

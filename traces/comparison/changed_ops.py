@@ -45,7 +45,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# Kernels in CUDA graphs have no known op. This table guesses the op from the kernel's name. The first matching pattern counts.
+# The op of a kernel in a CUDA graph is not recorded. This table maps parts of kernel names to the most likely op. The first
+# matching pattern counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (
@@ -54,7 +55,7 @@ _KINDS = {
     ),
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
-# Views launch nothing, so a fused kernel does not replace a view even if its name lists one.
+# A view launches no kernel, so a fused kernel does not replace a view, even if the kernel's name lists the view.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
@@ -83,8 +84,8 @@ class NameChange:
 class Replacement:
     """Holds names in the first trace and the different names of the same work in the second, with counts and times per step.
 
-    The names are sorted by time. Counts and times are sums over these names. `op` is defined as in `NameChange`.
-    See Note [Replaced, not gone].
+    The names are sorted by time. If a row lists several names, counts and times are sums over these names. `op` is defined as
+    in `NameChange`. See Note [Replaced, not gone].
     """
 
     recorded_names: tuple[str, ...]
@@ -107,7 +108,7 @@ class ChangeLists:
     replaced: list[Replacement] = field(default_factory=list)
 
     def of_same_names(self) -> ChangeLists:
-        """Return the lists without work that only one of the traces has under its name."""
+        """Return the lists without entries whose name occurs in only one of the traces."""
         return ChangeLists(longer=self.longer, shorter=self.shorter)
 
 
@@ -188,10 +189,10 @@ def changes(
 ) -> Changes:
     """Return the kernels and ops that differ between two traces.
 
-    The steps are rows of each trace's `steps`, repeated if a step was replayed more than once. An empty list of steps means the
-    whole trace. If a name's time changes by less than the share `tolerance`, the name counts as unchanged. A phase-grained
-    trace has no kernels or ops to compare. Types of kernel parameters are ignored, because they change between releases of a
-    library.
+    The steps are rows of each trace's `steps`, repeated if a step was replayed more than once. If the list of steps is empty,
+    the whole trace is compared. If a name's time changes by less than the share `tolerance`, the name counts as unchanged. A
+    phase-grained trace has no kernels or ops to compare. Types of kernel parameters are ignored, because they change between
+    releases of a library.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -225,8 +226,8 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
     """Return, for these rows of both device tables, the number of the group of ops that replaced each other, or NONE.
 
-    Rows of both traces with one number are the same work. `steps` are the compared steps, as in `changes`.
-    See Note [Replaced, not gone].
+    Rows of both traces with the same group number are the same work. `steps` are the compared steps, as in `changes`. See Note
+    [Replaced, not gone].
     """
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
@@ -346,8 +347,8 @@ def _in_graph(trace: Trace) -> Column:
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
     """Return `mine` with kernels of unknown ops assigned to the ops that launched them in the other trace.
 
-    A replay runs the remaining kernels of a recorded phase without ops. No op gets more launches than it has in the other
-    trace. The same phase is tried first. If a kernel still has no op, its kind is used as the op.
+    A replay runs the remaining kernels of a recorded phase without ops. No op is assigned more launches than the op has in the
+    other trace. The same phase is tried first. If a kernel still has no op, its kind is used as the op.
     """
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
@@ -403,7 +404,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 def step_weights(trace: Trace, steps: Column) -> Column:
     """Return the weight of each device span: how often its step is compared, divided by the number of compared steps.
 
-    Without compared steps, every span has the weight 1.
+    If no steps are compared, every span has the weight 1.
     """
     if not len(steps):
         return np.ones(len(trace.device))
@@ -436,7 +437,7 @@ class _JoinedOps:
 
 
 def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
-    """Return groups of (phase, op) keys. In each group, ops of one trace replaced ops of the other."""
+    """Return groups of (phase, op) keys. In each group, ops of one trace replaced ops of the other trace."""
     ours, theirs = first.ops, second.ops
     groups = _JoinedOps()
     known = ({op for _, op in ours.keys() | theirs.keys()} | CANONICAL_OPS) - _VIEWS
@@ -456,7 +457,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # Ops of a group replace each other only if both traces have work in the group.
+    # Ops of a group replace each other only if both traces launch work with ops of the group.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):
@@ -470,7 +471,7 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
-    """Return the candidates that a fused op, foreach op or kind of kernel names.
+    """Return the candidate ops that appear in the name of a fused op, foreach op or kind of kernel.
 
     If the same phase has no candidates, candidates in other phases are returned.
     """
@@ -484,7 +485,7 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
     """Yield the known ops in the name of a fused kernel, from left to right. Each match is as long as possible.
 
-    Ops that launch nothing are left out. An op is also left out if the name contains only its backward op.
+    Ops that launch nothing are left out. An op is also left out if the kernel's name contains only the backward op.
     """
     words = ops_in_name(kernel).split("_")
     start = 0

@@ -7,8 +7,8 @@
 
 Compared figures: `steps` is the pace, which `traces.figures.pace` defines as the larger of the host's and the slowest device's
 time per step. `gpu_busy` is the GPU time of a step, which is the time of the work launched in the step. The GPU time excludes
-the time in which kernels of collectives wait for other ranks, and belongs to the rank with the most GPU time. The verdict
-requires the pace and the GPU time to be within tolerance.
+the time in which kernels of collectives wait for other ranks, and belongs to the rank with the most GPU time. A verdict is
+positive only if the pace and the GPU time are both within tolerance.
 
 Compared steps: each replayed step names the recorded step it was based on. A replay is compared with exactly those recorded
 steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out unless all
@@ -93,8 +93,8 @@ class Both(Generic[Figure]):
 class PhaseError(StageError):
     """Reports a phase's medians per step: on the host, between two CUDA events (including waits), and GPU busy time.
 
-    The host times of all phases add up to the step. Busy time covers the work launched in the phase. `error` is None if host
-    times of the two traces cannot be compared (see `Comparison.host_phases_comparable`).
+    The host times of all phases add up to the step time. Busy time covers the work launched in the phase. `error` is None if
+    host times of the two traces cannot be compared (see `Comparison.host_phases_comparable`).
     """
 
     recorded_median_ns: int
@@ -143,8 +143,8 @@ class ValueReads:
 class MemoryComparison:
     """Compares the memory peaks of one device in both traces. If a replay used the device, the memory capacity is included.
 
-    Sources are defined in `measure.MemoryPeak`. A step's rise is measured from the memory held at its start. `fits` is False if
-    the replay ran out of memory, and None if the result is unknown (see `without_an_end`).
+    Sources are defined in `measure.MemoryPeak`. The rise of memory in a step is measured from the memory held at the step's
+    start. `fits` is False if the replay ran out of memory, and None if the result is unknown (see `without_an_end`).
     """
 
     recorded_peak_bytes: int | None
@@ -162,13 +162,14 @@ class MemoryComparison:
 
     @property
     def rises_compared(self) -> bool:
-        """Whether memory from before one of the recordings is unknown. Then only the rise within a step can be compared."""
+        """Says whether memory that was allocated before one of the recordings is unknown. If earlier memory is unknown, only
+        the rise within a step can be compared."""
         rises = self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
         return None not in rises and "summed" in (self.recorded_source, self.replayed_source)
 
     @property
     def compared_bytes(self) -> tuple[int | None, int | None]:
-        """The recorded and the replayed peak, or their rises within a step."""
+        """Return the recorded and the replayed memory peak, or the rises within a step."""
         if self.rises_compared:
             return self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
         return self.recorded_peak_bytes, self.replayed_peak_bytes
@@ -178,8 +179,8 @@ class MemoryComparison:
 class ComparedFigures:
     """Holds the result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
 
-    If step time and GPU time are both known, both must be within tolerance. `judged` is then the step time, unless only the GPU
-    time is beyond tolerance.
+    If step time and GPU time are both known, both must be within tolerance. If both are known, `judged` is the step time,
+    unless only the GPU time is beyond tolerance.
 
     `within_tolerance` is False for a different program, whatever its times. `within_tolerance` is None if it is unknown whether
     the program is the same, or if no figure is in both traces. Identical traces pass.
@@ -263,7 +264,7 @@ class Comparison(ComparedFigures):
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
 
     def facts(self) -> ComparisonFacts:
-        """Return what `trace diff --json` and `trace replay --report` print. Keys may be added but are never renamed."""
+        """Return what `trace diff --json` and `trace replay --report` print. JSON keys may be added but are never renamed."""
         of = self.verdict
         return extended(
             ComparisonFacts, self, same_program=of.same, reason=of.reason, verdict=of.sameness, evidence=of.evidence,
@@ -319,8 +320,7 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # Unless loading is padded to the recorded time, a replay loads data at this machine's speed, which is no error of the
-    # replay.
+    # By default, a replay loads data at this machine's speed, so a different loading time is not an error of the replay.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     worked = Both(without_waits(recorded), without_waits(other))
@@ -450,8 +450,8 @@ def _without_data(
 ) -> Spread:
     """Compare the pace without waits for data.
 
-    A replay that loads its own data (`loads_otherwise`) waits longer or shorter than the recording. Queued device work then
-    hides a different part of its waits. If the host limits the recording, whole waits are excluded in both traces.
+    A replay that loads its own data (`loads_otherwise`) waits longer or shorter than the recording. Queued device work hides a
+    different part of the waits in such a replay. If the host limits the recording, whole waits are excluded in both traces.
     """
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
@@ -480,8 +480,8 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # A replay can run evaluation batches with the times of a recorded training step. Such batches are not compared with the
-    # training step.
+    # Evaluation batches of a replay may take their times from a recorded training step. Evaluation batches are not compared
+    # with training steps.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
@@ -490,8 +490,8 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     """Select the steps of a replay with the numbers of recorded steps, if all have a counterpart with as many passes.
 
-    Steps of a script differ, and a profile has only a few. For example, some steps begin with an epoch's metrics. If numbers do
-    not match, `_same_kinds` is used.
+    The steps of a script differ from each other, and a profile has only a few steps. For example, some steps begin with an
+    epoch's metrics. If numbers do not match, `_same_kinds` is used.
     """
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
@@ -504,7 +504,7 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     """Select from these steps the longest run in each trace with the same sequence of step kinds (`passes_of_steps`).
 
-    The steps stay unchanged unless both traces have steps of several kinds and the run includes all of them.
+    The selection of steps stays unchanged unless both traces have steps of several kinds and the run includes all kinds.
     """
     rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
     kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]

@@ -5,11 +5,11 @@
     found.first[7], found.second[7]                   # rows of the two device tables; NONE if one trace has no counterpart
 
 Within a pair of steps, work is compared in launch order. The first key for pairing is the op with its shapes, its phase and the
-kernel's name. The k-th work with a key in one trace is paired with the k-th work with that key in the other trace. The
-remaining work is paired by weaker keys: without shapes, then without phase, then without op. The last key ignores the kernel's
-name and pairs the same call with a different kernel. The remaining work is paired with the work that replaced it
-(`traces.comparison.changed_ops.replaced_work`), such as the kernels of three ops with one fused kernel. Such a kernel has
-several counterparts, and its time counts in its first pair. Work without a counterpart is gone or new.
+kernel's name. The k-th work with a key in one trace is paired with the k-th work with that key in the other trace. Unpaired
+work is then paired by weaker keys: without shapes, then without phase, then without op. The last key ignores the kernel's name
+and pairs the same call with a different kernel. The remaining work is paired with the work that replaced it
+(`traces.comparison.changed_ops.replaced_work`), such as the kernels of three ops with one fused kernel. A fused kernel has
+several counterparts, and its time counts in its first pair. Work without a counterpart is listed as gone or new.
 
 Kernel names are compared by `traces.comparison.changed_ops.kernel_key`, which ignores parameters and Inductor's numbers.
 """
@@ -49,8 +49,8 @@ class KernelChange(IntEnum):
 class Counterparts:
     """Holds columns with one row per pair, in the order of steps. Within a step, complete pairs come first.
 
-    `step` is the index in the list of paired steps. `first` and `second` are rows of the two device tables. Pairs marked
-    `certain` have the same phase and op, so their starts can be used to align the two traces.
+    `step` is the index in the list of paired steps. `first` and `second` are rows of the two device tables. If a pair is marked
+    `certain`, both kernels have the same phase and op, so their starts can be used to align the two traces.
     """
 
     step: Column
@@ -144,7 +144,8 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
 def _replaced(
     first: Trace, second: Trace, sides: list[_LaunchedWork], left: list[Column], pairs: StepPairs
 ) -> tuple[Column, Column, list[Column]]:
-    """Pair the remaining work of ops that replaced each other. The last work of the shorter side gets the rest of the other."""
+    """Pair the remaining work of ops that replaced each other. If one trace has less work, its last work is paired with the
+    rest of the other trace's work."""
     mine: list[int] = []
     theirs: list[int] = []
     if len(left[0]) and len(left[1]):
@@ -169,7 +170,8 @@ def _replaced(
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
     """Return the places of the largest set of certain pairs with kernels in the same order in both traces.
 
-    Kernels are ordered by their begin. Only pairs of the first rank are used. The result is ordered by step and start.
+    Kernels are ordered by their begin. Only pairs of the first rank are used. The returned places are ordered by step and
+    start.
     """
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
@@ -211,8 +213,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Keys that pair the k-th row of one trace with the k-th row of the other, from strictest to loosest. A looser key pairs only
-# rows that the stricter keys left unpaired.
+# Each key pairs the k-th row of one trace with the k-th row of the other trace. The keys are ordered from the strictest to the
+# loosest. A looser key pairs only rows that the stricter keys left unpaired.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

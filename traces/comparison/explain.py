@@ -4,8 +4,9 @@
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
 A reason compares one figure of both traces. The figure is a phase, a stage of nn.DataParallel, idle time, an op, a kernel
-within an op, a compiled region, a graph break, or communication that does not overlap with compute. A difference's components
-are listed below it, not added again. `phase` names the phase or op that a reason is part of.
+within an op, a compiled region, a graph break, or communication that does not overlap with compute. The components of a
+difference are listed below the difference and are not added to the total again. `phase` names the phase or op that a reason is
+part of.
 
 Phases are compared on the host, where they add up to the step. Host phases do not determine the step time if the host runs
 ahead of the device in either trace, or if the device limits the pace of both (`traces.figures.pace`). In these cases, the GPU
@@ -28,10 +29,10 @@ _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
 _MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a replacement
 
-# The phase and a description of each nn.DataParallel stage.
+# Maps each nn.DataParallel stage to its phase and a description.
 _PARTS = {
     "scatter": ("forward", "the batch is copied from one GPU to the others"),
-    "replicate": ("forward", "parameters are copied to each GPU anew in each step"),
+    "replicate": ("forward", "parameters are copied to each GPU in each step"),
     "parallel_apply": ("forward", "one thread per GPU computes its share of the batch"),
     "gather": ("forward", "outputs are copied to the first GPU, which waits for the slowest replica"),
     "gather_backward": ("backward", "gradients of the outputs are copied back to their GPUs"),

@@ -4,9 +4,10 @@
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
 One step of each trace is compared. Work that both traces have, such as matrix products, is paired by `counterparts`. Between
-such work are stretches of fused kernels. Inductor names a fused kernel after its ops, so every other eager op belongs to a
-stretch with the op in the name of a kernel. If there are several such stretches, the op belongs to the stretch at the same
-place between paired work. A stretch is not divided further, because several kernels may share one op, such as a normalization.
+paired kernels, there are stretches of fused kernels. Inductor names a fused kernel after its ops, so every other eager op
+belongs to a stretch with the op in the name of a kernel. If several stretches name the op, the op belongs to the stretch at the
+same place between paired kernels. A stretch is not divided further, because several kernels may share one op, such as a
+normalization.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True, slots=True)
 class FusedOps:
-    """A stretch of fused kernels with the eager ops that it replaces, in one step. Times are GPU times of all `calls`.
+    """Holds a stretch of fused kernels and the eager ops that these kernels replace, in one step. Times are GPU times of all
+    `calls`.
 
     `ops` counts the eager ops by name. `kernels` is empty for ops that are in no fused kernel's name. Inductor removes some ops
     and shortens long names.
@@ -42,7 +44,7 @@ class FusedOps:
 
 @dataclass
 class _Stretch:
-    """`places` are positions in the step's launches. `names` are the ops in the names of the kernels."""
+    """`places` are positions in the step's launches. `names` lists the ops in the names of the fused kernels."""
 
     places: list[int] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
@@ -119,7 +121,8 @@ def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
 
 
 def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest list of these sorted pairs in which the second position rises, too: work in the same order."""
+    """Return the longest list of pairs in which both positions rise, which is the work that both traces run in the same order.
+    """
     ends: list[int] = []
     lengths = []
     for _, other in pairs:

@@ -56,8 +56,8 @@ class GateError(TraceError):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Holds the check of one budget. Times are in ns, sizes in bytes, and shares are fractions. `value` is None if the figure
-    is missing.
+    """Holds the check of one budget. Times are in ns, sizes in bytes, and shares are fractions. `value` is None if the checked
+    figure is missing.
     """
 
     name: str

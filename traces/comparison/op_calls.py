@@ -1,4 +1,4 @@
-"""Group op spans into calls. A call is an op together with the ops inside it that have the same canonical name.
+"""Group op spans into calls. Here, a call is an op together with the ops inside it that have the same canonical name.
 
     calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
 

@@ -4,15 +4,16 @@ Recordings of one program differ between PyTorch releases, and between recorder 
 in `aten::cudnn_convolution` or in `aten::convolution`. An activation may be in place, and optimizers and backward passes may
 use other kernels.
 
-The work of the forward pass and the loss stays the same, so it is compared as one multiset per step. The multiset has the
-canonical name, the largest input shape and the input dtype of every op that launches device work. The optimizer is known from
-the range that torch.optim puts around each of its steps.
+The work of the forward pass and the loss is the same in all releases, so this work is compared as one multiset per step. The
+multiset has the canonical name, the largest input shape and the input dtype of every op that launches device work. The
+optimizer is known from the range that torch.optim puts around each of its steps.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-A phase-grained trace has no ops. The workload signatures decide then (`traces.model.workload`). If a trace has no signature,
-the result is unknown. Equal times are no evidence. A verdict "same program" lists the facts that could not be compared.
+A phase-grained trace has no ops. The workload signatures decide then (`traces.model.workload`). If a phase-grained trace has no
+workload signature, the verdict is unknown. Equal times are no evidence. A verdict "same program" lists the facts that could not
+be compared.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
 _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 
-# Phases of every training step. Two traces of the same program share these phases, whatever their grain.
+# Phases of every training step. Two traces of the same program both have these phases, with or without recorded kernels.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# The number of steps with a compared op order. A program may take another branch in some steps.
+# The order of ops is compared in this many steps. A program may take another branch in some steps.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indexing between layers. The order of these ops does not identify a program.
+# Arithmetic, masks, copies and indexing between layers. Ops in this set may run in any order, so their order does not identify
+# a program.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
@@ -56,7 +58,8 @@ _BETWEEN_LAYERS = frozenset(
     " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
 )
 
-# The start and end of the name that torch.optim gives the range around a step since PyTorch 1.8: "Optimizer.step#AdamW.step".
+# Since PyTorch 1.8, torch.optim names the range around an optimizer step with this prefix and suffix:
+# "Optimizer.step#AdamW.step".
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -96,7 +99,7 @@ _Counted = TypeVar("_Counted", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _DeviceOp:
-    """Describes one op with device work. `shape` is the shape of its largest input.
+    """Describes one op with device work. `shape` is the shape of the op's largest input.
 
     `dtype` is the dtype of the first floating-point input, or else of the first input. A shape or dtype that was not recorded
     is None.
@@ -129,7 +132,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a replay may repeat a step
     names = _similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    # Shapes decide only if most calls have recorded shapes.
+    # Shapes decide whether two traces show the same program only if most calls have recorded shapes.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = _similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -251,7 +254,7 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, f"only one of them has the phase {lone[0]}")
     if recorded.workload is None or other.workload is None:
         lacking = "neither trace has" if recorded.workload is other.workload else "only one trace has"
-        reason = f"there are no ops to compare without kernels, and {lacking} a workload signature"
+        reason = f"without kernels there are no ops to compare, and {lacking} a workload signature"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     match = compare_workloads(recorded.workload, other.workload)
     passes = _backward_passes(recorded), _backward_passes(other)
@@ -280,8 +283,8 @@ def _dtype_similarity(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tup
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """Return an example of an op with different counts per step in the two traces, or "".
 
-    Either the number of layers differs, or one trace has ops that the other trace lacks, such as dropout. Ops are counted by
-    name alone unless both traces have shapes.
+    A different count shows that the number of layers differs, or that one trace has ops that the other trace lacks, such as
+    dropout. Ops are counted by name alone unless both traces have shapes.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
@@ -303,7 +306,7 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
     """Return how often calls of each key occur per step.
 
-    The first of several steps may have additional calls that prepare inputs and state. These calls do not count.
+    The first of several steps may have additional calls that prepare inputs and optimizer state. These calls do not count.
     """
     by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
     for call, key in zip(calls, keys, strict=True):
@@ -318,7 +321,7 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """Return the most frequent op name that only one trace has, or "".
 
-    An op that a release renamed occurs equally often in both traces, so it does not count.
+    An op that a release renamed does not count, because the op occurs equally often in both traces.
     """
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
     lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
@@ -437,7 +440,8 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the forward and loss ops with device work, and the step of each op. Without a forward pass, all phases are used.
+    """Return the forward and loss ops with device work, and the step of each op. If the trace has no forward pass, the ops of
+    all phases are used.
 
     Communication between ranks is left out, because a recording has ops for communication and a replay has collectives. Kernels
     with which nn.DataParallel sends parameters are also left out, because a recording has one op around all of them.

@@ -3,7 +3,8 @@
     from traces.comparison.thresholds import DEFAULT_TOLERANCE      # 0.05, a plain number
     THRESHOLDS["DEFAULT_TOLERANCE"].origin                          # ConstantOrigin.CHOSEN
 
-docs/constants.md lists these numbers. `benchmarks/sensitivity.py` moves each by a fifth and shows which verdicts change.
+docs/constants.md lists these numbers. `benchmarks/sensitivity.py` changes each number by a fifth and shows which verdicts
+change.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PUBLISHED, MEASURED, CHOSEN, FITTED = ConstantOrigin
 
 RUNS_AHEAD = _declare(
     "RUNS_AHEAD", 0.02, "share of the host pace", CHOSEN,
-    "the host runs ahead of the GPU if the device pace is longer by more",
+    "the host runs ahead of the GPU if the device pace is longer by more than this share",
     "steps of one program vary by about 1 %",
 )
 ALWAYS_BUSY = _declare(
@@ -31,11 +32,11 @@ ALWAYS_BUSY = _declare(
 )
 FALLS_BEHIND_SHARE = _declare(
     "FALLS_BEHIND_SHARE", 0.01, "share of the pace", CHOSEN,
-    "lag of the device that grows by less per step is jitter", "steps of one program vary by about 1 %",
+    "if the device's lag grows by less than this per step, the growth is jitter", "steps of one program vary by about 1 %",
 )
 STEPS_FALLING_BEHIND = _declare(
     "STEPS_FALLING_BEHIND", 0.75, "share of the steps", CHOSEN,
-    "the lag must grow in at least this share of the steps", "rule of thumb",
+    "the device falls behind if its lag grows in at least this share of the steps", "rule of thumb",
 )
 MUCH_DATA = _declare(
     "MUCH_DATA", 0.1, "share of the pace", CHOSEN,
@@ -50,11 +51,11 @@ LATE_START_NS = _declare(
 MOSTLY_MARKED = _declare(
     "MOSTLY_MARKED", 0.5, "share of launched work", CHOSEN,
     "ranges around iterations mark steps if at least this share of the work was launched in them",
-    "most of the work; a server samples tokens between its ranges",
+    "most of the work; an inference server samples tokens between its ranges",
 )
 MOST_OPS_OF_A_BATCH = _declare(
     "MOST_OPS_OF_A_BATCH", 2, "times", CHOSEN,
-    "parts of an inference are batches if the longest has at most this many times the ops of the shortest",
+    "parts of an inference are batches if the longest part has at most this many times the ops of the shortest",
     "batches of one model differ in their data-dependent ops only",
 )
 MUCH_IN_ONE_CALL = _declare(
@@ -69,16 +70,16 @@ MUCH_SPREAD = _declare(
 )
 STEPS_FOR_NOISE = _declare(
     "STEPS_FOR_NOISE", 4, "steps", CHOSEN,
-    "fewer steps show no noise floor", "quartiles of three values say nothing",
+    "the noise floor needs at least this many steps", "quartiles of three values say nothing",
 )
 SERIOUS_SHARE = _declare(
     "SERIOUS_SHARE", 0.01, "share of the kernels", CHOSEN,
-    "a problem that affects at least this share makes the first screen unreliable",
+    "figures are unreliable if a problem affects at least this share",
     "missing 1 % of the kernels changes idle time about as much as steps vary",
 )
 OWN_HOST_SHARE = _declare(
     "OWN_HOST_SHARE", 0.1, "share of a step", CHOSEN,
-    "smaller overhead of the replaying host is not mentioned", "rule of thumb",
+    "reports mention the replaying host's overhead from this share on", "rule of thumb",
 )
 SHARED_BYTES = _declare(
     "SHARED_BYTES", 400 << 20, "bytes", MEASURED,
@@ -87,7 +88,7 @@ SHARED_BYTES = _declare(
 )
 RANK_BYTES = _declare(
     "RANK_BYTES", 40 << 20, "bytes", MEASURED,
-    "memory of each rank beside SHARED_BYTES", "benchmarks/ranks.py: ResNet-18 under DDP",
+    "memory of each rank in addition to SHARED_BYTES", "benchmarks/ranks.py: ResNet-18 under DDP",
 )
 LEAST_GATE_MARGIN_PERCENT = _declare(
     "LEAST_GATE_MARGIN_PERCENT", 3, "% of the step time", CHOSEN,
@@ -107,22 +108,22 @@ RETURN_NS = _declare(
 )
 CLOCK_NS = _declare(
     "CLOCK_NS", 10_000, "ns", MEASURED,
-    "difference between the clocks of host and GPU",
+    "largest difference between the clocks of host and GPU",
     "awaited work ended at most 8 us after the call (recordings in benchmarks/peers.py)",
 )
 LEAST_WAIT_NS = _declare(
     "LEAST_WAIT_NS", 50_000, "ns", FITTED,
-    "a shorter call is a wait only if its documentation says so",
+    "a call shorter than this is a wait only if its documentation says so",
     "while kernels of 5 us end one after another, every short call returns just after a kernel",
 )
 LAST_PART_OF_A_WAIT = _declare(
     "LAST_PART_OF_A_WAIT", 10, "parts of the call", FITTED,
-    "the awaited work ends in the last of so many equal parts of the call",
+    "the work that a call waits for ends in the last of this many equal parts of the call",
     "one call in ten looks like a wait by chance",
 )
 EDGE_NS = _declare(
     "EDGE_NS", 10_000, "ns", CHOSEN,
-    "a kernel begins at most this long after the work on another stream for which it waited",
+    "a kernel that waits for another stream begins at most this long after the awaited work",
     "an event takes some microseconds",
 )
 LONG_LAUNCH_NS = _declare(
@@ -138,19 +139,19 @@ FULL_QUEUE = _declare(
 INDEX_BLOCKS = _declare(
     "INDEX_BLOCKS", 20, "blocks", FITTED,
     "an index op without recorded indices is rated from its kernel's grid if the grid has at least this many blocks",
-    "the last block then counts for at most 5 %, as much as DEFAULT_TOLERANCE",
+    "the last block then counts for at most 5 %, like DEFAULT_TOLERANCE",
 )
 
 # --- import
 
 SLOW_START = _declare(
     "SLOW_START", 2.0, "times the median", CHOSEN,
-    "a first step with at least this multiple of the later steps' GPU time is a warm-up step",
+    "a first step is a warm-up step if its GPU time is at least this multiple of the later steps' time",
     "autotuning and compilation run kernels several times",
 )
 FEWEST_STEADY = _declare(
     "FEWEST_STEADY", 2, "steps", CHOSEN,
-    "at least so many training steps remain after warm-up steps", "one step has no predecessor",
+    "at least this many training steps remain after the warm-up steps", "the first step has no predecessor to compare with",
 )
 ROUNDING_NS = _declare(
     "ROUNDING_NS", 1000, "ns", PUBLISHED,
@@ -162,117 +163,117 @@ ROUNDING_NS = _declare(
 
 EVENT_COSTS = _declare(
     "EVENT_COSTS", (1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14), "times the cost of an op with shapes", MEASURED,
-    "what the profiler costs per op with and without shapes, range, module, runtime call, launch and memory event",
+    "profiler overhead per op with and without shapes, range, module, runtime call, launch and memory event",
     "benchmarks/profiler_cost.py with torch 2.13 and 2.14; ops without shapes and calls without launch are chosen",
 )
 EVENT_COST_SPREAD = _declare(
     "EVENT_COST_SPREAD", 0.5, "share of the cost", MEASURED,
-    "how much the costs of events differ between machines and torch releases", "benchmarks/profiler_cost.py",
+    "spread of the profiler's overhead between machines and torch releases", "benchmarks/profiler_cost.py",
 )
 LEAST_GAP_NS = _declare(
     "LEAST_GAP_NS", 100, "ns", CHOSEN,
-    "least time between two events without a profiler", "half the time to dispatch a view",
+    "shortest time between two events without a profiler", "half the time to dispatch a view",
 )
 LEAST_NOISE = _declare(
     "LEAST_NOISE", 0.01, "share of a step", CHOSEN,
-    "step times are never known more precisely", "steps of one program vary by about 1 %",
+    "least uncertainty of a step time", "steps of one program vary by about 1 %",
 )
 
 # --- same program?
 
 SAME_SHAPES = _declare(
     "SAME_SHAPES", 0.8, "similarity", CHOSEN,
-    "least similarity of two traces of one program, by ops, shapes and dtypes",
-    "ResNet-50 keeps more than 0.9 between PyTorch releases; one changed layer in ten makes another program",
+    "two traces show the same program from this similarity of ops, shapes and dtypes on",
+    "ResNet-50 keeps more than 0.9 between PyTorch releases; one changed layer in ten means a different program",
 )
 SAME_NAMES = _declare(
     "SAME_NAMES", 0.9, "similarity", FITTED,
-    "least similarity by names of ops, if shapes were not recorded",
+    "the same limit for the similarity of op names, if shapes were not recorded",
     "a small network with a different activation has a similarity of 0.82",
 )
 SAME_NUMBERS = _declare(
     "SAME_NUMBERS", 0.03, "share of the calls", FITTED,
-    "largest difference in numbers of calls of the same ops", "a change of one layer in 24 gives 0.04",
+    "the same program may call its ops this much more or less often", "a change of one layer in 24 gives 0.04",
 )
 OTHER_HALF_SHARE = _declare(
     "OTHER_HALF_SHARE", 0.5, "share of the kernels", CHOSEN,
-    "largest difference in half-precision work, if only names of kernels show dtypes",
+    "largest difference in half-precision work of the same program, if only kernel names show dtypes",
     "mixed precision uses both dtypes",
 )
 OTHER_LAYOUT_SHARE = _declare(
     "OTHER_LAYOUT_SHARE", 0.2, "share of the images", CHOSEN,
-    "largest difference in channels_last images", "one layer of many may convert its input",
+    "largest difference in channels_last images of the same program", "one layer of many may convert its input",
 )
 
 # --- differences between two traces
 
 DEFAULT_TOLERANCE = _declare(
     "DEFAULT_TOLERANCE", 0.05, "share", CHOSEN,
-    "pace and GPU time may differ by this share, unless --tolerance says otherwise",
-    "usual in benchmarks of GPUs",
+    "default of --tolerance: pace and GPU time may differ by this share",
+    "usual in GPU benchmarks",
 )
 SAME_KERNEL_SHARE = _declare(
     "SAME_KERNEL_SHARE", 0.05, "share of the kernel's time", CHOSEN,
-    "a kernel counts as the same up to this difference", "equal to DEFAULT_TOLERANCE",
+    "two kernels count as the same up to this relative difference", "equal to DEFAULT_TOLERANCE",
 )
 SAME_KERNEL_NS = _declare(
     "SAME_KERNEL_NS", 1000, "ns", PUBLISHED,
-    "a kernel also counts as the same up to this difference", "Kineto before 2024 wrote whole microseconds",
+    "two kernels also count as the same up to this difference", "Kineto before 2024 wrote whole microseconds",
 )
 NEGLIGIBLE_NS = _declare(
     "NEGLIGIBLE_NS", 1000, "ns per step", CHOSEN,
-    "smaller changes of ops and kernels are not listed", "equal to SAME_KERNEL_NS",
+    "changes of ops and kernels are listed from this size on", "equal to SAME_KERNEL_NS",
 )
 NEGLIGIBLE_SHARE = _declare(
     "NEGLIGIBLE_SHARE", 0.002, "share of a step", CHOSEN,
-    "smaller effects are not explained", "less than any step varies",
+    "`trace explain` lists effects from this size on", "less than the spread of any step time",
 )
 LEAST_PHASE_NS = _declare(
     "LEAST_PHASE_NS", 20_000, "ns", CHOSEN,
-    "the app does not list smaller differences of a host phase", "a few calls of Python",
+    "the app lists differences of a host phase from this size on", "a few calls of Python",
 )
 
 # --- data stalls
 
 NOTICEABLE_WAIT = _declare(
     "NOTICEABLE_WAIT", 0.02, "share of a step", CHOSEN,
-    "smaller waits for data are noise", "rule of thumb",
+    "waits for data below this share are noise", "rule of thumb",
 )
 BUSY_MACHINE = _declare(
     "BUSY_MACHINE", 0.1, "share of a step", CHOSEN,
-    "a loader cannot save more, so another program was running", "rule of thumb",
+    "if loading makes steps faster by more than this, another program was running", "rule of thumb",
 )
 READ_FROM_DISK = _declare(
     "READ_FROM_DISK", 0.05, "share of the bytes", CHOSEN,
-    "if storage delivered more, the data was not cached", "rule of thumb",
+    "data was not cached if storage delivered more than this share", "rule of thumb",
 )
 
 # --- library and this machine
 
 MOST_NOISE = _declare(
     "MOST_NOISE", 0.1, "share of a phase's median", CHOSEN,
-    "noisier phases are mentioned when a contribution is checked", "rule of thumb",
+    "`trace library check` mentions phases with more noise", "rule of thumb",
 )
 SHORT_PHASE_NS = _declare(
     "SHORT_PHASE_NS", 1_000_000, "ns", CHOSEN,
-    "the noise of shorter phases is ignored", "a millisecond is a few calls of the scheduler",
+    "the noise of phases shorter than this is ignored", "the scheduler alone can cause delays of a millisecond",
 )
 LEAST_OF_SMALLER_BATCH = _declare(
     "LEAST_OF_SMALLER_BATCH", 0.5, "share", CHOSEN,
     "a larger batch takes at least this share of the smaller batch's time",
-    "another algorithm may be faster, but not twice",
+    "a different algorithm may be faster, but not twice as fast",
 )
 SAME_PEAK = _declare(
     "SAME_PEAK", 0.05, "share of the peak", CHOSEN,
     "a measured memory limit applies to programs whose peak differs by at most this share",
-    "loops free gradients at different times",
+    "training loops free gradients at different times",
 )
 LATE_NS = _declare(
     "LATE_NS", 500_000, "ns", CHOSEN,
-    "`trace doctor` warns if sleeps end later than this (99th percentile)",
-    "a thousandth of a step of half a second",
+    "`trace doctor` warns if sleeps end this late (99th percentile)",
+    "0.1 % of a step of 500 ms",
 )
 LOW_DISK_BYTES = _declare(
     "LOW_DISK_BYTES", 2 * 2**30, "bytes", CHOSEN,
-    "`trace doctor` warns about less free disk space", "recordings take hundreds of MB",
+    "`trace doctor` warns if less disk space is free", "recordings take hundreds of MB",
 )

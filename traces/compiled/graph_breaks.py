@@ -1,4 +1,4 @@
-"""Graph breaks in a trace: the places where a compiled function leaves its graph, runs eagerly and enters the next graph.
+"""Finds graph breaks in a trace: places where a compiled function leaves its graph, runs eagerly and enters the next graph.
 
 (first,) = graph_breaks(trace, region_calls(trace))
 first.after, first.before, first.host_ns      # "0/0", "1/0", 412_000: from the end of one graph to the start of the next
@@ -27,7 +27,7 @@ class GraphBreak:
     """A graph break between two regions. Counts and times are per step in which the break happened.
 
     `host_ns` is the median time of the host from the end of the first graph to the start of the second. `ops` are the eager ops
-    that the host launched in this time, and `gpu_ns` is the time that their work keeps the device busy.
+    that the host launched between the two graphs, and `gpu_ns` is the time that their work keeps the device busy.
     """
 
     after: str

@@ -46,10 +46,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFigures:
-    """Compiled code in one trace. `recompiles` are regions that are a further compilation of the same function.
+    """Compiled code in one trace. `recompiles` lists regions that are recompilations of a function.
 
-    `breaks` are graph breaks between calls in the compared steps. The other figures are known for replays only and cover the
-    whole run: `graph_breaks` with their reasons, `eager`, and the time `compile_ns` that the replaying host took.
+    `breaks` are graph breaks between calls in the compared steps. Some figures are known for replays only and cover the whole
+    run: `graph_breaks` with their reasons, `eager`, and the time `compile_ns` that the replaying host took.
     """
 
     regions: tuple[Region, ...] = ()

@@ -1,4 +1,4 @@
-"""Calls of compiled regions in a trace: what torch.compile made of the script's functions.
+"""Finds calls of compiled regions in a trace. A region is a piece of the script that torch.compile compiled.
 
     calls = region_calls(trace, rank=0)
     calls[0].region, calls[0].is_backward    # "0/1", False: the second compilation of the first function that Dynamo traced
@@ -37,11 +37,12 @@ class _Range(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionCall:
-    """One call of a compiled region. `row` is the host row of its range, and `region_row` that of the region around it or NONE.
+    """Describes one call of a compiled region. `row` is the host row of the call, and `region_row` is the row of the enclosing
+    region or NONE.
 
-    `region` is torch's number of the region, or the position among the step's graphs if torch did not mark regions.
-    `inputs` are the shapes of the forward's arguments, or "". `graph` is the key of Inductor's graph, or "". `work` are
-    device rows in launch order.
+    `region` is torch's number of the region, or the position among the step's graphs if torch did not mark regions. `inputs`
+    has the shapes of the forward's arguments, or "". `graph` is the key of Inductor's graph, or "". `work` are device rows in
+    launch order.
     """
 
     region: str
@@ -79,7 +80,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # A region that is a call itself contains all the work within its range that no graph contains.
+    # If a region counts as a call, the call contains all work in the region's time range that no graph contains.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     rows = sorted(units, key=lambda row: int(host.start_ns[row]))
@@ -138,7 +139,8 @@ def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
 
 
 def _launching(trace: Trace, unit: int, work: list[int]) -> tuple[int, ...]:
-    """Return the rows of the outermost ops in a call that launched this work. A call with kernels of its own is one op."""
+    """Return the rows of the outermost ops in a call that launched this work. If a call of a region has its own kernels, the
+    call counts as one op."""
     host = trace.host
     is_op = ((host.kind == HostKind.OP) | is_graph_launch(trace)) & ~is_region_range(trace)
     rows: dict[int, None] = {}
@@ -171,7 +173,7 @@ def _step_of(trace: Trace, rank: int, start_ns: Column) -> Column:
 
 
 class _Numbers:
-    """Finds the number of the region that a graph's forward or backward belongs to, and the shapes of the forward's inputs."""
+    """Finds the region number of a graph's forward or backward, and the shapes of the forward's inputs."""
 
     def __init__(self, trace: Trace, region: Column) -> None:
         self._trace = trace
@@ -201,7 +203,8 @@ class _Numbers:
         return told
 
     def _forward_of(self, number: str, sequence: int) -> tuple[str, str]:
-        """Return the number and the inputs of the forward of a backward, and take the forward from the open forwards."""
+        """Return the number and the inputs of the forward that belongs to a backward, and remove the forward from the list of
+        open forwards."""
         known = self._by_sequence.pop(sequence, None)
         alike = [told for told in self._open if told[0] == number] or self._open
         forward = known or (alike[-1] if alike else ("", ""))

@@ -42,7 +42,7 @@ def busy_by_device(trace: Trace) -> dict[int, Intervals]:
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
-    """Return the busy time of each stream. The keys are (row of `trace.devices`, stream number)."""
+    """Return the busy time of each stream. The keys of the result are (row of `trace.devices`, stream number)."""
     spans = trace.device.take(work_rows(trace))
     streams = [spans.take(rows) for rows in grouped(spans.device, spans.stream)]
     return {(int(of.device[0]), int(of.stream[0])): Intervals(of.start_ns, of.end_ns) for of in streams}
@@ -143,7 +143,7 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
     """Return how long the devices were busy with the work that each phase launched, summed over devices.
 
-    The result has one column per phase name and one value per step. The result is empty for a trace without device work.
+    The result has one column per phase name and one value per step. If the trace has no device work, the result is empty.
     """
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
@@ -164,7 +164,7 @@ def launch_time_ns(trace: Trace) -> Column:
     """Return when the host launched each device span.
 
     A span without a known launch counts as launched when it starts. A stream runs its work in launch order. If the stream's
-    next work with a known launch was launched before that time, the span counts as launched with the work before it.
+    next work was launched before the span starts, the span counts as launched together with the previous work.
     """
     spans = trace.device
     known = spans.launch >= 0
@@ -195,8 +195,8 @@ def step_windows(trace: Trace) -> TimeWindows:
 def backlog(trace: Trace) -> Column:
     """Return a mask of the device spans that were launched before the recording began.
 
-    The launch of such a span is unknown, and the span starts before all spans with a known launch on its stream. A stream runs
-    its work in launch order, so the span was launched earlier.
+    The launch of such a span is unknown, and the span starts before all spans with a known launch on its stream. Because a
+    stream runs its work in launch order, such a span was launched earlier than the recorded launches.
     """
     spans = trace.device
     unknown = spans.launch == NONE
@@ -242,7 +242,7 @@ def phase_names_at(trace: Trace, times_ns: Column) -> Column:
 
 
 def phase_names(trace: Trace) -> Column:
-    """Return the phase name of each row of `trace.phases`. The list ends with "", so the index NONE gives ""."""
+    """Return the phase name of each row of `trace.phases`. The list of names ends with "", so the index NONE gives ""."""
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 
@@ -348,8 +348,8 @@ def memory_curve(trace: Trace, device: int) -> MemoryCurve:
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
-    # The sum becomes negative if the script frees memory that was allocated before the recording. The lowest sum shows how much
-    # memory that was.
+    # The running sum of allocations becomes negative if the script frees memory that was allocated before the recording. The
+    # lowest running sum shows how much memory was allocated before the recording.
     total = np.cumsum(here.bytes)
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")
@@ -416,7 +416,7 @@ def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
 
 
 def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
-    """Return a mask of the host rows that begin in one of these steps of their rank. The mask is all True if `steps` is empty.
+    """Return a mask of the host rows that begin in one of these steps of their rank. If `steps` is empty, the mask is all True.
     """
     if not len(steps):
         return np.ones(len(rows), dtype=bool)

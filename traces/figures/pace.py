@@ -86,8 +86,8 @@ _LONG_AGO = -(2**62)
 class StepTimes:
     """Holds the times of each step, in nanoseconds; see Note [A step's time]. Columns have one value per row of `trace.steps`.
 
-    The dictionaries' keys are rows of `trace.devices`. Steps of other ranks, and steps before a device's first work, have the
-    value NONE (in `gpu_ns`, the value 0).
+    The dictionaries' keys are rows of `trace.devices`. The value is NONE (in `gpu_ns`, 0) for steps of other ranks and for
+    steps before a device's first work.
     """
 
     host_interval_ns: Column
@@ -196,7 +196,7 @@ def step_times(trace: Trace) -> StepTimes:
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
     """Return the host intervals of these steps on the slowest rank, or None if `rows` is empty.
 
-    `rows` are rows of `trace.steps` and may repeat.
+    `rows` are row numbers of `trace.steps`, which may repeat.
     """
     without_data_ns = times.host_interval_ns - times.data_wait_ns
     ranks = np.unique(times.rank[rows]).tolist()
@@ -281,9 +281,11 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return each step's interval in nanoseconds. The host's or device's intervals are used, whichever determine the pace.
+    """Return each step's interval in nanoseconds. The pace is computed from the intervals of the host or of a device, whichever
+    are longer.
 
-    A step's device interval is the longest interval of its rank's devices. Steps without device work keep their host interval.
+    A step's device interval is the longest interval of its rank's devices. If a step has no device work, its host interval is
+    used.
     """
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
@@ -298,8 +300,9 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
     """Return, by device row, the time windows in which the busy and idle time of the steps are measured.
 
-    The steps default to `profiled_steps`. Each run of consecutive steps has one window, from the begin of its first step to the
-    end of its last step (Note [A step's time]). Without steps, the window runs from the device's first work to its last.
+    The steps default to `profiled_steps`. Each run of consecutive steps has one window, from the start of its first step to the
+    end of its last step (Note [A step's time]). If the trace has no steps, the window runs from the device's first work to its
+    last.
     """
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):
@@ -398,8 +401,8 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     """Return the length of the union of each group's intervals, in nanoseconds. Groups are numbered from 0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # A running maximum of the end times is computed within each group. Adding group * n to the ranks restarts the maximum in
-    # each group.
+    # The code computes a running maximum of the end times within each group. Adding group * n to the ranks restarts the maximum
+    # in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))
@@ -427,7 +430,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[ranks == rank], trace.device.end_ns[work][ranks == rank])
         mine = steps.rank[phases.step[loads]] == rank
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # In phases timed by CUDA events, earlier work keeps the device busy until that work has completed.
+    # If phases are timed by CUDA events, the device counts as busy until earlier work has completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])

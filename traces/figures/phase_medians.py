@@ -18,7 +18,8 @@ class PhaseMedians:
     """Describes a phase's median times per step: on the host, between two CUDA events, and GPU busy time of the work launched
     in it.
 
-    A figure is None if the trace lacks the events or the device work for it. Steps with missing events are left out.
+    A figure is None if the trace lacks the events or the device work to compute the figure. Steps with missing events are left
+    out.
     """
 
     median_ns: int | None = None

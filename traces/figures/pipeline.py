@@ -3,7 +3,7 @@
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
 
-`traces.figures.summary` includes these figures. A figure that was not recorded is empty or None.
+`traces.figures.summary` includes these figures. If a figure was not recorded, its value is empty or None.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ class Problem:
 class _Kind:
     """Describes one kind of problem. `text` contains "[singular|plural]" where the words depend on the count.
 
-    "{n}" is the count, and "{of}" is the number of kernels in a complete recording. "{what}" is the text after the kind's name.
+    In `text`, "{n}" is the count, "{of}" is the number of kernels in a complete recording, and "{what}" is the text after the
+    kind's name.
     """
 
     severity: Severity

@@ -35,7 +35,7 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare the chosen rows of both columns of times. The noise floor is computed from the steps `all_ours`."""
+    """Compare the chosen rows of both columns of times. The noise floor is computed from the steps in `all_ours`."""
     a, b = _percentiles(our_ns[ours]), _percentiles(their_ns[theirs])
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
     return Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])

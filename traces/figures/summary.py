@@ -73,7 +73,7 @@ class Counts:
 class GpuUse:
     """Says how busy one GPU is. `busy_ns` covers the whole trace.
 
-    `idle_share` covers only the steps, like `Analyses.idle`. A GPU without work has no idle share (None).
+    `idle_share` covers only the steps, like `Analyses.idle`. If a GPU has no work, its idle share is None.
     """
 
     name: str
@@ -105,9 +105,8 @@ class Summary:
 
     `step_median_ns` is the pace, and `compute_side_median_ns` is the pace without waits for data.
 
-    `ops` lists the innermost ops around launches, and `calls` lists the outermost. Both lists contain the device time of the
-    work that the ops launched, in decreasing order, and at most TOP rows. Dictionaries use `Trace.device_label` as the key of
-    a device.
+    `ops` lists the innermost ops around launches, and `calls` lists the outermost ops. Both lists have at most TOP rows and are
+    sorted by the device time of the work that the ops launched. Dictionaries use `Trace.device_label` as the key of a device.
     """
 
     version: int

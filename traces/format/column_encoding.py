@@ -1,11 +1,9 @@
 """Encodes tables as msgpack values that compress well, and decodes them without loss.
 
-A column with a single value is stored as that value, and a column of defaults is omitted. Other columns are stored as
-`[method, base, scale, planes]`. Values are first made small: growing values are replaced by differences, and values are
-divided
-by a common divisor. The result is stored as byte planes (all lowest bytes, then all second-lowest...), because equal
-bytes next
-to each other compress better. See FORMAT.md.
+A column with a single value is stored as that value, and a column of defaults is omitted. Other columns are stored as `[method,
+base, scale, planes]`. Values are first made small: growing values are replaced by differences, and values are divided by a
+common divisor. The small values are stored as byte planes (all lowest bytes, then all second-lowest...), because equal bytes
+next to each other compress better. See FORMAT.md.
 
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
@@ -31,7 +29,7 @@ SIGNED = 4  # added for signed differences, stored as zigzag numbers
 # rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
-# The values of these columns grow from row to row in 29 measured recordings, so their differences are small.
+# In 29 measured recordings, the values of these columns grow from row to row, so differences between rows are small.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -45,9 +43,9 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """Return `table` as msgpack values. `first_row` is the number of its first row in the whole table.
+    """Return `table` as msgpack values. `first_row` is the number of the first packed row in the whole table.
 
-    A `compact` result has fewer bytes but takes more time. `unpack_table` reads both forms.
+    With `compact`, packing takes more time and gives fewer bytes. `unpack_table` reads both forms.
     """
     rows = len(table)
     if rows > MAX_ROWS:
@@ -106,8 +104,8 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Return a column as `[method, base, scale, planes]`. With `divide`, values are divided by a common divisor if there
-    is one.
+    """Return a column as `[method, base, scale, planes]`. With `divide`, values are divided by their common divisor if there is
+    one.
 
     Note [Modular]: all arithmetic is modulo 2**64, so no column can overflow.
     """
@@ -142,7 +140,7 @@ def _common_divisor(values: npt.NDArray[Any]) -> int:
 
 
 def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Build a column from the output of `pack_column`. A single number means that all rows have this value. Raises
+    """Build a column from the output of `pack_column`. If a stored column is a single number, all rows have this value. Raises
     Damaged.
     """
     if type(value) is int:

@@ -1,7 +1,8 @@
-"""The container of a trace file: frames with checksums, and how a reader distinguishes truncated from damaged files.
+"""Reads and writes the container of a trace file: frames with checksums. A reader distinguishes truncated from damaged files.
 
-A file is a header, then frames, then an end frame. Each is a separate msgpack object, so `msgpack.Unpacker` can walk any trace
-file. FORMAT.md gives the layout byte by byte. This module does not interpret the content of frames.
+A file is a header, then frames, then an end frame. The header and each frame are separate msgpack objects, so
+`msgpack.Unpacker` can walk any trace file. FORMAT.md gives the layout byte by byte. This module does not interpret the content
+of frames.
 
     writer = FrameWriter(sink=parts.append)
     writer.add(DATA, b"...")            # header and first frame are now in `parts`
@@ -33,23 +34,24 @@ DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
 # The compressor's preset dictionary (RFC 1950, FDICT) contains names of operators, kernels, runtime calls and columns. The
-# dictionary makes files of a hundred rows a third smaller. Changing it would make all existing files unreadable.
+# dictionary makes files of a hundred rows a third smaller. A change of the dictionary would make all existing files unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory
 MAX_CONTENT_BYTES = 64 << 20
 
-# Neighbouring bytes of a plane are unrelated (lc=0) and unaligned (pb=0), which saves 5 % over lzma's defaults.
+# With lc=0 and pb=0, files are 5 % smaller than with lzma's defaults, because neighbouring bytes of a plane are unrelated and
+# unaligned.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
-# A shorter search for matches takes half the time, and makes large files less than 1 % larger. Readers do not use these two
-# settings.
+# With a shorter search for matches, compression takes half the time, and large files become less than 1 % larger. Readers do
+# not use these two settings.
 _LARGE_BYTES = 1 << 20
 _QUICK = {"nice_len": 64, "depth": 24}
 
 
 class Damaged(Exception):
-    """Raised for bytes that none of our writers produce. Callers that know the file name convert Damaged to
+    """Raised for bytes that no version of trace-replay writes. Callers that know the file name convert Damaged to
     TraceFormatError.
     """
 
@@ -124,7 +126,7 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """The result of scanning a file. A scan finds the complete data frames, the end frame if present, and the offset where
+    """The result of scanning a file. Holds the complete data frames of a file, the end frame if present, and the offset where
     complete frames end.
     """
 
@@ -137,8 +139,8 @@ class Scan:
 def scan(data: bytes, before: Scan | None = None) -> Scan:
     """Walk the frames of `data`, a file's bytes, up to the end frame or the point of truncation. Raises Damaged.
 
-    `before` is the result of an earlier scan of a growing file. `data` then starts at the offset `before.whole_bytes`,
-    and may contain no complete frame.
+    `before` is the result of an earlier scan of a growing file. If `before` is given, `data` starts at the offset
+    `before.whole_bytes` and may contain no complete frame.
 
     Note [Cut or damaged]: a file that ends inside a frame was truncated, and everything before that frame is valid. Any
     other error is damage. The head has its own checksum, so a corrupted length is not mistaken for truncation. Head

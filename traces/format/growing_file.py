@@ -8,7 +8,7 @@
     count = StepCount("replay-4711.msgpack")
     count.now()                    # 40: the number of steps written so far
 
-Each call reads only new data. An incomplete frame is left for the next call (Note [Cut or damaged]).
+Each call reads only new data. The reader leaves an incomplete frame for the next call (Note [Cut or damaged]).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Follower(_Tail):
         self._assembly = Assembly(UnpackLimit(0, None))  # our own child process writes the file, so no limit applies
 
     def more(self) -> bool:
-        """Read the data that was written since the last call, and return whether there was any. Raises TraceFormatError."""
+        """Read the data that was written since the last call, and return whether data was read. Raises TraceFormatError."""
         had_ended = self.ended
         with _as_format_error(self.path):
             frames = self.frames()
@@ -70,7 +70,8 @@ class Follower(_Tail):
         return bool(frames) or (self.ended and not had_ended)
 
     def trace(self) -> Trace:
-        """Return all rows so far, sorted. References to rows that are still missing are cleared. Raises TraceFormatError."""
+        """Return all rows so far, sorted. If a reference points to a row that is still missing, the reference is cleared.
+        Raises TraceFormatError."""
         with _as_format_error(self.path):
             trace = self._assembly.trace()
         copies: dict[str, Any] = {
@@ -80,7 +81,8 @@ class Follower(_Tail):
         for name, table in copies.items():
             setattr(trace, name, table)
         trace.strings = Strings(list(trace.strings.texts))
-        # The names of threads come at the end of a file, so threads have numbers until then.
+        # A recorder writes the names of threads at the end of the file. Until the names are written, a thread's name is a
+        # number.
         for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
             trace.threads.append(Thread(min(trace.ranks), number))
         if not self.ended:

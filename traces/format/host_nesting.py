@@ -12,11 +12,9 @@ gaps:
     1    0       105    9               1
     2    0       120    20              1
 
-Depths repeat from step to step, so depths compress to almost nothing. Gaps are small (an op's time without its
-children) and
-depend on the brackets before and after. When gaps are sorted by these brackets, they compress 15 % better than starts
-and
-durations, for recordings in nanoseconds.
+Depths repeat from step to step, so depths compress to almost nothing. Gaps are small (an op's time without its children) and
+depend on the brackets before and after. If gaps are sorted by the brackets before and after, gaps compress 15 % better than
+starts and durations, for recordings in nanoseconds.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ class Nest:
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """Return the nest of `spans`, or None if the spans do not nest in order. `first_row` is the whole-table number of row
-    0.
+    """Return the nest of `spans`, or None if the spans do not nest in order. `first_row` is the row number in the whole table
+    of the first given row.
     """
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():

@@ -1,4 +1,4 @@
-"""The content of frames: a sequence of items, each a msgpack pair of kind and value.
+"""Reads and writes the content of frames: a sequence of items, each a msgpack pair of kind and value.
 
 header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
 strings  texts to append to the string table
@@ -62,7 +62,8 @@ _HEADER_TYPES = {
 
 
 def text_items(trace: Trace) -> Iterator[bytes]:
-    """Yield the header and strings of `trace`. A file begins with these items, because no table can be read without them."""
+    """Yield the header and strings of `trace`. A file begins with the header and the strings, because no table can be read
+    without them."""
     yield header_item(trace, row_counts(trace))
     yield from strings_item(trace.strings.texts)
 
@@ -81,7 +82,7 @@ def row_counts(trace: Trace) -> dict[str, int]:
 
 
 def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
-    """Return the header item. `rows` gives the final row count of each table, or is empty.
+    """Return the header item. `rows` gives the final row count of each table. If the counts are not known yet, `rows` is empty.
 
     The header contains JSON instead of msgpack, because provenance may hold integers beyond 64 bits.
     """
@@ -198,8 +199,8 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Describe the lost rows of a truncated file (", 12 of 30 device rows are missing"). The text is empty if the
-        header has no row counts.
+        """Describe the lost rows of a truncated file (", 12 of 30 device rows are missing"). If the header has no row counts,
+        the text is empty.
         """
         expected = self._header["rows"] if self._header else {}
         lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]

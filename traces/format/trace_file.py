@@ -74,7 +74,8 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
-    """Read a trace file. Raises TraceFormatError, also if a small file would take too much memory (see UnpackLimit).
+    """Read a trace file. Raises TraceFormatError if the file is not valid, or if a small file would take too much memory (see
+    UnpackLimit).
 
     `is_ours` means that a child of this process has just written the file, so no size limit applies. For a truncated
     file, `load` returns the complete frames, with `problems["truncated-file"]` and a sentence in `lacks`.
@@ -92,9 +93,9 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
 class TraceStream:
     """Appends tables to a file during a run. If the process dies, everything that `add` has written is kept.
 
-    Rows and texts are numbered in the order of adding, and indices in tables refer to these numbers. Add texts, devices
-    and threads before the tables that refer to them. `header` may be called again when more is known, and the last
-    header counts. Memory use is constant. The class is not thread-safe.
+    Rows and texts are numbered in the order of adding, and indices in tables refer to these numbers. Texts, devices and threads
+    must be added before the tables that refer to them. `header` may be called again when more is known, and the last header
+    counts. Memory use is constant. The class is not thread-safe.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -128,7 +129,7 @@ class TraceStream:
             self.rows[name] += len(table)
 
     def close(self) -> None:
-        """Mark the file as complete. A stream that is already closed, or had a failed write, stays as it is."""
+        """Mark the file as complete. If the stream is already closed, or a write failed before, the call has no effect."""
         if self._file is None:
             return
         self._writer.add(END, end_item(self.strings, self.rows))

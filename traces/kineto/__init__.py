@@ -1,4 +1,4 @@
-"""Import of torch.profiler (Kineto) files of every format since 2020.
+"""Imports torch.profiler (Kineto) files of every format since 2020.
 
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}

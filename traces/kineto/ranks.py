@@ -2,7 +2,7 @@
 
     trace = assemble([Source("rank0.json", "rank0.json", text0), Source("rank1.json", "rank1.json", text1)], problems)
 
-Each file becomes a trace, and `traces.combining.merge` merges them.
+Each file becomes a trace, and `traces.combining.merge` merges the traces.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
 
 
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
-    """Group pieces by rank, see Note [Merged ranks]. If some pieces have ranks, pieces without a rank are dropped."""
+    """Group pieces by rank, see Note [Merged ranks]. If some pieces have ranks, the pieces without a rank are dropped."""
     ranks: dict[int | None, list[Piece]] = {}
     for piece in pieces:
         ranks.setdefault(piece.rank, []).append(piece)

@@ -1,5 +1,5 @@
-"""Find recordings and cells by name, both bundled with the tool and added by the user. A cell has times of one network on one
-GPU.
+"""Find recordings and cells by name, both bundled with the tool and added by the user. A library cell has times of one network
+on one GPU.
 
     load("p100-no-cudnn")
     find("p100-no-cudnn")   # .../traces/library/p100-no-cudnn.msgpack
@@ -25,7 +25,7 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Names from earlier releases. A P100 with cuDNN is four times faster, so the new names say "no-cudnn".
+# Names from earlier releases. The new names say "no-cudnn", because a P100 with cuDNN is four times faster.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 

@@ -6,7 +6,7 @@
     match("v100", signature)                # the script's cell, or the nearest one with the differences
 
 A folder of the library contains files of cells (`*.cells`) and recordings (`*.msgpack`). The user's folder is in the platform's
-data folder. TRACE_LIBRARY names further folders, separated as in PATH. Files can be copied into these folders by hand.
+data folder. TRACE_LIBRARY names further folders, separated as in PATH. Users can copy files into the library's folders by hand.
 
 Note [One name, one entry]
     No folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.

@@ -73,7 +73,7 @@ def _trace(
 def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
     """Fill a trace with consecutive steps. A step's phases follow each other, with equal times on host and device.
 
-    `kind` is the kind of the first step. The other steps are steady.
+    `kind` is the kind of the first step, such as steady or warm-up. The other steps are steady.
     """
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])

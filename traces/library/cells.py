@@ -1,6 +1,6 @@
 """Read and write cells of the library. A cell has the times of one network on one GPU at each measured batch size.
 
-A file contains the cells of one GPU, in the layout described below. `catalogue.py` finds cells.
+A cell file contains the cells of one GPU, in the layout described below. `catalogue.py` finds cells.
 
     file = read_cells(Path("v100.cells"))
     cell = file.cell("resnet50")
@@ -169,7 +169,8 @@ class LibraryCell:
     def estimated_at(self, batch: int) -> CellTimes:
         """Return the times of a batch, also outside the measured range.
 
-        Outside the range, the times are extrapolated along the line between the ends of a half of the range, or in proportion.
+        For a batch outside the measured range, the times are extrapolated along the line between the ends of a half of the
+        range, or in proportion.
         """
         return self._times(batch, within=False)
 
@@ -261,7 +262,7 @@ class CellFile:
             raise ValueError("out_of_memory_batch is not a batch size")
         own = stored.get("provenance", {})
         if not isinstance(own, dict):
-            raise ValueError("provenance is no object")
+            raise ValueError("provenance is not an object")
         cell = LibraryCell(self.gpu, model, self.workload(model), batches, phases, spread, memory, peak, persistent, oom,
                     *parted({**self.shared, **own}))  # fmt: skip
         if reason := fault(cell):
@@ -319,7 +320,7 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
         if len(stored) < len(cells):
             raise ValueError("two cells of one model")
         if not isinstance(provenance, dict):
-            raise ValueError("provenance is no object")
+            raise ValueError("provenance is not an object")
         return CellFile(path, of, provenance, stored)
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
         raise TraceFormatError(path, at, f"damaged: {error or type(error).__name__}") from error

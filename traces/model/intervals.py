@@ -1,11 +1,11 @@
-"""Sets of time intervals: their union, and how much of a time window they cover.
+"""Handles sets of time intervals: their union, and how much of a time window they cover.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
     busy.total_ns                   # 22
     busy.within([8], [25])          # array([9])
 
-A query takes one binary search per time.
+Each query of a time takes one binary search.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _LONG_AGO = np.int64(-(2**62))
 
 
 class Intervals:
-    """A set of half-open time intervals [start, end). `start_ns` and `end_ns` are the merged intervals, ordered by time.
+    """Represents a set of half-open time intervals [start, end). `start_ns` and `end_ns` are the merged intervals, ordered by
+    time.
 
     Intervals that touch or overlap are merged. The input may be in any order. Empty intervals cover nothing.
     """
@@ -35,7 +36,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # The covered time before t is `min(t, _ends_ns[k]) + _shifts[k]`, where k is the last interval that starts before t.
+        # If k is the last interval that starts before t, the covered time before t is `min(t, _ends_ns[k]) + _shifts[k]`.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))

@@ -19,7 +19,7 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Limits for times (2**62 ns since 1970 is the year 2116), and for durations and sizes (2**56 ns is two years).
+# Times must be below 2**62 ns (the year 2116), and durations and sizes below 2**56 (2**56 ns are two years).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
@@ -125,7 +125,7 @@ def clear_dangling_references(trace: Trace) -> None:
 def _has_cycle(parent: Column) -> bool:
     """Return whether any span is its own ancestor.
 
-    Each round doubles the number of ancestors that are followed, so only cycles are left after log2(rows) rounds.
+    Each round of the search doubles the number of ancestors that are followed, so only cycles are left after log2(rows) rounds.
     """
     if (parent < np.arange(len(parent))).all():
         return False

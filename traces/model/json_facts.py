@@ -1,4 +1,4 @@
-"""Conversion of result dataclasses to the dictionaries that `--json` prints.
+"""Converts the dataclasses of results to the dictionaries that `--json` prints.
 
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Return a `kind` with the fields of the dataclass `base` that `kind` also has, and with the fields `more`."""
+    """Return an object of the class `kind` with the fields of the dataclass `base` that `kind` also has, and with the fields
+    `more`."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 

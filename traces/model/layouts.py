@@ -1,4 +1,4 @@
-"""Tensor shapes and the memory layout of images (contiguous or channels_last), derived from strides.
+"""Derives the memory layout of images (contiguous or channels_last) from shapes and strides.
 
 Convolutions and nearby ops run different kernels for the two layouts, although their names and shapes are the same.
 

@@ -1,4 +1,4 @@
-"""The machine and software that a recording was made with.
+"""Describes the machine and software that a recording was made with.
 
 The recorder (`tracer/provenance.py`) and the importer (`traces/kineto/ranks.py`) create the `Machine` objects. A
 trace's header
@@ -78,7 +78,7 @@ DEFAULT_SETTINGS = TorchSettings()
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine and software of one rank's process."""
+    """Describes the machine and software of one rank's process."""
 
     # "2.13.0+cu126", or a range for imported recordings ("1.13 to 2.3")
     torch: str | None = None
@@ -97,7 +97,7 @@ class Machine:
 
     @property
     def release(self) -> tuple[int, int] | None:
-        """PyTorch's major and minor version, or None if only a range is known."""
+        """Return PyTorch's major and minor version, or None if only a range is known."""
         exact = re.match(r"(\d+)\.(\d+)\.\d", self.torch or "")
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 

@@ -53,8 +53,8 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     """Return the trace with updated references.
 
-    `places` maps each referenced table ("strings", "host"...) to an array of new row numbers, indexed by the old row
-    number. The last element of each array is NONE.
+    `places` maps each referenced table ("strings", "host"...) to an array of new row numbers, indexed by the old row number.
+    Each array of row numbers ends with the element NONE.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():

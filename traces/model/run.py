@@ -1,4 +1,4 @@
-"""How the rows of one rank were made: source, clock, loaders, recording overhead, and a replay's notes.
+"""Describes how the rows of one rank were made: source, clock, loaders, recording overhead, and a replay's notes.
 
 The recorder, the importer, merges and the replayer create the `Run` objects. A trace's header stores one `Run` per rank
 next to
@@ -31,8 +31,8 @@ class Script:
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """The DataLoader arguments that affect loading speed. Names are those of DataLoader, except that `workers` is
-    `num_workers`.
+    """The DataLoader arguments that affect loading speed. The fields are named like DataLoader's arguments, except that
+    `workers` is `num_workers`.
     """
 
     workers: int | None = None
@@ -45,7 +45,7 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class RecorderNotes:
-    """The recorder's notes about its run, including the overhead of `trace record`."""
+    """Holds the recorder's notes about its run, including the overhead of `trace record`."""
 
     version: str | None = None
     overhead_ns_per_step: int = 0
@@ -74,7 +74,7 @@ class CleanSteps:
 
 @dataclass(frozen=True)
 class ProfilerCost:
-    """Host time that torch.profiler takes per recorded event. See traces/combining/profiler_cost.py."""
+    """Holds the host time that torch.profiler takes per recorded event. See traces/combining/profiler_cost.py."""
 
     op_ns: int = 0
     plain_op_ns: int = 0
@@ -118,7 +118,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """An op that a replay called but its recording does not contain."""
+    """Describes an op that a replay called but its recording does not contain."""
 
     op: str
     shapes: str
@@ -127,7 +127,7 @@ class MissingOp:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory use of one device during a whole replay."""
+    """Describes the memory use of one device during a whole replay."""
 
     capacity_bytes: int = 0
     outside_bytes: int = 0
@@ -139,7 +139,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A model call whose time comes from a library cell. A library cell is a set of published timings for one GPU and
+    """Describes a model call whose time comes from a library cell. A library cell is a set of published timings for one GPU and
     model.
     """
 
@@ -151,7 +151,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Steps that consist of the same model calls, in a replay timed from library cells."""
+    """Describes steps that consist of the same model calls, in a replay timed from library cells."""
 
     steps: int
     phases_ns: Mapping[str, int]
@@ -160,7 +160,7 @@ class LibrarySteps:
 
 @dataclass(frozen=True)
 class EagerRegion:
-    """A compiled region that a replay could not trace and therefore ran eagerly."""
+    """Describes a compiled region that a replay could not trace and therefore ran eagerly."""
 
     region: str
     reason: str
@@ -168,7 +168,7 @@ class EagerRegion:
 
 @dataclass(frozen=True)
 class CompiledCode:
-    """What torch's Dynamo did in a run. Regions are compiled pieces of the script, counted with their recompilations."""
+    """What torch's Dynamo did in a run. Counts the compiled regions of the script, including recompilations."""
 
     regions: int = 0
     graph_breaks: int = 0
@@ -223,7 +223,7 @@ class Run:
 
     @property
     def virtual_gpu(self) -> str:
-        """The recording that a virtual GPU replayed, or "" if a real GPU was measured."""
+        """Return the recording that a virtual GPU replayed, or "" if a real GPU was measured."""
         return "" if self.recorder is None else self.recorder.virtual_gpu
 
     @property

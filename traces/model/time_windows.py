@@ -1,4 +1,4 @@
-"""Lookup of the window (a step, a phase) that contains a time.
+"""Looks up the window (a step, a phase) that contains a time.
 
     steps = TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
     steps.holding(times_ns, ranks)      # for each time, the row of that rank's step, or NONE
@@ -16,7 +16,7 @@ from traces.model.trace import NONE, Column
 
 
 class TimeWindows:
-    """Half-open time windows [start, end), in any order.
+    """Represents half-open time windows [start, end), in any order.
 
     `owner` gives an integer for each window, such as its rank. By default all windows have the same owner.
     """
@@ -30,8 +30,8 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return the row of the window that contains each time and has the same owner. The row is NONE if there is no such
-        window.
+        """Return the row of the window that contains each time and has the same owner. If there is no such window, the row is
+        NONE.
         """
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)

@@ -1,4 +1,4 @@
-"""The tables of a trace: what the GPUs and the host did.
+"""Defines the tables of a trace: what the GPUs and the host did.
 
 Each kind of event has a table of numpy columns of equal length. Text is stored as an index into a shared string table.
 A
@@ -213,7 +213,7 @@ class _Spans(Table):
 
 
 class Untimed(IntEnum):
-    """Why phases of a recorded step have no device times although the script uses a device."""
+    """Says why phases of a recorded step have no device times although the script uses a device."""
 
     NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
@@ -324,7 +324,7 @@ class DeviceSpans(_Spans):
 
     @property
     def is_work(self) -> Column:
-        """A mask of the rows that keep a device busy, which are kernels, copies and memsets."""
+        """Return a mask of the rows that keep a device busy, which are kernels, copies and memsets."""
         return np.isin(self.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET))
 
 
@@ -387,7 +387,7 @@ class Batches(_Spans):
 
 
 class Ending(IntEnum):
-    """How reliable the duration of a collective is."""
+    """Says how reliable the duration of a collective is."""
 
     SEEN = 0
     BY = 1  # upper bound, from the stream's wait for the operation
@@ -441,7 +441,8 @@ class Thread:
 
 
 class Strings:
-    """The shared string table, which maps text to an index and back. Indices never change, and text is never removed."""
+    """Represents the shared string table, which maps text to an index and back. The indices of texts never change, and texts
+    are never removed."""
 
     def __init__(self, texts: list[str] | None = None) -> None:
         self.texts: list[str] = texts if texts is not None else []
@@ -473,7 +474,7 @@ class Strings:
 
 
 class PhaseTiming(StrEnum):
-    """How phase boundaries on the host were taken. Asynchronous and synchronized times cannot be compared."""
+    """Says how phase boundaries on the host were measured. Asynchronous and synchronized times cannot be compared."""
 
     ASYNCHRONOUS = "asynchronous"  # host time; the device may be far behind
     SYNCHRONIZED = "synchronized"  # the host waited for the device at each boundary
@@ -547,8 +548,8 @@ class Trace:
 
     @property
     def is_replay(self) -> bool:
-        """Whether the trace is a replay. A truncated file may have no replay notes, so references to recorded steps count
-        too.
+        """Whether the trace is a replay. A truncated file of a replay may have no replay notes, so a trace with references to
+        recorded steps also counts as a replay.
         """
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
@@ -580,7 +581,8 @@ def shapes_text(shapes: Iterable[Shape]) -> str:
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Parse the output of `shapes_text`. Unknown lists are skipped, so callers test `UNTOLD_LIST in text` to find them.
+    """Parse the output of `shapes_text`. Lists of unknown shapes are skipped, so callers test `UNTOLD_LIST in text` to find
+    such lists.
 
     Raises TraceError for any other text.
     """

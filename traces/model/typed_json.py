@@ -1,4 +1,4 @@
-"""Conversion of frozen dataclasses to JSON objects and back.
+"""Converts frozen dataclasses to JSON objects and back.
 
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
@@ -37,7 +37,8 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], values: object) -> T:
-    """Build a `kind` from the output of `to_json`. Raises ValueError with the field's name if a value does not fit."""
+    """Build an object of the class `kind` from the output of `to_json`. Raises ValueError with the field's name if a value does
+    not fit."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{kind.__name__} is {type(values).__name__}, not an object")
     of: Any = kind  # mypy does not treat a type as hashable
@@ -55,7 +56,8 @@ def from_json(kind: type[T], values: object) -> T:
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """Build a `kind` from untrusted values. Values that do not fit are ignored, so every field must have a default."""
+    """Build a `kind` from untrusted values. Values that do not fit a field's type are ignored, so every field must have a
+    default."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""A description of what a script trains: parameters, modules, input shapes and optimizer.
+"""Describes what a script trains: parameters, modules, input shapes and optimizer.
 
 A phase-grained trace contains only times. The recorder and the replayer also see the script's modules and batches, so
 they
@@ -10,7 +10,7 @@ same model.
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
-Unknown fields are None and are not compared. `with_model` takes plain numbers and names, so this package does not need
+Fields that are None are unknown and are not compared. `with_model` takes plain numbers and names, so this package does not need
 torch.
 """
 
@@ -35,7 +35,7 @@ _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules"
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """One input tensor of the outermost module, without its device."""
+    """Describes one input tensor of the outermost module, without its device."""
 
     shape: Shape
     dtype: str
@@ -90,9 +90,9 @@ class WorkloadSignature:
     ) -> WorkloadSignature:
         """Return the signature with a model added.
 
-        `parameters` gives (elements, bytes) of each parameter, and `class_names` the class of each module in order.
-        `trainable` is the number of elements that require gradients. `shapes` gives the shapes of each module's own
-        parameters, or None if unknown. The models of a script add up, such as a teacher and a student.
+        `parameters` gives (elements, bytes) of each parameter, and `class_names` the class of each module in order. `trainable`
+        is the number of elements that require gradients. `shapes` gives the shapes of each module's own parameters, or None if
+        unknown. If a script has several models, such as a teacher and a student, their parameters are added up.
         """
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
@@ -123,8 +123,7 @@ class Sameness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMatch:
-    """The result of comparing two signatures. `reasons` are the differences or, for the same workload, the fields that
-    agree.
+    """The result of comparing two signatures. `reasons` lists the differences or, for the same workload, the fields that agree.
 
     Reasons have no full stop. `not_compared` lists the fields that only one of the two signatures contains.
     """

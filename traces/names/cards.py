@@ -1,4 +1,4 @@
-"""Data sheets of GPUs, used for facts that a recording does not contain. Each row cites the manufacturer's data sheet.
+"""Holds data sheets of GPUs, used for facts that a recording does not contain. Each row cites the manufacturer's data sheet.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
@@ -98,7 +98,8 @@ _XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 4
 
 
 class Architecture(NamedTuple):
-    """Facts shared by all cards of a compute capability (CUDA C++ Programming Guide, technical specifications; AMD: HIP's)."""
+    """Holds facts shared by all cards of a compute capability (CUDA C++ Programming Guide, technical specifications; AMD: HIP's
+    documentation)."""
 
     major: int
     minor: int
@@ -154,7 +155,8 @@ class Card:
 
     @property
     def uses_winograd(self) -> bool:
-        """Whether cuDNN uses Winograd for fp32 convolutions. Cards with TF32 tensor cores do not use Winograd."""
+        """Whether cuDNN uses Winograd for fp32 convolutions. Convolutions on cards with TF32 tensor cores do not use the
+        Winograd algorithm."""
         return not self.architecture.name and "tf32" not in self.tflops
 
     @property
@@ -280,8 +282,8 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# Assumed for unknown device names: the oldest architecture that current PyTorch supports, so scripts that check the compute
-# capability avoid features that the GPU may lack.
+# Unknown device names get the oldest architecture that current PyTorch supports, so scripts that check the compute capability
+# avoid features that the GPU may lack.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})
@@ -328,9 +330,9 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 def find_card(text: str) -> Card:
     """Return the card for a name typed by a user: "v100", "a100-80gb", "rtx 4090", "h100".
 
-    All words and numbers of `text` must occur in one of the card's names. Words and numbers may be joined differently, as "rtx6000"
-    and "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several cards match, the card with the fewest extra
-    words wins, then the first card in the table. Raises TraceError with suggestions.
+    All words and numbers of `text` must occur in one of the card's names. Words and numbers may be joined differently:
+    "rtx6000" matches "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several cards match, the card with the fewest
+    extra words wins, then the first card in the table. Raises TraceError with suggestions.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}

@@ -4,9 +4,9 @@
     workspace_bytes(8, None, (2, 13))           # 8_519_680 on devices of compute capability 8.x
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
-See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. In PyTorch 2.0 to 2.14, a handle keeps one workspace per stream.
-With
-ROCm's hipBLAS, handles do so since 2.6. Later releases allocate and free a workspace for each matrix multiplication.
+See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. In PyTorch 2.0 to 2.14, a handle keeps one workspace per stream. ROCm's
+hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, a workspace is allocated and freed for each matrix
+multiplication.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ Release = tuple[int, int]
 
 
 def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
-    """Return whether the handles of this PyTorch release keep their workspaces. The result is False for an unknown
-    release.
+    """Return whether the handles of this PyTorch release keep their workspaces. If the release is unknown, the result is False.
     """
     return release is not None and (_KEPT_SINCE_WITH_HIP if is_amd else _KEPT_SINCE) <= release < _KEPT_BEFORE
 

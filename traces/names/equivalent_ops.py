@@ -1,4 +1,4 @@
-"""Names of the same op in other PyTorch releases and on other backends.
+"""Maps an op to its names in other PyTorch releases and on other backends.
 
 PyTorch 1.9 on CUDA records `aten::cudnn_batch_norm` where a virtual device sees `aten::native_batch_norm`. Both ops
 have the
@@ -81,8 +81,8 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return the shapes of a call of a canonical op, for tables that compare releases.
 
-    For ops with several names, argument order and vectors may differ. Only shapes with two or more dimensions are returned, the
-    largest first.
+    If an op has several names, argument order and vectors may differ between the names. Only shapes with two or more dimensions
+    are returned, the largest first.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes

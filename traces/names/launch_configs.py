@@ -1,12 +1,12 @@
-"""Launch configurations of kernels as short text. A recording has thousands of kernels but few configurations.
+"""Launch configurations of kernels as short text. A recording has thousands of kernels but few different launch configurations.
 
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-The text contains six fields, separated by "|". The first four fields are grid and block without trailing ones, registers per
-thread, and shared memory per block in bytes. The last two fields are the estimated achieved occupancy in percent and the
-theoretical occupancy. Profilers of 2021 wrote only the theoretical occupancy. Trailing fields that were not recorded are
-omitted. AMD's profiler writes only grid and block.
+The text of a launch configuration contains six fields, separated by "|". The first four fields are grid and block without
+trailing ones, registers per thread, and shared memory per block in bytes. The last two fields are the estimated achieved
+occupancy in percent and the theoretical occupancy. Profilers of 2021 wrote only the theoretical occupancy. Trailing fields that
+were not recorded are omitted. AMD's profiler writes only grid and block.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MOST = 1 << 31
 
 
 def config_text(values: Sequence[Any]) -> str:
-    """Return CONFIG_ARGS values as text. Unknown or invalid values become empty fields. The text is "" if all values are
-    unknown.
+    """Return CONFIG_ARGS values as text. Unknown or invalid values become empty fields. If all values of a launch configuration
+    are unknown, the text is "".
     """
     dims = map(_dims_text, values[:_DIMS])
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")

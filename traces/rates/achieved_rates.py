@@ -12,9 +12,9 @@ is no such op, stride 1 is assumed and the FLOPs are an upper bound (`flops_boun
 bound, because a causal mask is not recorded.
 
 Bytes are the least that an op must read and write (`traces.rates.op_traffic`). If an op only runs copies and memsets of known
-size, their recorded bytes are used. The time is the time of the kernels. Communication between ranks has neither FLOPs nor
-bytes. The card is looked up by the device's name (`traces.names.cards`). Shares are missing for cards that are not in the
-table.
+size, their recorded bytes are used. The duration of an op is the time of its kernels. Communication between ranks has neither
+FLOPs nor bytes. The card is looked up by the device's name (`traces.names.cards`). Shares of the peak are missing for cards
+that are not in the table.
 
 Note [Above the data sheet]
     A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
@@ -78,7 +78,8 @@ _EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is
 _USUAL = (1, 2, 3, 4, 8)
 _LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
-# Kernels that use tensor cores on float32 inputs, by the names of cuBLAS and CUTLASS for the instruction and element type.
+# This pattern finds kernels that use tensor cores on float32 inputs, by cuBLAS's and CUTLASS's names of the instruction and
+# element type.
 _TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
 _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
 _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)
@@ -88,8 +89,9 @@ _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4
 class OpRates:
     """Describes ops of one kind, or at one shape. `calls` counts calls with device work. Unknown figures are None.
 
-    `flops` and `bytes` cover only the calls for which they are known. `flops_ns` and `bytes_ns` are the device time of these
-    calls. Shares are relative to the card's peak for the units that run the op's dtype. See Note [Above the data sheet].
+    `flops` and `bytes` cover only the calls for which they are known. `flops_ns` and `bytes_ns` are the device times of the
+    calls with known FLOPs and with known bytes. Shares are relative to the card's peak for the units that run the op's dtype.
+    See Note [Above the data sheet].
     """
 
     op: str  # canonical: "convolution_backward"
@@ -191,8 +193,8 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
-    """Describes all calls of one op at one shape that were recorded alike. `compared_shapes` does not depend on the way of
-    recording.
+    """Describes all calls of one op at one shape that were recorded in the same way. `compared_shapes` is the same for all
+    releases and profilers.
     """
 
     op: str
@@ -430,8 +432,9 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # The order of the inputs differs between releases of PyTorch. The output's gradient has as many channels as the weight
-        # has outputs. If the input image has the same number of channels, the gradient is the smaller tensor.
+        # The order of the inputs of convolution_backward differs between releases of PyTorch. The gradient of a convolution's
+        # output has as many channels as the weight has outputs. If a convolution's input has as many channels as its output,
+        # the output's gradient is the smaller tensor.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

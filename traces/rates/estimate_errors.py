@@ -4,8 +4,9 @@
     of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
     of.sentence()
 
-`rows` of the table has the errors of predictions from a recording (benchmarks/what_if.py, docs/what_if.md). `networks` has the
-errors of networks that were estimated from a data sheet, by kind of work, precision and GPU (benchmarks/estimates.py).
+The part `rows` of the table has the errors of predictions from a recording (benchmarks/what_if.py, docs/what_if.md). The part
+`networks` has the errors of networks that were estimated from a data sheet, by kind of work, precision and GPU
+(benchmarks/estimates.py).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _HALF = ("float16", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateError:
-    """The measured errors of one kind of estimate. An error is measured step time / estimated step time - 1."""
+    """Holds the measured errors of one kind of estimate. An error is measured step time / estimated step time - 1."""
 
     work: str  # "training", "inference", or "other shapes" of recorded ops
     precision: str  # "fp32", or "half" for fp16 and bf16
@@ -67,7 +68,7 @@ def prediction_errors() -> dict[str, float]:
 def network_error(work: str, precision: str, card: str) -> EstimateError:
     """Return the error of networks that are estimated from a data sheet.
 
-    If the GPU was not measured, the result is the measured GPU with the largest error.
+    If the GPU was not measured, the function returns the error of the measured GPU with the largest error.
     """
     rows = [EstimateError(**row) for row in _table()["networks"]]
     alike = [row for row in rows if row.precision == precision]

@@ -22,14 +22,16 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# Matrix products with 8-bit inputs. Their last inputs are scales of another dtype, so they are not in MATMULS.
+# Matrix products with 8-bit inputs. The last inputs of 8-bit matrix products are scales with a different dtype, so these
+# products are not in MATMULS.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     """Return the floating-point operations of a canonical op, computed from its input shapes.
 
-    A convolution counts as if its stride were 1. Ratios between two calls of the same layer are still correct.
+    The FLOPs of a convolution are computed as if its stride were 1. With this assumption, ratios between two calls of the same
+    layer are still correct.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     if op.startswith("convolution") and len(wide) >= 2:
@@ -48,9 +50,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# The order of dimensions in the tensors of an attention op. The first order is batch, heads, tokens, channels. The second order
-# is batch, tokens, heads, channels. Tensors in the second order may have three dimensions if the sequences of a batch are
-# concatenated.
+# Gives the order of dimensions in the tensors of an attention op. The first possible order of dimensions is batch, heads,
+# tokens, channels. The second possible order of dimensions is batch, tokens, heads, channels. If the sequences of a batch are
+# concatenated, tensors in the second order have three dimensions.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
@@ -69,7 +71,8 @@ ATTENTION_LAYOUTS = {
 
 
 def is_attention_backward(name: str) -> bool:
-    """Return whether an op of ATTENTION_LAYOUTS computes gradients. The first input of such an op is the output's gradient."""
+    """Return whether an op of ATTENTION_LAYOUTS computes gradients. The first input of an op that computes gradients is the
+    output's gradient."""
     return name.endswith(("_backward", "_bwd"))
 
 

@@ -120,7 +120,8 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return whether the op changes the width and height of an image. The new size is not among the input shapes."""
+    """Return whether the op changes the width and height of an image. The new size of a resized image is not among the input
+    shapes."""
     return _RESIZES.match(op) is not None
 
 
@@ -133,7 +134,8 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Return the bytes per element of the result. The largest operand decides, unless a wider operand promotes it.
+    """Return the bytes per element of the result. The largest operand decides the result's element size, unless a wider operand
+    promotes it.
 
     Numbers (no dimensions) do not promote tensors, and 8-byte integers do not promote floating-point numbers.
     """
@@ -256,8 +258,9 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     """Return the traffic of index_put, whose last operand has the values.
 
-    Older profilers do not record lists of indices. Without indices, as many elements as values are written. If target and
-    indices have the same element size, the last operand may be an index, so the traffic is unknown.
+    Older profilers do not record lists of indices. If the indices were not recorded, the op is assumed to write as many
+    elements as there are values. If target and indices have the same element size, the last operand may be an index, so the
+    traffic is unknown.
     """
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
@@ -397,7 +400,8 @@ def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> 
     """Return how many elements an Inductor kernel processes, from the sizes of its pointers and its number of programs.
 
     Outputs come last, or first if they are in place. A pointwise kernel processes the elements of an output, and each program
-    takes a power of two of them. The output is the pointer that fits the programs best. A reduction processes its input.
+    takes a power of two of them. The pointer whose size fits the number of programs best is taken as the output. A reduction
+    processes its input.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

@@ -89,8 +89,8 @@ class PagedAttention:
 
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
-    """Return how many tokens a page has at most. A cache has (slots, heads, channels), or pages with tokens and heads in either
-    order. The number of heads divides the number of query heads.
+    """Return how many tokens a page has at most. A KV cache has the dimensions (slots, heads, channels), or pages with tokens
+    and heads in either order. The number of KV heads divides the number of query heads.
     """
     if len(cache) == 3:
         return 1

@@ -69,7 +69,8 @@ def _trace_originals(variables: Any) -> None:
 
 
 def _find_original_methods(variables: Any) -> None:
-    """Make Dynamo see the original of a wrapped method that C++ implements. Dynamo breaks the graph at such methods."""
+    """Make Dynamo see the original method in place of the wrapper, for a method that C++ implements. Dynamo breaks the graph at
+    such methods."""
 
     def find(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         found = call(self, *args, **kwargs)

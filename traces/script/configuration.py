@@ -1,4 +1,4 @@
-"""Configuration of replays and recordings, passed from the command to the script's process.
+"""Defines the configuration of replays and recordings, which a command passes to the script's process.
 
     session = ReplaySession(Path("/data/v100.msgpack"), out=folder, launcher=os.getpid(), config=ReplayConfig(speed=2.0))
     run_child({"replayer": session}, ["train.py"])      # as JSON, to `replayer.child.start` in the script's process

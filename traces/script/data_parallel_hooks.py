@@ -1,4 +1,4 @@
-"""Hooks at the start and end of nn.DataParallel's parts. Shared by the recorder and the replayer.
+"""Adds hooks at the start and end of nn.DataParallel's stages. Shared by the recorder and the replayer.
 
     hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
     hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
@@ -19,8 +19,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. `part` is called with the name of a part and its device, or None for the
-    CPU.
+    """Wraps the functions of nn.DataParallel. The hook `part` is called with the name of a stage and its device, or None for
+    the CPU.
     """
 
     def __init__(self, torch: Any, part: Part) -> None:
@@ -42,7 +42,7 @@ class DataParallelHooks:
         patch_around(functions.Broadcast, backward=self._backward("broadcast_backward"))
 
     def _as_part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
-        """Wrap `call` as a part. The argument `devices` of the call names the part's device or a list that begins with
+        """Wrap `call` as a part. The argument `devices` of the wrapped call is the stage's device or a list that begins with
         this device.
         """
         devices_of = argument(call, devices)

@@ -5,9 +5,8 @@ file.
         stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
 
-CPython runs signal handlers in the main thread between any two bytecode instructions, and handlers may raise. The
-default
-handler of SIGINT raises, and scripts often install raising handlers for SIGTERM or a time limit.
+CPython runs signal handlers in the main thread between any two bytecode instructions, and handlers may raise. The default
+handler of SIGINT raises an exception, and so do many scripts' handlers for SIGTERM or a time limit.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # A Ctrl-C can interrupt the first call before its first line, so the function is registered twice.
+    # A Ctrl-C can interrupt an exit function before its first line, so the function is registered twice.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -1,9 +1,9 @@
 """Runs a script in a child interpreter, exactly as Python would, with the recorder or the replayer inside it.
 
-The child is just `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned workers and
+The child process is `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned workers and
 the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in the child. After torch is imported, this module
-calls `<room>.child.start(session)` of each room, in the child and in every descendant. A room is one of our packages ("tracer",
-"replayer").
+calls `<room>.child.start(session)` of each room, in the child and in every descendant. Here, a room is a package that runs in
+the script's process ("tracer" or "replayer").
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
     result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
@@ -43,7 +43,7 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 
 @dataclass(frozen=True)
 class ChildResult:
-    """The result of a run, and how far the bootstrap got in each process. `pid` is the process id of the child itself.
+    """Holds the result of a run, and how far the bootstrap got in each process. `pid` is the process id of the child itself.
 
     `booted` lists the processes in which Python ran the bootstrap, and `triggered` those that imported torch. `started`
     lists the processes in which the rooms' `start` returned.
@@ -155,7 +155,7 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """A context manager that passes signals to the child if they would otherwise end this process.
+    """Context manager that passes signals to the child if they would otherwise end this process.
 
     A terminal sends Ctrl-C to the child too, so this process only waits. Without a terminal, only this process receives
     the signal and passes it on. Signals ignored at startup (nohup) stay ignored.

@@ -30,7 +30,8 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 _MISSING = object()
-# Names of our packages in a script's process. See Note [Whose module is it] in traces/bootstrap/_trace_names.py.
+# These are the names of trace-replay's packages in a script's process. See Note [Whose module is it] in
+# traces/bootstrap/_trace_names.py.
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 
@@ -58,7 +59,7 @@ class Patches:
         delattr(owner, name)
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Register the reversal of a change that is not an attribute."""
+        """Register a function that undoes a change which is not an attribute."""
         self._undo.append(undo)
 
     def extend_to_importers(self) -> None:
@@ -162,7 +163,7 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
         if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
-            # Dynamo's guards on the defaults of `original` read them from the wrapper.
+            # Dynamo's guards on the default arguments of `original` read the defaults from the wrapper.
             wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
             wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper
@@ -223,7 +224,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """The named calls that a thread is in. If calls with the same name are nested, only the outermost call counts.
+    """Stores the named calls that a thread is in. If calls with the same name are nested, only the outermost call counts.
 
     module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -257,7 +258,7 @@ class OutermostCalls(threading.local):
 
 
 class PhaseListener(Protocol):
-    """The interface that receives phase events. The recorder and the virtual GPU implement it."""
+    """The interface that receives phase events. The recorder and the virtual GPU implement this interface."""
 
     def enter_phase(self, name: str) -> None: ...
 
@@ -269,10 +270,10 @@ class _EntriesOfThread(threading.local):
 
 
 class PhaseScope:
-    """A phase of the script as a reusable context manager. Only a thread's outermost entry is reported.
+    """Represents a phase of the script as a reusable context manager. Only a thread's outermost entry is reported.
 
-    An optimizer may call another optimizer, and a checkpointed layer runs a backward pass inside a backward pass.
-    Nothing is reported while `listener` returns None, as in a DataLoader worker or a process that does not use the GPU.
+    An optimizer may call another optimizer, and a checkpointed layer runs a backward pass inside a backward pass. While
+    `listener` returns None, no phase is reported, for example in a DataLoader worker or a process that does not use the GPU.
     """
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:

@@ -29,7 +29,8 @@ from typing import NamedTuple
 
 PLAIN, LOSS, ASIDE = range(3)
 
-# Ops that begin the loss: composite ops, as profilers record them, and the ops that autograd sees. Without namespace.
+# An op in this set begins the loss phase. The set LOSS_OPS contains composite ops, which profilers record, and ops that
+# autograd sees. Without namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -37,8 +38,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that never begin a forward pass: reads of device values, and new tensors. The prefixes below belong to optimizers, scalers
-# and averaging.
+# An op in this set never begins a forward pass. The set ASIDE_OPS contains reads of device values and creation of tensors. Ops
+# with the prefixes below belong to optimizers, gradient scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
@@ -51,14 +52,14 @@ _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
 
 class Segment(NamedTuple):
-    """A stretch of one phase, from `start_ns` to `end_ns` (exclusive)."""
+    """Holds a stretch of one phase, from `start_ns` to `end_ns` (exclusive)."""
 
     name: str
     start_ns: int
     end_ns: int
 
 
-# Creates a Segment from a tuple without calling a Python function, which would take longer.
+# Creates a Segment from a tuple without the cost of calling a Python function.
 new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, Segment)
 
 
@@ -74,7 +75,8 @@ def op_class(name: str) -> int:
 
 
 class PhaseCut:
-    """Cuts one thread's time into phase segments. Times are integer nanoseconds and must not decrease."""
+    """Cuts one thread's time into phase segments. The times of successive events are integer nanoseconds and must not decrease.
+    """
 
     def __init__(self) -> None:
         self.current = ""  # name of the current segment, or "" before the first event
@@ -87,12 +89,12 @@ class PhaseCut:
 
     @property
     def boundary_ns(self) -> int | None:
-        """End of the last entered segment, or None once another segment has begun."""
+        """The end of the last segment that was entered by name, or None once another segment has begun."""
         return self._boundary_ns
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Everything on which the meaning of later events depends, except times."""
+        """Return everything on which the meaning of later events depends, except times."""
         return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
 
     def enter(self, name: str, now_ns: int) -> bool:
@@ -129,15 +131,16 @@ class PhaseCut:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # A plain op after a backward pass may be gradient clipping, so the phase does not become "forward".
+        # An op that is not in a module may be gradient clipping if it follows a backward pass, so the phase does not become
+        # "forward".
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
         """End the current segment, return all segments and reset.
 
-        The reset keeps the information whether anything came after the last backward pass. If nothing came after it,
-        gradient clipping may follow. Otherwise, without an optimizer, the script has updated its weights itself and
-        continues with a forward pass.
+        The reset keeps the information whether any event came after the last backward pass. If no event came after the last
+        backward pass, gradient clipping may follow. If other events came after it and no optimizer was called, the script has
+        updated its weights itself and continues with a forward pass.
         """
         if self.current:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))

@@ -46,7 +46,8 @@ _NO_TURNS: Turns = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """A finished step. The segments of a step have no gaps, and begin with the step or with its first event."""
+    """A finished step. There are no gaps between the segments of a step. The first segment begins with the step or with its
+    first event."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -56,13 +57,15 @@ class CutStep(NamedTuple):
 
 
 class ScriptListener(Protocol[ThreadT_contra]):
-    """The interface that handles the events of a script. All times are the times passed to ScriptCut."""
+    """Interface of an object that handles the events of a script. All times in these calls are the times passed to ScriptCut.
+    """
 
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """A segment begins, and the previous one ends."""
+        """Called when a segment begins and the previous segment ends."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """A phase that was entered by name is left. The phase's segment lasts until the next segment begins."""
+        """Called when the script leaves a phase that was entered by name. The segment of that phase lasts until the next
+        segment begins."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         """All segments so far were set-up. See Note [Set-up is no step]."""
@@ -80,7 +83,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
 
 
 class ScriptCut(Generic[ThreadT]):
-    """A script's position in its steps and phases. `thread` identifies the calling thread. Times are integer nanoseconds."""
+    """Tracks a script's position in its steps and phases. `thread` identifies the calling thread. Times are integer
+    nanoseconds."""
 
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
         self._listener = listener
@@ -94,27 +98,28 @@ class ScriptCut(Generic[ThreadT]):
 
     @property
     def current(self) -> str:
-        """The phase of the current segment, or "" before the first event of a step."""
+        """Return the phase of the current segment, or "" before the first event of a step."""
         return self.phases.current
 
     @property
     def entered(self) -> str:
-        """The phase that was entered by name and not left yet, or ""."""
+        """Return the phase that was entered by name and not left yet, or ""."""
         return self.phases.current if self.phases.inside else ""
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Everything on which the meaning of later events depends, except times and the optimizers that live."""
+        """Return everything on which the meaning of later events depends, except times and live optimizers."""
         return self.thread, self._has_steps, self._called_module, self._in_module, *self._steps.state, *self.phases.state
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the current step has called no module yet. Such a step may be a training or an evaluation step."""
+        """Return whether the current step has called no module yet. A step that has called no module yet may become a training
+        or an evaluation step."""
         return self._steps.is_undecided
 
     @property
     def turns(self) -> Turns:
-        """For each class of op, whether such an op on the script's thread would begin a new segment."""
+        """Says, for each class of op, whether such an op on the script's thread would begin a new segment."""
         turns = self.phases.turns
         return _NO_TURNS if self.phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
 
@@ -139,8 +144,8 @@ class ScriptCut(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # The first event of a script implies no forward pass. A backward pass right after another backward pass implies
-            # none either.
+            # The first event of a script does not show that a forward pass ran before. A backward pass right after another
+            # backward pass does not show that a forward pass ran between the two.
             current = self.phases.current
             if not ends and current != "backward" and (current or self._has_steps):
                 self._forward_before(thread, now_ns)
@@ -198,7 +203,7 @@ class ScriptCut(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
-        """Return whether `thread` is the script's thread. `shows` means that the event identifies the script's thread.
+        """Return whether `thread` is the script's thread. `shows` says that the event identifies the script's thread.
 
         See Note [The script's thread].
         """

@@ -1,4 +1,4 @@
-"""Hooks in torch's Python code that report what a training script does. Shared by the recorder and the replayer.
+"""Installs hooks in torch's Python code that report what a training script does. Shared by the recorder and the replayer.
 
     hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns the listener of this process, or None
     hooks.backward()            # phase "backward"
@@ -31,8 +31,8 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# How a thread records module calls: a function that stores a number, the list whose length is the position, a function that
-# looks up a module's number, and a function that assigns a new number.
+# A thread records module calls with four objects: a function that stores a number, a list whose length is the position, a
+# function that looks up a module's number, and a function that assigns a new number.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 
@@ -65,7 +65,7 @@ class ModuleCalls(threading.local):
 
 
 class ScriptHooks:
-    """Wraps functions of torch. The functions behave as before while `listener` returns None."""
+    """Wraps functions of torch. While `listener` returns None, the hooked functions behave as before."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -73,8 +73,8 @@ class ScriptHooks:
         self._optimizers = optimizers
 
     def backward(self) -> None:
-        """Wrap all entry points of the autograd engine. The phase begins where the entry point creates the first gradient
-        (`ones_like`).
+        """Wrap all entry points of the autograd engine. The backward phase begins where the entry point creates the first
+        gradient (`ones_like`).
         """
         autograd = self._torch.autograd
         scope = PhaseScope("backward", self._listener)

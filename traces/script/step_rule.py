@@ -13,13 +13,10 @@ A *training step* ends when the first optimizer's `step` returns. Several backwa
 gradients)
 belong to one step. Other optimizers end no step.
 
-An *evaluation step* is one batch evaluated without gradients. The step ends when the DataLoader is asked for the next
-batch or
-is exhausted. Without a DataLoader, the step ends when its first module is called again. So several models that see one
-batch
-share a step, and the rest of validation is not counted in the next training step. A script without backward passes
-consists of
-evaluation steps.
+An *evaluation step* is one batch evaluated without gradients. An evaluation step ends when the script asks the DataLoader for
+the next batch or the DataLoader is exhausted. Without a DataLoader, an evaluation step ends when its first module is called
+again. With this rule, several models that see one batch share a step, and the rest of validation does not count in the next
+training step. A script without backward passes consists of evaluation steps.
 
 Note [Called twice without gradient]
     A training step may start without gradients. For example, a teacher sees the batch, perhaps twice, before the student does.
@@ -68,7 +65,7 @@ class StepEnd(IntEnum):
 
 
 class Optimizers:
-    """The live optimizers of a process. This class also knows which optimizer ends steps."""
+    """The live optimizers of a process. The class also decides which optimizer ends steps."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -84,8 +81,8 @@ class Optimizers:
 
     @property
     def class_name(self) -> str | None:
-        """The class of the optimizer that ends steps. Before any optimizer has stepped, this is the class of the oldest
-        live optimizer.
+        """Return the class of the optimizer that ends steps. Before any optimizer has stepped, the result is the class of the
+        oldest live optimizer.
         """
         first = self._first() if self._first is not None else None
         chosen = first if first is not None else next(iter(self._alive.values()), None)
@@ -130,17 +127,17 @@ class StepCut:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Everything on which the meaning of later events depends, except the optimizers that live."""
+        """Return everything on which the meaning of later events depends, except live optimizers."""
         return tuple(value for name, value in vars(self).items() if name != "_optimizers")
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the current step has neither called a module nor begun a backward pass."""
+        """Return whether the current step has neither called a module nor begun a backward pass."""
         return self._first is None and not self._backward
 
     @property
     def evaluating(self) -> bool:
-        """Whether the current step has called modules without gradients, and no backward pass has begun."""
+        """Return whether the current step has called modules without gradients and has not begun a backward pass."""
         if self._first is None or self._backward:
             return False
         return not self._with_gradient or (self._infers and not self._trains)
@@ -149,7 +146,7 @@ class StepCut:
     def at_stop(self) -> StepEnd:
         """Return the kind of step that ends with the script.
 
-        This step may be an evaluated batch, or the last step of a script that updates its weights itself.
+        The last step may be an evaluated batch, or a training step of a script that updates its weights itself.
         """
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
@@ -166,7 +163,7 @@ class StepCut:
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:
-        """Handle a request for a batch from a DataLoader. A step that ends here ends before the request."""
+        """Handle a request for a batch from a DataLoader. If the request ends a step, the step ends just before the request."""
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
@@ -177,11 +174,11 @@ class StepCut:
         return ends
 
     def loader_exhausted(self) -> None:
-        """Handle a loader that had no batch left. Callers that cannot detect an exhausted loader may omit the call."""
+        """Handle the exhaustion of a DataLoader. Callers that cannot detect an exhausted loader may omit the call."""
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. A step that ends here ends just before the call.
+        """Handle the call of an outermost module. If the call ends a step, the step ends just before the call.
 
         `more_recorded` returns whether the recorded step contains another call, or None if unknown. See Note [As much
         as the recording's step].
@@ -220,7 +217,7 @@ class StepCut:
         return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
-        """Handle the start of a backward pass. A step that ends here ends just before the backward pass.
+        """Handle the start of a backward pass. If the backward pass ends a step, the step ends just before the backward pass.
 
         See Note [Training without an optimizer].
         """

@@ -28,8 +28,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# The arguments are a module, its input shapes and dtypes, the autocast dtype or "off", and whether gradients are on. The result
-# is called when the module returns.
+# The hook gets a module, the shapes and dtypes of the inputs, the autocast dtype or "off", and whether gradients are on. The
+# hook returns a function that is called when the module returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 
@@ -44,7 +44,8 @@ class WorkloadObserver:
         self.forget()
 
     def forget(self) -> None:
-        """Discard the current step's observations. The observations were part of set-up, or belong to a finished step."""
+        """Discard the current step's observations. Drop the observations so far, because they were part of set-up or belong to
+        a finished step."""
         # weak references, so a model can be freed
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
@@ -56,12 +57,12 @@ class WorkloadObserver:
 
     @property
     def so_far(self) -> WorkloadSignature | None:
-        """The signature, or the partial signature of the current step. None if no module was called."""
+        """Return the signature, or the partial signature of the current step. None if no module was called."""
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
-        """Handle a batch returned by a DataLoader. The size is None if the batch has no tensors. Only the first batch of a
-        step counts.
+        """Handle a batch returned by a DataLoader. If the batch has no tensors, the size is None. If a step has several
+        batches, only the first batch counts.
         """
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
@@ -123,5 +124,5 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def initialized_parameters(module: Any, *, recurse: bool = True) -> list[Any]:
-    """Return the parameters that have a shape. Parameters of lazy modules get theirs in the first forward pass."""
+    """Return the parameters that have a shape. Lazy modules create their parameters in the first forward pass."""
     return [parameter for parameter in module.parameters(recurse) if not hasattr(parameter, "materialize")]

@@ -6,7 +6,7 @@
 
 The method comes from the paper "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). The method measures three
 rates: G with one batch that is ready in memory, P with cached data, F with a cold or partial cache. The loss from G to P is the
-preparation stall, and the loss from P to F is the fetch stall. A pipeline is as fast as its slowest stage.
+preparation stall, and the loss from P to F is the fetch stall. A data pipeline is as fast as its slowest stage.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def stalls_of(
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
     # The script takes batches in order, so one slow batch delays all later batches. The model therefore uses the measured time
-    # of each batch, not their mean.
+    # of each batch instead of the mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
@@ -260,8 +260,8 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
     """Return the fetches in the loader's order, one fetch of each worker in turn.
 
-    The incomplete last round of an epoch is left out. The batches of one worker keep their order. A new epoch has new worker
-    processes.
+    The list leaves out the incomplete last round of an epoch. The batches of one worker keep their order. A new epoch has new
+    worker processes.
     """
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:

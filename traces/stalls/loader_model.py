@@ -56,9 +56,10 @@ def loaded(
 ) -> LoaderRun:
     """Simulate a long run, or `steps` steps counted from the first one, and return means.
 
-    With several costs, batch b uses the cost at index b mod their number. A late batch delays the batches after it. `step_ns`
-    is the time of a step with a ready batch. `host_ns` is the part of the step that the script computes on a core. A sequence
-    gives `step_ns` or `host_ns` for each step. `others` is the number of other programs that compute all the time.
+    If `costs` has several entries, batch b uses the entry at index b modulo the number of entries. A late batch delays the
+    batches after it. `step_ns` is the time of a step with a ready batch. `host_ns` is the part of the step that the script
+    computes on a core. If `step_ns` or `host_ns` is a sequence, it has one time for each step. `others` is the number of other
+    programs that compute all the time.
 
     Raises ValueError without workers or cores. Loading in the script's own process is measured, not modeled.
     """
@@ -94,6 +95,7 @@ class _Simulation:
         self._costs, self._workers, self._cores, self._disk = costs, workers, cores, disk
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
         self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
+
         # All processes share the cores evenly, so one clock shows the progress of each process. If there are fewer cores than
         # processes, this clock runs slower than real time.
         self._work_ns = 0.0

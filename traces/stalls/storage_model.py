@@ -33,7 +33,7 @@ class CachePolicy(StrEnum):
 
 @dataclass
 class Disk:
-    """Describes one device for all processes. The device serves one read at a time. Each read takes `latency_ns` plus the
+    """Describes one device for all processes. The modeled disk serves one read at a time. Each read takes `latency_ns` plus the
     transfer.
     """
 
@@ -62,7 +62,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Describes a warm cache of files. Within a run, each file is always served from the cache or never."""
+    """Describes a warm cache of files. Within a run, the cache serves all reads of a file or none."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

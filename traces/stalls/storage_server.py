@@ -5,8 +5,8 @@
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
 A message is one line of JSON, and the server's first message describes the modeled storage. A process asks only about bytes on
-a modeled disk that are not in the cache. The answer is the CLOCK_MONOTONIC time at which the bytes arrive. Without a modeled
-disk, processes ask nothing, because a round trip per read would itself be a stall.
+a modeled disk that are not in the cache. The server answers with the CLOCK_MONOTONIC time at which the bytes arrive. If no disk
+is modeled, processes do not ask the server, because a round trip per read would itself be a stall.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Answers at `path`, a Unix socket, inside a `with` block.
+    """Inside a `with` block, the server answers requests on the Unix socket `path`.
 
     With `drop_cached`, the run reads from this machine's own disk. Files are dropped from the page cache before each read,
     except files that `cache` holds.
@@ -206,7 +206,7 @@ class StorageClient:
 def dropped_from_cache(descriptor: int) -> bool | None:
     """Ask the kernel to drop a file's pages, and check whether the first page is still in memory.
 
-    Return False if the page is still there, as on a file system in memory. Return None if the system has no preadv2 with
+    Return False if the page is still in memory, as on a memory file system. Return None if the system has no preadv2 with
     RWF_NOWAIT, because then nothing can check the page.
     """
     if not hasattr(os, "posix_fadvise"):

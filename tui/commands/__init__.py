@@ -1,1 +1,2 @@
-"""Implements the commands, with one file for each command. A command is imported only when it runs, because of numpy."""
+"""Implements the commands, with one file for each command. A command's module is imported only when the command runs, because
+importing numpy is slow."""

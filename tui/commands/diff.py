@@ -1,4 +1,4 @@
-"""Runs `trace diff`: compares two traces. The exit code says whether they are equal within the tolerance."""
+"""Runs `trace diff`: compares two traces. The exit code says whether the two traces are equal within the tolerance."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ from tui.trace_names import load_trace
 
 @dataclass(frozen=True, slots=True)
 class FunctionFacts(FunctionChange):
-    """A function in both traces. If only one trace has the function, the figures of the other trace are null."""
+    """A function in both traces. If only one trace has a function, the function's figures for the other trace are null."""
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace
 
 
 @dataclass(frozen=True)
 class DiffByFunctionFacts:
-    """GPU time by the Python function that launched the work, the largest difference first."""
+    """Holds GPU time by the Python function that launched the work, the largest difference first."""
 
     functions: list[FunctionFacts]
 

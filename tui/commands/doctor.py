@@ -5,8 +5,8 @@
     ok    a replay         3 steps of the bundled P100 in 4.1 s
     warn  locked memory    64.0 KiB: pinned memory beyond that is not page-locked; raise it with `ulimit -l unlimited`
 
-Checks of torch and of a replay run in child processes, so this process does not import torch. The exit code is 1 if something
-that replays need does not work.
+Checks of torch and of a replay run in child processes, so this process does not import torch. The exit code is 1 if a check
+fails that replays need.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """The checks of this machine. `works` is false if something that replays need does not work."""
+    """The checks of this machine. `works` is false if a check that replays depend on has failed."""
 
     works: bool
     findings: list[Diagnosis]
@@ -120,7 +120,7 @@ def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]
     try:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"not done after {_TIMEOUT_S} s")
+        return subprocess.CompletedProcess(command, 124, "", f"did not finish within {_TIMEOUT_S} s")
 
 
 def _torch() -> Iterator[Diagnosis]:
@@ -128,7 +128,7 @@ def _torch() -> Iterator[Diagnosis]:
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2]
         advice = f"install it for {sys.executable}: pip install torch"
-        yield Diagnosis("torch", Health.fail, f"does not import: {reason}", advice)
+        yield Diagnosis("torch", Health.fail, f"cannot be imported: {reason}", advice)
         return
     told = json.loads(done.stdout.splitlines()[-1])
     build = f"CUDA {told['build']}" if told["build"] and "ROCm" not in told["build"] else told["build"] or "CPU build"
@@ -139,7 +139,7 @@ def _torch() -> Iterator[Diagnosis]:
     yield _judged(
         "torch.profiler", bool(told["profiled"]), "records host operations", "record with --grain phase", "records nothing"
     )
-    none = "none, as for replays; trace record needs one, or --on a recording"
+    none = "no GPU; replays need none, and trace record can use a recording with --on"
     yield Diagnosis("GPU", Health.ok, ", ".join(told["gpus"]) if told["gpus"] else none)
     if told["gpus"]:
         yield _kernels(told, done.stderr)
@@ -204,16 +204,16 @@ def _disk() -> Iterator[Diagnosis]:
     for name, folder in (("here", Path.cwd()), ("for files between processes", Path(tempfile.gettempdir()))):
         free_bytes = shutil.disk_usage(folder).free
         if not os.access(folder, os.W_OK):
-            yield Diagnosis("disk", Health.warn, f"{name}: cannot be written to", "name files elsewhere with -o")
+            yield Diagnosis("disk", Health.warn, f"{name}: not writable", "use -o to write files to another folder")
         else:
             told = f"{name}: {size_text(free_bytes)} free"
-            yield _judged("disk", free_bytes >= LOW_DISK_BYTES, told, "a timeline of an hour takes some 100 MB")
+            yield _judged("disk", free_bytes >= LOW_DISK_BYTES, told, "the timeline of one hour takes about 100 MB")
 
 
 def _processors() -> Iterator[Diagnosis]:
     count, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     told = f"{count} for this process, load {load:.1f}"
-    yield _judged("processors", load <= count, told, "others want them too: a replay's host is slower than it could be")
+    yield _judged("processors", load <= count, told, "other programs use them too, so replays run slower than necessary")
 
 
 def _extras() -> Iterator[Diagnosis]:
@@ -221,4 +221,4 @@ def _extras() -> Iterator[Diagnosis]:
         try:
             yield Diagnosis("extras", Health.ok, f"{package} {version(package)}, for {use}")
         except PackageNotFoundError:
-            yield Diagnosis("extras", Health.ok, f"no {package}, which {use} would need: pip install {package}")
+            yield Diagnosis("extras", Health.ok, f"{package} is not installed; {use} needs it: pip install {package}")

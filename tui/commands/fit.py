@@ -5,7 +5,8 @@
 
 The first run uses a virtual GPU with unlimited memory and shows which memory the script requests. A second run at another batch
 size shows how each request grows. The allocator then repeats these requests with the memory of each GPU
-(memory/rerun_requests.py). More GPUs therefore need no more runs. `--verify` runs the script again at each limit found.
+(memory/rerun_requests.py). More GPUs therefore need no more runs. `--verify` runs the script again at each largest batch size
+and at one more.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _TAIL_LINES = 5  # lines of a failed script's output to show
 
 @dataclass(frozen=True)
 class _FitRun:
-    """The memory requests of one run: one log for each device of each process, by rank."""
+    """Holds the memory requests of one run: one log for each device of each process, by rank."""
 
     logs: list[RequestLog]
     workload: WorkloadSignature
@@ -72,7 +73,7 @@ class _FitRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """The memory that a script requests, and one entry per GPU."""
+    """Holds the memory that a script requests, and one entry per GPU."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]
@@ -90,7 +91,7 @@ def run(fit: FitOptions) -> int:
     batch = first.batch if fit.nproc else need.batch
     known = KnownTimes(need.workload, batch, first.timeline, trains=bool(first.steps))
     peaks = _Peaks(first, scaled, need)
-    with working("computing each card"):
+    with working("computing each GPU"):
         found = [_card_fit(card, first, scaled, need, known, peaks) for card in cards]
     if fit.verify and scaled:
         found = _verified(fit, found, option, need)
@@ -100,7 +101,7 @@ def run(fit: FitOptions) -> int:
 
 
 def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
-    """Runs the first steps of the script. Raises TraceError if the script failed during these steps or did not use the GPU."""
+    """Runs the first steps of the script. Raises TraceError if the script failed or did not use the GPU."""
     name = shlex.join(words)
     with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as said:
         out = Path(folder)
@@ -149,13 +150,13 @@ def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
     given = _given(fit.script, option) if option else None
     notes = []
     if not first.steps:
-        notes.append(f"the script took {counted(first.ended, 'evaluation step')} and no training step; training needs more")
+        notes.append(f"the script ran {counted(first.ended, 'evaluation step')} and did not train; training needs more memory")
     elif first.steps < fit.steps:
-        notes.append(f"the script ended after {counted(first.steps, 'training step')}; later needs are unknown")
+        notes.append(f"the script ended after {counted(first.steps, 'training step')}; what later steps need is unknown")
     elif any(map(_changes, first.logs)):
-        notes.append("its last two steps requested different sizes; with changing shapes a later step may need more")
+        notes.append("the last two steps requested different sizes, so later steps may need more memory")
     if len(first.logs) > 1:
-        notes.append(f"{len(first.logs)} GPUs are used; the figures are for the one that needs most, without NCCL buffers")
+        notes.append(f"{len(first.logs)} GPUs are used; figures are for the GPU with the highest need, without NCCL buffers")
     return Need(
         script=shlex.join(fit.script),
         batch=int(given) if given and given.isdigit() else first.batch,
@@ -186,7 +187,7 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
     except TraceError:
         if fit.batch_option or _given(fit.script, option) is not None:
             raise
-        why = f"{option} is in the script's text, and with {option} {other} it failed"  # the script did not accept this option
+        why = f"{option} is in the script's source, but {option} {other} failed"  # the script did not accept this option
         return [], replace(need, batch_option=None, notes=[*need.notes, f"the largest batch is unknown: {why}"])
     why = ""
     if first.batch is not None and second.batch == first.batch:
@@ -194,21 +195,21 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
     elif _given(fit.script, option) is None and second.batch not in (None, other):
         why = f"{option} {other} gives batches of {second.batch}, and the value for batches of {batch} is unknown"
     elif len(first.logs) != len(second.logs):
-        why = "another batch size uses another number of GPUs"
+        why = "the number of GPUs depends on the batch size"
     else:
         pairs = [ScaledRequests.of(a, batch, b, other) for a, b in zip(first.logs, second.logs, strict=True)]
         scaled = [pair for pair in pairs if pair is not None]
         if len(scaled) == len(pairs):
             return scaled, need
-        why = f"at batch {other} the script requests memory in another order"
+        why = f"at batch {other} the script requests memory in a different order"
     return [], replace(need, notes=[*need.notes, f"the largest batch is unknown: {why}"])
 
 
 class _Peaks:
-    """The script's peak allocated bytes by batch size.
+    """Gives the script's peak allocated bytes by batch size.
 
-    The peaks can be compared with the library only on one GPU. The script's option must also be the batch size of the model's
-    input.
+    The peaks can be compared with the library only on one GPU. The value of the script's option must also be the batch size of
+    the model's input.
     """
 
     def __init__(self, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need) -> None:
@@ -218,8 +219,8 @@ class _Peaks:
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
-        """Returns the measured limit, or the reason why that limit does not apply to this script. If batch sizes cannot be
-        compared, both results are None.
+        """Returns the measured limit, or the reason why that limit does not apply to this script. If the batch sizes cannot be
+        compared, the limit and the reason are both None.
         """
         if limit is None or self.batch is None:
             return None, None

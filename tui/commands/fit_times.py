@@ -1,6 +1,7 @@
 """Finds the step time and the largest measured batch of a workload on each GPU, for `trace fit`.
 
-Step times come from the library if possible. Otherwise they are estimated and marked as estimates.
+If the library has the workload, step times come from the library. If the library does not have the workload, step times are
+estimated and marked as estimates.
 
     known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
@@ -52,7 +53,7 @@ class StepTime:
 
 
 class KnownTimes:
-    """Times of one workload at one batch size. Without a timeline, nothing is estimated.
+    """Gives times of one workload at one batch size. Without a timeline, nothing is estimated.
 
     If the script does not train (`trains` is False), the step time is the measured forward pass of training, marked as an
     estimate.
@@ -160,7 +161,7 @@ class KnownTimes:
         for step in np.flatnonzero(self._steady).tolist():
             begin_ns, end_ns = trace.steps.start_ns[step], trace.steps.start_ns[step] + trace.steps.duration_ns[step]
             reduced: list[tuple[int, int]] = []
-            # If the host takes no time, all calls of a step happen at the step's end.
+            # If the simulated host takes no time, all calls of a step happen at the step's end.
             for row in np.flatnonzero((rows.call_ns > begin_ns) & (rows.call_ns <= end_ns)).tolist():
                 name, size_bytes, ranks = strings[int(rows.name[row])], max(int(rows.bytes[row]), 0), int(rows.group_size[row])
                 took_ns = costs.next(name, size_bytes, ranks).duration_ns

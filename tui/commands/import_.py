@@ -28,7 +28,7 @@ _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 
 @dataclass(frozen=True, slots=True)
 class ImportFacts(Summary):
-    """The summary of the imported trace, and the file that contains the trace."""
+    """Holds the summary of the imported trace, and the file that contains the trace."""
 
     output: str
 

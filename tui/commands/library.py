@@ -46,8 +46,8 @@ _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters entries of the library. A field must contain the word or match a pattern such as `wide*`. The filter "" matches
-    everything.
+    """Filters entries of the library. An entry passes a filter if the field contains the word or matches a pattern such as
+    `wide*`. The filter "" matches everything.
     """
 
     gpu: str = ""
@@ -62,7 +62,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class ListFacts:
-    """The entries of the library that pass the filters."""
+    """Holds the entries of the library that pass the filters."""
 
     entries: list[EntryFacts]
     faults: list[str]  # files of the library that cannot be read
@@ -92,7 +92,7 @@ class CellMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """The measured step times of one network on one GPU. Lists have one value per batch size in `batches`."""
+    """Holds the measured step times of one network on one GPU. Lists have one value per batch size in `batches`."""
 
     name: str
     board: Board
@@ -116,7 +116,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddFacts:
-    """The entries that were copied into your own library."""
+    """Holds the entries that were copied into your own library."""
 
     added: list[str]
     file: str
@@ -125,7 +125,7 @@ class AddFacts:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """The findings for each file, and the number of errors."""
+    """Holds the findings for each file, and the number of errors."""
 
     files: dict[str, list[Fault]]
     errors: int
@@ -149,7 +149,7 @@ def list_(filters: Filters, json: bool) -> int:
         print(json_text(ListFacts([entry.facts() for entry in entries], faults())))
         return 0
     if not entries:
-        say(f"the library has nothing like that{_meant(filters)}; trace library list shows all")
+        say(f"the library has no such entry{_meant(filters)}; trace library list shows all entries")
     else:
         rows = []
         for entry in entries:
@@ -159,7 +159,7 @@ def list_(filters: Filters, json: bool) -> int:
         head = ["entry", "GPU", "grain", "batches", "out of memory", "source"]
         show_text("\n".join(table(head, rows, width=_width())))
         count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-        print(f"\n{count}; trace library show NAME tells more, trace replay --gpu GPU train.py uses them")
+        print(f"\n{count}; trace library show NAME shows one, trace replay --gpu GPU train.py uses them")
     for fault in faults():
         say(fault)
     return 0
@@ -181,7 +181,7 @@ def show(name: str, json: bool) -> int:
         name = FORMER_NAMES[name]
     if "/" not in name and name in {gpu.name for gpu in gpus()}:
         listed = f"trace library list --gpu {name} lists its {counted(len(models(name)), 'network')}"
-        as_one = f"name one of its networks, as {name}/{models(name)[0]}"
+        as_one = f"name one of its networks, such as {name}/{models(name)[0]}"
         raise TraceLibraryError(f"{name} is a GPU of the library, {as_one}; {listed}")
     entry = next((entry for entry in all_entries() if entry.name == name), None)
     if entry is not None and entry.kind == "recording":
@@ -210,7 +210,7 @@ def _shown_cell(name: str) -> LibraryCell:
     cells = read_cells(path).cells()
     if len(cells) != 1:
         names = ", ".join(cell.name for cell in cells[:3])
-        raise TraceLibraryError(f"{path} holds {counted(len(cells), 'cell')}, {names}...: add it, then show one by its name")
+        raise TraceLibraryError(f"{path} contains {counted(len(cells), 'cell')}, {names}...; add it, then show a cell by name")
     return cells[0]
 
 
@@ -224,7 +224,7 @@ def add(path: Path, name: str, json: bool) -> int:
         gpu_name, model = _parted(name)
         gpu = replace(gpu, name=gpu_name)
         if file is not None and len(cells) != 1:
-            raise TraceLibraryError(f"{path} holds {counted(len(cells), 'cell')}; --name is for a file of one")
+            raise TraceLibraryError(f"{path} contains {counted(len(cells), 'cell')}; --name needs a file with one cell")
         cells = [replace(cell, gpu=gpu, model=model) for cell in cells]
     if file is None and trace.grain == "phase" and trace.workload is not None:
         row_of(trace)  # raises an error that names the missing data
@@ -232,10 +232,10 @@ def add(path: Path, name: str, json: bool) -> int:
     names = [cell.name for cell in cells] or [f"{gpu.name}/{model}"]
     known = {entry.name for entry in all_entries()}
     if twice := sorted(known.intersection(names)):
-        raise TraceLibraryError(f"the library has {twice[0]} already: give another --name, or trace library remove {twice[0]}")
+        raise TraceLibraryError(f"the library already has {twice[0]}; give another --name, or trace library remove {twice[0]}")
     target = user_folder() / gpu.name / f"{model}{SUFFIX if cells else TRACE_SUFFIX}"
     if target.exists():
-        raise TraceLibraryError(f"{target} is there already, and is kept: give another --name")
+        raise TraceLibraryError(f"{target} already exists; give another --name")
     target.parent.mkdir(parents=True, exist_ok=True)
     if cells:
         write_cells(target, gpu, cells, {} if file is None else file.shared)
@@ -247,11 +247,11 @@ def add(path: Path, name: str, json: bool) -> int:
         print(json_text(AddFacts(names, str(target), against)))
     else:
         for text in against:
-            say(f"not fit to be sent: {text}")
+            say(f"the library would not accept this entry: {text}")
         say(f"added {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} ({target})")
         if not cells:
             lacks = "" if trace.workload is not None else " (it has no workload signature)"
-            say(f"--gpu finds cells; this recording is replayed by its name{lacks}: trace replay --trace {names[0]} train.py")
+            say(f"--gpu does not find recordings with kernels{lacks}; replay by name: trace replay --trace {names[0]} train.py")
     return 0
 
 
@@ -292,8 +292,8 @@ def remove(name: str, json: bool) -> int:
         if not mine:
             find_cell(name)  # raises an error with similar names if there is no such entry
             file = cell_file(name)
-            of = "ships with the tool" if BUNDLED in file.path.parents else f"lies in {file.path}, outside of your folder"
-            raise TraceLibraryError(f"{name} {of}: only your own entries can be removed")
+            of = "ships with the tool" if BUNDLED in file.path.parents else f"is in {file.path}, outside of your folder"
+            raise TraceLibraryError(f"{name} {of}; only your own entries can be removed")
         target = mine[0].path
         others = [cell for cell in mine[0].cells() if cell.name != name]
         if others:
@@ -315,7 +315,7 @@ def _parted(name: str) -> tuple[str, str]:
     gpu_name, _, model = name.partition("/")
     ok = all(part and part[0].isalnum() and all(c.isalnum() or c in "-_." for c in part) for part in (gpu_name, model))
     if not ok:
-        raise TraceLibraryError(f"--name {name}: an entry is named GPU/MODEL, as v100/resnet50")
+        raise TraceLibraryError(f"--name {name}: write GPU/MODEL, such as v100/resnet50")
     return gpu_name, model
 
 
@@ -358,7 +358,7 @@ def _workload(cell: LibraryCell) -> dict[str, Any]:
         parts.append(f"inputs {' and '.join(f'N x {chr(120).join(map(str, t.shape[1:]))} {t.dtype}' for t in of.inputs)}")
     parts += [of.optimizer] if of.optimizer else []
     parts += [f"autocast {of.autocast}"] if of.autocast else []
-    return {"trains": ", ".join(parts) or "not told: it has no workload signature, so --gpu does not find it"}
+    return {"trains": ", ".join(parts) or "unknown: the entry has no workload signature, so --gpu does not find the entry"}
 
 
 def _figures(cell: LibraryCell) -> list[list[str]]:

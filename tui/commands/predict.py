@@ -27,7 +27,7 @@ _GPUS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionFacts(PredictedFigures):
-    """An estimate of a recording under other conditions. Times are in nanoseconds per step."""
+    """Holds the estimate of a recording under other conditions. Times are in nanoseconds per step."""
 
     estimated: bool  # always true
     conditions: Conditions
@@ -37,7 +37,7 @@ class PredictionFacts(PredictedFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFacts:
-    """One estimate per combination of the values in `--sweep`."""
+    """Holds one estimate per combination of the values in `--sweep`."""
 
     estimated: bool = True  # always true
     sweep: str
@@ -85,7 +85,7 @@ def _sweep(recorded: Trace, asked: PredictOptions, conditions: Conditions) -> li
     unknown = [axis for axis in axes if axis not in ("gpus", "batch", "nproc")]
     if unknown or not axes:
         raise TraceError(f"--sweep takes gpus, nproc and batch, not {', '.join(unknown) or 'nothing'}")
-    with working("reading what each op does"):
+    with working("reading the ops"):
         predictor = Predictor(recorded)
     batch = conditions.batch or conditions.recorded_batch or predictor.recorded_batch()
     if "batch" in axes and not batch:

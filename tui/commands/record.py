@@ -6,9 +6,9 @@
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. These files are
-merged into one trace with all ranks. If this process is killed, the partial files remain readable: use `trace info
-train.msgpack.<pid>.part`.
+Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. The partial files
+and the profiler's recordings are merged into one trace with all ranks. If this process is killed, the partial files remain
+readable: use `trace info train.msgpack.<pid>.part`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _ProcessFiles:
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
     """Records the script and returns the script's exit code. `stderr` is the file descriptor for the script's stderr.
 
-    `is_brief` suppresses the summary, because this run is one of several.
+    `is_brief` suppresses the summary, for runs of a sweep.
     """
     output = record.output or Path(default_name(record.script))
     require_writable(output)

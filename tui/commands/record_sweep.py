@@ -7,8 +7,8 @@
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
-The batch size of a run is read from the model's inputs. The file is rewritten after each run, so a killed sweep keeps its
-results. Only an out-of-memory error, found in the script's stderr, ends a sweep successfully before its last value.
+The batch size of a run is read from the model's inputs. The output file is rewritten after each run, so a killed sweep keeps
+its results. Only an out-of-memory error, found in the script's stderr, ends a sweep successfully before its last value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """An option of the script and the values to run the script with."""
+    """Holds an option of the script and the values to run the script with."""
 
     text: str  # the sweep as typed by the user
     before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "
@@ -53,8 +53,8 @@ class Sweep:
         at = max(text.rfind("="), text.rfind(" ")) + 1
         before, values = text[:at], _values(text[at:])
         if not before.strip(" =") or not values:
-            told = 'as "--batch-size=1..256" (doubling), "--batch-size=8..64+8" or "--batch-size=16,24,32"'
-            raise TraceError(f"--sweep {text!r}: give an option of the script and its values, {told}")
+            told = '"--batch-size=1..256" (doubling), "--batch-size=8..64+8" or "--batch-size=16,24,32"'
+            raise TraceError(f"--sweep {text!r}: give an option of the script and its values, such as {told}")
         return cls(text, before, values)
 
     def words(self, value: int) -> list[str]:
@@ -147,7 +147,7 @@ def _values(text: str) -> tuple[int, ...]:
 
 
 class _Tee:
-    """Copies the script's stderr to ours, and keeps the end of the text."""
+    """Copies the script's stderr to this process's stderr, and keeps the end of the text."""
 
     def __init__(self) -> None:
         self._reader, self.descriptor = os.pipe()

@@ -55,7 +55,7 @@ def run(replay: ReplayOptions) -> int:
     prediction = None
     if replay.on_gpu or replay.host_speed != 1:
         if source.gpu is not None:
-            raise TraceError("--on-gpu and --host-speed need a recording of kernels; --gpu takes measured phases")
+            raise TraceError("--on-gpu and --host-speed need a recording with kernels, but --gpu uses measured phases")
         from replayer.prediction.predict import predict
 
         prediction = predict(recorded, conditions, strict=replay.strict)
@@ -114,7 +114,7 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
     """Returns the configuration for a recording. `memory` is --gpu-memory. Raises TraceError if the recording does not suffice.
 
-    With the recorded clock, waits for data take the recorded time.
+    On the recorded clock, waits for data take the recorded time.
     """
     gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_kernels_of_one(config.gpus, gpus, bool(len(work_rows(recorded))))
@@ -123,7 +123,8 @@ def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConf
 
 
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
-    """Returns the sizes in bytes from --gpu-memory. There may be no size, one size for all devices, or one size per device."""
+    """Returns the sizes in bytes from --gpu-memory. `--gpu-memory` may give no size, one size for all devices, or one size per
+    device."""
     given = tuple(sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
         raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size, or one per device")
@@ -131,7 +132,7 @@ def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
 
 
 def _did_gpu_work(replayed: Trace) -> bool:
-    """Returns whether the script launched GPU work. Recorded phase times alone do not count as GPU work."""
+    """Returns whether the script launched GPU work. Here, recorded phase times alone do not count as GPU work."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 

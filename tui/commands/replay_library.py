@@ -38,11 +38,11 @@ _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"}
 
 @dataclass(frozen=True)
 class ReplaySource:
-    """What a replay takes its times from: a recording, a library entry, or estimates for a GPU."""
+    """Says where a replay takes its times from: a recording, a library entry, or estimates for a GPU."""
 
     name: str
     recorded: Trace
-    path: Path | None = None  # the recording's file. A library entry and an estimate have no file.
+    path: Path | None = None  # the recording's file; None for a library entry and for an estimate
     choice: LibraryChoice | None = None
     gpu: Gpu | None = None  # set if the library's times for this GPU replace a recording
     is_estimate: bool = False
@@ -78,7 +78,8 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Returns whether a name means a GPU. Files and entries of the library with the same name come first."""
+    """Returns whether a name means a GPU. If a file or a library entry has the given name, the file or entry takes precedence
+    over a GPU."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False

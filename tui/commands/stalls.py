@@ -27,7 +27,7 @@ from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.replay_library import card_alone, card_of, choice_of, saved_in
-from tui.formatting import count_text, share_text, size_text, table, time_text
+from tui.formatting import count_text, counted, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
 from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text, hint_misplaced_option, say
@@ -87,11 +87,11 @@ def run(asked: StallsOptions) -> int:
     if cached and not asked.disk:
         raise TraceError("--cached needs a disk; add for example --disk ssd")
     runs: list[tuple[str, str, Disk | None, CacheShare | None]] = [
-        ("on a batch that is ready", "synthetic", None, None),
-        ("with its data cached", "real", None, None),
+        ("with a batch in memory", "synthetic", None, None),
+        ("with cached data", "real", None, None),
     ]
     if asked.disk:
-        runs.append((f"behind {_disk_text(asked)}", "real", disk, CacheShare(cached, asked.policy)))
+        runs.append((f"with data from {_disk_text(asked)}", "real", disk, CacheShare(cached, asked.policy)))
     done: list[tuple[Trace, list[Loading]]] = []
     try:
         with tempfile.TemporaryDirectory(prefix="trace-stalls-") as folder:
@@ -155,7 +155,7 @@ def _run(
         return Trace(), server.told, result.returncode
     timelines = timelines_in(out)
     if not timelines:
-        raise TraceError("the script did not use the GPU, so there is nothing that could wait for data")
+        raise TraceError("the script did not use the GPU, so no GPU time can be compared with data loading")
     for file in out.glob("replay-*.msgpack"):
         file.unlink()
     return one_replay(timelines, result.pid)[0], server.told, 0
@@ -167,7 +167,7 @@ def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
     rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
     if found.fetched is not None:
         held = f", {cached:.0%} cached ({asked.policy})" if cached else ", nothing cached"
-        rows.append([f"behind {_disk_text(asked)}{held}", *_pace(found.fetched)])
+        rows.append([f"data from {_disk_text(asked)}{held}", *_pace(found.fetched)])
     head = ["measured, with an estimated GPU" if estimated else "measured", "step", "waiting", "samples/s"]
     lines = [_verdict(found, bool(asked.disk)), "", *table(head, rows, width=88), ""]
     if estimated:
@@ -189,7 +189,8 @@ def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
         lines.append("modelled: no number of workers up to 128 would be fast enough")
     if found.check is not None:
         off = 100 * (found.check.samples_per_s / found.prepared.samples_per_s - 1)
-        here = f"{found.check.workers} workers, {found.check.cores} cores, {found.taken_cores:.2f} used by other programs"
+        workers, cores = counted(found.check.workers, "worker"), counted(found.check.cores, "core")
+        here = f"{workers}, {cores}, {found.taken_cores:.2f} used by other programs"
         modelled = f"{found.check.samples_per_s:.1f} samples/s, {off:+.1f} % from the measurement"
         lines.append(f"the model for this machine ({here}): {modelled}")
     if found.by_cores:

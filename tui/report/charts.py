@@ -1,7 +1,7 @@
 """Makes the SVG charts of the HTML page: line charts, paired bars and stacked bars.
 
-Colours are CSS variables of the page, which follow light and dark mode. Text in charts is real text, and charts load no other
-files.
+Colours are CSS variables of the page, which follow light and dark mode. The text in a chart is selectable text, and a chart
+loads no other files.
 
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
@@ -110,7 +110,7 @@ def line_chart(
 
 
 def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str]) -> str:
-    """Returns a chart with one or two bars per row. A row has a label, values, and the texts of the values."""
+    """Returns a chart with one or two bars per row. Each row of the chart has a label, values, and the texts of the values."""
     if not rows:
         return ""
     high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0

@@ -3,8 +3,8 @@
     page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
     Path("report.html").write_text(page)
 
-The page has no scripts and loads no other files. Charts are inline SVG, colours follow light and dark mode, and the page can be
-printed. Curves and tables are shortened, so a recording of a million events gives a page of about 100 kB.
+The HTML page has no scripts and loads no other files. Charts are inline SVG, colours follow light and dark mode, and the page
+can be printed. Curves and tables are shortened, so a recording of a million events gives a page of about 100 kB.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
 
 
 def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
-    """Returns the median host time of each phase for each trace. For two traces, the same steps count as in `trace diff`."""
+    """Returns the median host time of each phase for each trace. For two traces, the page shows the same steps as `trace diff`.
+    """
     if comparison is not None:
         return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
     return {name: [of.median_ns] for summary in summaries for name, of in summary.phases.items()}
@@ -313,7 +314,8 @@ def _text(text: str) -> str:
     return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
-# Colour-blind readers can distinguish blue and orange. Reasons of idle time use the Okabe-Ito palette.
+# Colour-blind readers can distinguish blue and orange. The report draws the reasons of idle time in colours of the Okabe-Ito
+# palette.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

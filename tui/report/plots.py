@@ -2,7 +2,7 @@
 
     draw("memory", [NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)], Path("memory.pdf"))
 
-matplotlib is the optional extra [plots]. Without it, the error says how to install it.
+matplotlib is the optional extra [plots]. If matplotlib is not installed, the error says how to install it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
 
 
 def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the time of each step. Steps that are not steady are hollow. The quartiles of the first trace are shaded."""
+    """Draws the time of each step. Steps that are not steady are hollow. The plot shades the range between the quartiles of the
+    first trace."""
     from matplotlib.ticker import MaxNLocator
 
     own, numbers, x_label = step_axis(sides)
@@ -115,7 +116,8 @@ def _idle(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the memory of each trace's device with the highest peak. The capacity is drawn if it is close to the peak."""
+    """Draws the memory of each trace's device with the highest peak. The memory capacity is drawn if it is close to the peak.
+    """
     highest = 0.0
     for side, colour in zip(sides, _COLOURS, strict=False):
         if (most := highest_memory(side.trace)) is None:

@@ -3,7 +3,7 @@
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
     hint_misplaced_option(["train.py", "--strict"], refused=True)
 
-A failed script has already printed its error, so at most one line follows it.
+A failed script has already printed its error, so the command prints at most one more line.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
 
 
 def _mentions(script: str, option: str) -> bool:
-    """Returns whether the script's file contains the option. Returns True if the file cannot be read (-m MODULE)."""
+    """Returns whether the script's file contains the option. Returns True if the script's file cannot be read (-m MODULE)."""
     try:
         text = Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError:

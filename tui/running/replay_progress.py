@@ -32,7 +32,8 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 @contextmanager
 def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yields a function that prints progress until the body ends. Call the function with the script's process id.
+    """Yields a function that prints progress until the body ends. The caller passes the script's process id to the yielded
+    function.
 
     `folder` has the replay's timelines, and `words` are the script and its arguments.
     """

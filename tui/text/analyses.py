@@ -60,7 +60,7 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
         [row.call, row.reason, count_text(row.count), time_text(row.host_ns), time_text(row.longest_ns)]
         for row in of.long_launches[:_MOST_OPS]
     ]
-    yield "Launch calls that took long", ["", "why", "count", "host time", "longest"], long
+    yield "Slow launch calls", ["", "why", "count", "host time", "longest"], long
     moved = [
         [row.kind, count_text(row.count), size_text(row.bytes or None), time_text(row.duration_ns), _gbps(row.gbps),
          curve_text(row.over_time)]
@@ -88,8 +88,8 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
 
 
 def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yields the title and the rows of each comparison. A row has a label and one cell per trace. `streams` are the pairs of
-    streams.
+    """Yields the title and the rows of each comparison. Each row of a comparison has a label and one cell per trace. `streams`
+    are the pairs of streams.
     """
     pair = (sides.recorded, sides.replayed)
     idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
@@ -235,8 +235,8 @@ def exposure_sentence(of: Communication | None) -> str:
 
 
 def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
-    """Returns rows with one column per trace. The first rows have times per step and rank. The following rows have each
-    operation's count and bytes.
+    """Returns rows with one column per trace. The first rows of the table have times per step and rank. The other rows have the
+    count and bytes of each operation.
     """
     both = [sides.recorded, sides.replayed]
     per_step = [None if of is None else (of.exposed_per_step_ns, of.hidden_per_step_ns) for of in both]

@@ -22,7 +22,7 @@ _WAITS_FOR = {"data": "data", "host": "the host", "other ranks": "communication 
 def answer(summary: Summary) -> str:
     """Returns the first sentence of a report: what the GPU waits for, and how much shorter a step could be.
 
-    Returns "" if the trace has no steps.
+    If the trace has no steps, the function returns "".
     """
     pace, of = summary.pace, summary.bottleneck
     if pace is None or of is None:

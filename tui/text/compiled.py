@@ -34,7 +34,7 @@ _FUSED = [
 def compiled_sentence(comparison: Comparison) -> str:
     """Returns a sentence if only one trace is compiled, or if the traces have different numbers of regions. Otherwise "".
 
-    The sentence says what the difference means for the figures.
+    The returned sentence says what the difference means for the figures.
     """
     both = comparison.compiled
     if both is None:
@@ -95,7 +95,8 @@ def _figures(region: Region) -> tuple[Value, ...]:
 
 
 def _label(region: Region) -> str:
-    """Returns the region's number and what its kernels are: "0/1: 5 fused kernels (gelu_native_layer_norm...), mm, addmm"."""
+    """Returns the number of a compiled region and its kernels: "0/1: 5 fused kernels (gelu_native_layer_norm...), mm, addmm".
+    """
     names = ", ".join(_fused_ops(kernel) for kernel in region.fused[:_NAMES_SHOWN])
     more = "..." if len(region.fused) > _NAMES_SHOWN else ""
     parts = [f"{counted(len(region.fused), 'fused kernel')} ({names}{more})"] if names else []

@@ -3,7 +3,8 @@
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
 
-In colour, red means longer and blue shorter. Without colour, the signs of the figures show the same.
+In coloured output, red means longer and blue means shorter. In output without colour, the signs of the figures show what is
+longer and what is shorter.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ class _DiffPage:
     def names(self, recorded: str, other: str) -> list[str]:
         """Returns the name of each trace with the number of compared steps."""
         counts = self.of.steps_compared
-        # A replay repeats recorded steps, so the number of recorded steps in the comparison means nothing to a reader.
+        # A replay repeats recorded steps, so the report does not mention the number of compared recorded steps.
         ours = 0 if self.of.replay else counts.recorded
         rows = ((self.first, recorded, ours), (self.second, other, counts.replayed))
         longest = max(len(self.first), len(self.second))
@@ -394,7 +395,7 @@ class _DiffPage:
         if host == HostFigures():
             return []
         rows = [
-            ["delay against the recorded host, per step", time_text(host.lag_ns_per_step)],
+            ["delay compared with the recorded host, per step", time_text(host.lag_ns_per_step)],
             *([["delay in the worst step", time_text(worst_ns)]] if worst_ns is not None else []),
             ["time per op", ABSENT if host.us_per_op is None else f"{host.us_per_op:.1f} µs"],
             ["ops per step", ABSENT if host.ops_per_step is None else count_text(round(host.ops_per_step, 1))],
@@ -429,7 +430,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # Shorten a kernel's name the same way in all tables, and keep different kernels apart.
+        # All tables shorten a kernel's name in the same way, and different kernels keep different names.
         changed = [change for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         names = fit_apart(labels_of(changed), max(self.width - _CHANGE_FIGURES, 16))
         shown = dict(zip(changed, names, strict=True))
@@ -445,8 +446,8 @@ class _DiffPage:
         return lines + self.replaced(lists, title)
 
     def replaced(self, lists: ChangeLists, title: str) -> list[str]:
-        """Returns two rows for each replaced kernel. The first row has the first trace's names and the figures. The second row
-        has the second trace's names.
+        """Returns two rows for each replaced kernel. The first row of each pair has the first trace's names and the figures.
+        The second row of each pair has the second trace's names.
         """
         rows = []
         for of in lists.replaced[:_SHOWN_CHANGES]:
@@ -491,7 +492,7 @@ class _DiffPage:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Wraps text into lines. A number and its percent sign stay on one line."""
+    """Wraps text into lines. Line breaks never separate a number from its percent sign."""
     whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
     lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

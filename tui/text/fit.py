@@ -20,7 +20,8 @@ from tui.formatting import ABSENT, count_text, counted, paint, size_text, table,
 
 @dataclass(frozen=True)
 class Need:
-    """The memory that a script requests on a GPU with unlimited memory, in bytes. The device with the largest need counts."""
+    """Holds the memory that a script requests on a GPU with unlimited memory, in bytes. The device with the largest need
+    counts."""
 
     script: str
     batch: int | None  # None if unknown
@@ -35,8 +36,8 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """A library measurement with the script's signature but another memory peak. The measured batch limit does not apply to the
-    script. Peaks are in bytes.
+    """Holds a library measurement with the script's signature but a different memory peak. The batch limit of such a
+    measurement does not apply to the script. Peaks are in bytes.
     """
 
     limit: MeasuredLimit
@@ -85,7 +86,7 @@ class CardFit:
 
     @property
     def headroom_bytes(self) -> int:
-        """Returns the unused bytes. The number is meaningful only if the script fits."""
+        """Returns the unused bytes. The remaining memory is meaningful only if the script fits."""
         return self.usable_bytes - self.outcome.reserved_bytes
 
     def facts(self) -> CardFacts:
@@ -125,7 +126,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """A batch limit of the same model, measured on the GPU."""
+    """Holds a batch limit of the same model that was measured on the GPU."""
 
     entry: str  # the library entry with the measurement
     largest_batch: int | None
@@ -233,7 +234,7 @@ def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
     if any(one.largest_batch is not None and not one.is_measured for one in found):
         said.append("~ before a batch: estimated with the simulated allocator.")
     if seen := [one.limit for one in found if one.limit is not None]:
-        said.append(f"Measured on this card: {'; '.join(map(_limit_text, seen))}.")
+        said.append(f"Measured limits: {'; '.join(map(_limit_text, seen))}.")
     said += [_other_text(one.other) for one in found if one.other is not None]
     return said
 

@@ -1,4 +1,5 @@
-"""Formats the result of `trace info`: main figures, notes and next steps. With details, the text covers the whole recording.
+"""Formats the result of `trace info`: main figures, notes and next steps. With `--details`, the text covers the whole
+recording.
 
 print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
 """
@@ -285,7 +286,8 @@ def _steps(summary: Summary, width: int) -> list[str]:
 
 
 def _step_kinds(summary: Summary, width: int) -> list[str]:
-    """Returns a table if there are several kinds of steps. Also states how much the profiler slowed the host."""
+    """Returns a table if there are several kinds of steps. A note below the table states how much the profiler slowed the host.
+    """
     kinds, clean, scale = summary.step_kinds, summary.clean, summary.host_scale
     names = _KINDS if "profiled" in kinds else {"warmup": "warm-up"}
     rows = [[names.get(kind, kind), count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]
@@ -388,7 +390,7 @@ def _memory(summary: Summary, width: int) -> list[str]:
     ]
     lines = table(["", "allocated", "reserved", "source"], rows, width=width, indent=2)
     if any(peak.source == "summed" for peak in summary.memory.values()):
-        lines.append("  summed: without memory that was allocated before the recording began")
+        lines.append("  sum, without memory that was allocated before the recording began")
     return lines
 
 

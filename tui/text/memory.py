@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
-    """Returns rows with the device, the recorded peak, the replayed peak and the change. If recorded totals are missing, also
-    shows the rise within a step.
+    """Returns rows with the device, the recorded peak, the replayed peak and the change. If memory totals were not recorded,
+    the rows also show the rise within a step.
     """
     rows = []
     for device, of in memory.items():
@@ -48,7 +48,8 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
 
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Describes whether the memory was sufficient. Covers devices with a given size and devices that ran out of memory."""
+    """Describes whether the memory was sufficient. The notes cover devices with a given memory size and devices that ran out of
+    memory."""
     told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
     return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
 

@@ -20,13 +20,13 @@ def pace_sentences(comparison: Comparison) -> list[str]:
     speed = comparison.speed
     if speed not in (None, 1):
         said.append(
-            f"Replayed at {speed:g} times the recorded speed. All times are recorded time, so Python and data loading on this"
-            f" machine count {speed:g} times."
+            f"Replayed at {speed:g} times the recorded speed. Times are shown at the recorded speed, so the times of Python and"
+            f" data loading on this machine are multiplied by {speed:g}."
         )
     if comparison.clock == "virtual":
         said.append(
-            "Data loading was not real: on the virtual clock, a wait for the GPU takes no time in which loader workers could"
-            " load data."
+            "Data loading times are not realistic: on the virtual clock, waits for the GPU take no time, so loader workers"
+            " cannot load data during them."
         )
     if comparison.clock == "recorded":
         said.append("This machine's own overhead is excluded (--clock recorded).")
@@ -68,4 +68,4 @@ def event_sentences(comparison: Comparison) -> list[str]:
     if not count:
         return []
     events = "an event that it never recorded" if count == 1 else f"{count_text(count)} events that it never recorded"
-    return [f"The script waited for {events}. CUDA does not wait in this case, so the work was not put in order."]
+    return [f"The script waited for {events}. CUDA does not wait in this case, so the work was not synchronized."]

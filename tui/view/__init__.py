@@ -1,4 +1,4 @@
-"""The timeline app, `trace view A [B]`: shows one recording, or a recording and its replay aligned.
+"""Implements the timeline app, `trace view A [B]`, which shows one recording, or a recording and its replay aligned.
 
     lanes, axis           compute how busy a row is in each column, and which trace time a column shows
     tracks, alignment     the rows of a trace, and the alignment of two traces

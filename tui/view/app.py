@@ -82,7 +82,8 @@ class Keys(Footer):
 
 
 class ViewApp(App[int]):
-    """The timeline app. A thread runs `stages`, and `failure` keeps an exception of that thread for the caller of `run`."""
+    """The timeline app. A loading thread runs `stages`, and `failure` keeps an exception of the loading thread for the caller
+    of `run`."""
 
     TITLE = "trace view"
     CSS = f"""
@@ -232,8 +233,8 @@ class ViewApp(App[int]):
     def _go_through_stages(self) -> None:
         """Runs the loading stages in a thread.
 
-        The app may close at any time. The thread therefore never waits long for the app, because it must end before the
-        interpreter does.
+        The app may close at any time. The loading thread must end before the interpreter does, so the thread never waits long
+        for the app.
         """
         try:
             for stage in self._stages:
@@ -328,7 +329,7 @@ class ViewApp(App[int]):
             partner = self.selection.highlight(window)
             self.selection.extend_range(window)
             if not text and window.range_ns is not None and self.selection.range_from_ns is None:
-                text = range_text(window) + "; t lists what is in it, Esc ends it"
+                text = range_text(window) + "; t lists its events, Esc ends the range"
             elif not text:
                 text = status(window, self.timeline.drawing, self.timeline.marks, self.selection.span, partner)
         self.screen_stack[0].query_one("#status", Static).update(Text(fit(text, self.size.width)))
@@ -362,7 +363,7 @@ class ViewApp(App[int]):
     def _turn_following(self) -> None:
         self.context.following = not self.context.following
         self._follow()
-        self.tell("following the replay" if self.context.following else "staying here; l follows again")
+        self.tell("following the replay" if self.context.following else "staying here; press l to follow again")
 
     def _turn_output(self) -> None:
         self.screen_stack[0].query_one("#output", Static).toggle_class("open")

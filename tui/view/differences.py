@@ -5,9 +5,9 @@
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
 A difference that occurs in several steps is listed once. Changed kernels are grouped by name, op and phase. A kernel may be
-longer, shorter, missing, new, or replaced by another kernel. Changes of idle time before a kernel and of host phases are listed
-too. Waits for data, warm-up and incomplete steps are left out by default, because they always differ between a recording and
-its replay.
+longer, shorter, missing, new, or replaced by another kernel. The list also has changes of idle time before a kernel, and of
+host phases. Waits for data, warm-up and incomplete steps are left out by default, because they always differ between a
+recording and its replay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Returns up to TABLE_ROWS differences, largest first. The list is empty until counterparts are known.
+    """Returns up to TABLE_ROWS differences, largest first. Until the app has found counterparts, the list is empty.
 
     `everything` includes waits for data and warm-up.
     """
@@ -163,7 +163,8 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
-    """Lists phases that take the host longer or shorter. Returns nothing if the host times of the traces are not comparable."""
+    """Lists phases that take the host longer or shorter. If the host times of the traces are not comparable, the list is empty.
+    """
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:
         return []

@@ -1,4 +1,4 @@
-"""The only list of the timeline app's keys. Bindings, footer, help screen and manual are checked against it."""
+"""Lists all keys of the timeline app. Tests check bindings, footer, help screen and manual against the list of keys."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ KEYS = (
     Key("home", "Home", "step", "to the first step", group=_MOVE, needs="cursor", argument=0),
     Key("end", "End", "step", "to the last step", group=_MOVE, needs="cursor", argument=-1),
     Key("n", "n", "difference", "next largest difference", "difference", _GO, needs="two traces", argument=1),
-    Key("N", "N", "difference", "the one before", group=_GO, needs="two traces", argument=-1),
-    Key("W", "W", "everything", "with waits for data, warm-up", group=_GO, needs="two traces"),
+    Key("N", "N", "difference", "previous difference", group=_GO, needs="two traces", argument=-1),
+    Key("W", "W", "everything", "also waits for data, warm-up", group=_GO, needs="two traces"),
     Key("comma", ",", "neighbour", "previous event of the row", group=_GO, argument=-1),
     Key("full_stop", ".", "neighbour", "next event of the row", group=_GO, argument=1),
-    Key("left_square_bracket", "[", "same_name", "previous of the same name", group=_GO, argument=-1),
-    Key("right_square_bracket", "]", "same_name", "next of the same name", group=_GO, argument=1),
+    Key("left_square_bracket", "[", "same_name", "previous event of this name", group=_GO, argument=-1),
+    Key("right_square_bracket", "]", "same_name", "next event of this name", group=_GO, argument=1),
     Key("k", "k", "counterpart", "its counterpart", "counterpart", _GO, needs="two traces"),
-    Key("u", "u", "launcher", "up: launching op, op around", group=_GO),
-    Key("j", "j", "launched", "down: first kernel of an op", group=_GO),
-    Key("b", "b", "backward", "backward pass, and back", group=_GO),
-    Key("g", "g", "goto", "a step by its number", "step", _GO),
+    Key("u", "u", "launcher", "launching or enclosing op", group=_GO),
+    Key("j", "j", "launched", "first kernel of an op", group=_GO),
+    Key("b", "b", "backward", "matching backward or forward op", group=_GO),
+    Key("g", "g", "goto", "go to a step number", "step", _GO),
     Key("slash", "/", "search", "search by name", "search", _GO, needs="cursor"),
     Key("greater_than_sign", ">", "match", "next match", group=_GO, argument=1),
     Key("less_than_sign", "<", "match", "previous match", group=_GO, argument=-1),
     Key("enter", "Enter", "details", "details of the event", group=_SHOW, needs="cursor"),
     Key("t", "t", "tables", "tables on and off", "tables", _SHOW),
-    Key("v", "v", "range", "begin and end a range: sums", "range", _SHOW),
+    Key("v", "v", "range", "begin or end a range of sums", "range", _SHOW),
     Key("c", "c", "align", "align by counterpart, step, wall", "align", _SHOW, needs="two traces"),
     Key("x", "x", "turn", "swap sides", group=_SHOW, needs="two traces", argument="swapped"),
     Key("i", "i", "turn", "mirror the lower side", group=_SHOW, needs="two traces", argument="mirrored"),
-    Key("z", "z", "fold", "fold a stack or device", "fold", _SHOW),
-    Key("Z", "Z", "fold_rank", "fold a whole rank", group=_SHOW),
+    Key("z", "z", "fold", "fold or unfold the stack or device", "fold", _SHOW),
+    Key("Z", "Z", "fold_rank", "fold or unfold the rank", group=_SHOW),
     Key("p", "p", "pin", "pin the row to the top", group=_SHOW),
-    Key("ampersand", "&", "filter", "only rows with this in the name", group=_SHOW),
+    Key("ampersand", "&", "filter", "filter rows by name", group=_SHOW),
     Key("left_curly_bracket", "{", "move_row", "move the row up", group=_SHOW, argument=-1),
     Key("right_curly_bracket", "}", "move_row", "move the row down", group=_SHOW, argument=1),
     Key("m", "m", "turn", "memory on and off", group=_SHOW, argument="memory"),
@@ -70,23 +70,23 @@ KEYS = (
     Key("L", "L", "legend", "legend on and off", group=_SHOW, needs="nothing"),
     Key("D", "D", "dark", "dark or light", group=_SHOW, needs="nothing"),
     Key("e", "e", "export", "save picture or Chrome trace", group=_MORE, needs="cursor"),
-    Key("l", "l", "follow", "live: follow, or stay", group=_MORE, needs="live replay"),
+    Key("l", "l", "follow", "live: follow or stay", group=_MORE, needs="live replay"),
     Key("o", "o", "output", "live: what the script prints", group=_MORE, needs="live replay"),
-    Key("escape", "Esc", "close", "close what is open, unselect", group=_MORE, needs="nothing"),
+    Key("escape", "Esc", "close", "close the panel, or unselect", group=_MORE, needs="nothing"),
     Key("question_mark", "?", "help", "this help", "help", _MORE, needs="nothing"),
     Key("q", "q", "quit", "quit; so does Ctrl-C", "quit", _MORE, needs="nothing"),
 )
 
 MOUSE = (
-    ("click", "select what is there"),
+    ("click", "select the event"),
     ("wheel", "zoom around the pointer"),
     ("drag", "pan; with Shift: a range"),
 )
 
 TABLE_KEYS = (
-    ("← →", "the table before, the next one"),
-    ("1-9", "sort by a column, and back"),
+    ("← →", "previous or next table"),
+    ("1-9", "sort by a column, or undo"),
     ("/", "filter by name"),
-    ("Enter", "go to the row's place"),
+    ("Enter", "go to the event of the row"),
     ("y, e", "copy as CSV, save as CSV"),
 )

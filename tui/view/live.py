@@ -55,8 +55,8 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # Follow the timeline of the script's own process. As long as there is none, follow the largest timeline of a child
-            # process.
+            # The app follows the timeline of the script's own process. Until the script's own process has a timeline, the app
+            # follows the largest timeline of a child process.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

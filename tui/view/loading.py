@@ -3,7 +3,7 @@
     for stage in stages(["v100.msgpack", "replay.msgpack"]):
         stage.scene, stage.share, stage.doing      # a scene, 0.4, "reading replay.msgpack"
 
-The app runs this in a thread and shows each scene when it is ready. The app itself never reads a file.
+The app loads traces in a thread and shows each scene when it is ready. The app itself never reads a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tui.view.scene.scene import Scene
 
 
 class Stage(NamedTuple):
-    """One stage of loading: a new scene (or None), the share of loading that is done, and the next activity."""
+    """Describes one stage of loading: a new scene (or None), the share of loading that is done, and the next activity."""
 
     scene: Scene | None
     share: float
@@ -30,8 +30,8 @@ class Stage(NamedTuple):
 def stages(names: Sequence[str]) -> Iterator[Stage]:
     """Starts to read the first trace at once and returns an iterator over the loading stages.
 
-    Reading rarely needs the interpreter, so the app is imported at the same time. The iterator raises TraceFormatError and
-    TraceLibraryError.
+    Reading a trace rarely needs the interpreter, so the app's modules are imported at the same time. The iterator raises
+    TraceFormatError and TraceLibraryError.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0])

@@ -1,4 +1,4 @@
-"""Screens that open over the timeline: details, help, search, go to step, export."""
+"""Defines the screens that open over the timeline: details, help, search, go to step, export."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def _add_key(page: Text, shown: str, does: str) -> None:
 
 
 def _legend(palette: Palette) -> Text:
-    text = Text("Height: busy share of a column. Colours are stacked by their shares. Names stand where there is room.\n")
-    text.append(f"{INSTANT} an event without any length; {CUT} it goes on where the axis waits for the other trace\n")
-    text.append("Differences, of the second trace against the first: ")
+    text = Text("Height: busy share of a column. Colours are stacked by their shares. Names appear where there is room.\n")
+    text.append(f"{INSTANT} an event without duration; {CUT} the event continues after a gap\n")
+    text.append("Differences of the second trace from the first: ")
     for sign, words in SIGN_WORDS.items():
         text.append(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "")
         text.append(f" {words}, " if sign is not Sign.EARLIER else f" {words}\n")
@@ -170,7 +170,7 @@ class SearchScreen(ModalScreen[Hit | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title = "search: Enter goes to the first, ↓ chooses; > and < then walk"
+            box.border_title = "search: Enter goes to the first match, ↓ selects one; later, > and < step through them"
             yield Input(self._text, placeholder="part of the name of a kernel, op, phase or collective; or: step 5")
             yield OptionList()
 

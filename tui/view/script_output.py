@@ -5,8 +5,8 @@
         app.run()                                                   # shows output.tail(20)
         output.release()                                            # prints everything kept, and new output at once
 
-A stream on the terminal is replaced by a pseudo-terminal, so the script still prints colours and progress bars. The order of
-stdout and stderr is kept. A redirected stream is not replaced.
+A stream on the terminal is replaced by a pseudo-terminal, so the script still prints colours and progress bars. The app keeps
+the order of lines on stdout and stderr. A redirected stream is not replaced.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ScriptOutput:
             return self._lines.tail(count)
 
     def release(self) -> None:
-        """Prints the kept output. From then on, new output is printed at once."""
+        """Prints the kept output. After the app has closed, new output is printed at once."""
         with self._lock:
             if self._released:
                 return

@@ -29,7 +29,7 @@ class UsedStream(Protocol):
 
     @property
     def ready_ns(self) -> int:
-        """The end of all work that is queued on the stream so far."""
+        """Return the end time of all work that is queued on the stream so far."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -131,7 +131,7 @@ class Reservation:
 
 
 class ExpandablePool(Pool):
-    """The free blocks in one stream's expandable segments, and the unmapped parts of these segments.
+    """Holds the free blocks in one stream's expandable segments, and the unmapped parts of these segments.
 
     Unmapped parts are sorted by address.
     """

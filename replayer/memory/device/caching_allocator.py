@@ -1,7 +1,7 @@
 """PyTorch's caching allocator, reimplemented for one device.
 
-No memory is reserved on this machine. Blocks have addresses that a real device could have returned. The rules are those of
-c10/cuda/CUDACachingAllocator.cpp (2.6 to 2.15).
+No memory is reserved on this machine. Blocks have addresses that a real device could have returned. The allocator follows the
+rules of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.15).
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
@@ -180,7 +180,8 @@ class DeviceMemory:
         return block if block.size_bytes < size + self.settings.max_non_split_rounding_bytes else None
 
     def _cut(self, block: Block, size: int) -> Block:
-        """Take a free block out of its pool. The rest beyond `size` is split off if it is large enough for a block.
+        """Take a free block out of its pool. The remainder of the block beyond `size` is split off if the remainder is large
+        enough for a block.
 
         Reference: should_split and alloc_found_block.
         """
@@ -237,7 +238,7 @@ class DeviceMemory:
     def _min_large_split_bytes(self) -> int:
         """Return the smallest remainder that is split off a large block.
 
-        The limit is above 1 MiB, except in expandable segments.
+        The remainder must be larger than 1 MiB, except in expandable segments.
         """
         return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
 
@@ -267,7 +268,8 @@ class DeviceMemory:
     # --- taking memory from the device, and returning it
 
     def _reserve(self, pool: Pool, size: int) -> Block:
-        """Return a free block of new memory. If there is no room, cached segments are first returned to the device.
+        """Return a free block of new memory. If the device has no room for a segment, cached segments are first returned to the
+        device.
 
         Raises OutOfMemory.
         """
@@ -354,8 +356,8 @@ class DeviceMemory:
 
         If no oversize block is that large, the largest oversize blocks are returned until their sum reaches `size`.
 
-        A block in an expandable segment cannot be returned alone. For such a block, the largest other
-        blocks are returned. Reference: release_available_cached_blocks.
+        A block in an expandable segment cannot be returned alone. If the chosen block is in an expandable segment, the
+        allocator returns the largest other blocks instead. Reference: release_available_cached_blocks.
         """
         if self._max_split_bytes == UNLIMITED:
             return False
@@ -375,9 +377,9 @@ class DeviceMemory:
     def _collect_garbage(self, threshold: float) -> None:
         """Return cached large segments to the device until reserved memory is below the threshold.
 
-        Segments of at least average age come first.
+        Segments that are at least as old as the average are returned first.
 
-        A pass over the segments is always completed. Reference: garbage_collect_cached_blocks.
+        Each pass visits all segments, even if enough memory was returned earlier. Reference: garbage_collect_cached_blocks.
         """
         surplus_bytes = self._segments.reserved_bytes - int(threshold * (self._segments.allowed_bytes or 0))
         cached = [block for pool in self._large.values() for block in pool.whole_segments()]
@@ -467,8 +469,8 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """Return the state that decides which blocks later requests get: address, size, use and request of each block.
 
-        The result is None if this state is not sufficient or each request must be executed. Reasons are a history, a request
-        log, settings by age or size, and blocks that wait for streams.
+        The function returns None if the blocks alone do not decide later requests, or if each request must be executed. The
+        reasons for None are a history, a request log, settings by age or size, and blocks that wait for streams.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

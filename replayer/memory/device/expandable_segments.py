@@ -1,7 +1,7 @@
 """Expandable segments. Each stream and kind of pool has one range of addresses, which gets memory page by page as it grows.
 
 With `PYTORCH_ALLOC_CONF=expandable_segments:True`, neighboring free blocks of any size can be merged. Pages without a block in
-use are returned to the device one by one. The rules are those of Note [Expandable Segments] in
+use are returned to the device one by one. The module follows Note [Expandable Segments] in PyTorch's
 c10/cuda/CUDACachingAllocator.cpp.
 
     expandable = ExpandableSegments(segments, note)
@@ -28,10 +28,10 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 def best_fit(plain: Pool, size: int) -> Block | None:
     """Return the best free block for `size` bytes from the stream's normal and expandable pools.
 
-    Returns None if no block is large enough.
+    The function returns None if no block is large enough.
 
-    A block that can grow is compared by the size that it can reach. A large block in the middle of a range is therefore used
-    before the range's end. Reference: get_free_block.
+    A block at the end of an address range can grow, and is compared by its largest possible size. A large enough block in the
+    middle of an address range is therefore used before the block at the range's end. Reference: get_free_block.
     """
     candidates = _by_size(plain, size)
     found = next(candidates, None)

@@ -62,7 +62,8 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
 
     def free_queued(self, address: int) -> None:
-        """Keep the frames at which the script freed a block. The entry is added when the free is executed."""
+        """Keep the frames at which the script freed a block. The history gets an entry for the free when the free is executed.
+        """
         if self.context == "all":
             self._of_free[address] = self._frames()
 
@@ -86,7 +87,8 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[Frame]:
-        """Return the frames that allocated the live block at this address. If the frames are unknown, the list is empty."""
+        """Return the frames that allocated the live block at this address. The returned list is empty if the frames are
+        unknown."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:

@@ -1,8 +1,8 @@
 """The out-of-memory error of the device, with the message of the replaying PyTorch.
 
 The text of the message differs between releases (`oom_text_of`). If the recorded script ran out of memory with the same
-release, its recorded message is used. The message serves as a template. Each number is recognized by the words next to it and
-replaced, and the other text does not change.
+release, its recorded message is used. The message serves as a template. The function finds each number of the message by the
+neighbouring words, replaces the number, and keeps the other text.
 
     fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
@@ -29,8 +29,8 @@ DEFAULT_OOM_TEXT = (
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 
-# pytorch/pytorch#172327 (January 2026) changed the advice after the release of 2.10. Public logs of 2.11 (May 2026) and the
-# library libc10_cuda of 2.14.1 contain the new advice.
+# In January 2026, after PyTorch 2.10, pytorch/pytorch#172327 changed the advice in out-of-memory messages. Public logs of
+# PyTorch 2.11 (May 2026) and the library libc10_cuda of 2.14.1 contain the changed advice.
 _ADVICE_OF_2_10 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
 _ADVICE_SINCE_2_11 = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"

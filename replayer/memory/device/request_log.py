@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RequestKind(IntEnum):
-    """The kinds of log entries. Each comment says what an entry's `value` means."""
+    """The kinds of log entries. The comment beside each kind says what `value` means in a log entry of this kind."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes of an optional workspace; Note [A convolution that found no workspace]
@@ -42,7 +42,7 @@ class LogEntry(NamedTuple):
 
 @dataclass
 class RequestLog:
-    """The entries of one device, in the order in which its allocator executed them."""
+    """Holds the log entries of one device, in the order in which the device's allocator executed them."""
 
     entries: list[LogEntry] = field(default_factory=list)
     _made: int = 0
@@ -99,7 +99,7 @@ class RequestLog:
 
 @dataclass(frozen=True)
 class RankRequests:
-    """The memory requests of one process, which a replay writes for `trace fit`."""
+    """Holds the memory requests of one process, which a replay writes for `trace fit`."""
 
     rank: int
     ended: int  # number of training and evaluation steps

@@ -28,7 +28,8 @@ _RESERVED_SPAN = 5 << 40
 class AddressSpace:
     """The free addresses of a device. See Note [Addresses].
 
-    The list of free ranges is sorted. Range i begins at `_starts[i]` and has `_sizes[i]` bytes. Neighboring ranges are joined.
+    The list of free ranges is sorted. Free address range i begins at `_starts[i]` and has `_sizes[i]` bytes. Neighboring ranges
+    are joined.
     """
 
     def __init__(self, device: int, *, reserved: bool = False) -> None:

@@ -13,7 +13,7 @@ Every setting that changes reserved memory is either emulated, rejected with an 
                       address or time in a replay
 
 Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15). A typing
-error therefore fails as it does on a GPU.
+error in the settings therefore raises the same error as on a GPU.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _SIZES = {
 _REGISTER_THREADS = 128
 # keys that a replay ignores, and what a replay does instead
 NOT_EMULATED = {
-    "throw_on_cudamalloc_oom": "what is over the fraction fails as out of memory all the same, counted by num_ooms alone",
+    "throw_on_cudamalloc_oom": "requests above the fraction still fail as out of memory, and only num_ooms counts them",
     "pinned_max_round_threshold_mb": "pinned memory of any size is rounded up to a power of two",
     "pinned_max_cached_size_mb": "pinned memory of any size is rounded up to a power of two and kept",
-    "pinned_reserve_segment_size_mb": "pinned memory is taken when it is asked for",
-    "expandable_segments_reserve": "a segment has addresses for 9/8 of the device's memory",
-    "expandable_segments_reserve_by_class": "a segment has addresses for 9/8 of the device's memory",
-    "expandable_segments_min_reserve": "a segment has addresses for 9/8 of the device's memory",
+    "pinned_reserve_segment_size_mb": "pinned memory is allocated on request",
+    "expandable_segments_reserve": "each segment reserves addresses for 9/8 of the device's memory",
+    "expandable_segments_reserve_by_class": "each segment reserves addresses for 9/8 of the device's memory",
+    "expandable_segments_min_reserve": "each segment reserves addresses for 9/8 of the device's memory",
 }
 _ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
 
@@ -66,7 +66,7 @@ class SettingsError(ValueError):
 class AllocatorSettings:
     """The allocator's settings.
 
-    `power2_divisions[i]` rounds requests from 2^i MiB to 2^(i+1) MiB. The values 0 and 1 have no effect.
+    `power2_divisions[i]` rounds requests from 2^i MiB to 2^(i+1) MiB. The values 0 and 1 of `power2_divisions` have no effect.
     """
 
     max_split_bytes: int = UNLIMITED
@@ -80,8 +80,8 @@ class AllocatorSettings:
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """Whether a request's block depends only on the blocks in memory. The result is False if rules on age or oversize
-        blocks are set."""
+        """Return whether a request's block depends only on the blocks in memory. The result is False if rules on age or
+        oversize blocks are set."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
@@ -180,7 +180,7 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
 def _divisions(value: str) -> tuple[int, ...]:
     """Parse one number for all sizes, or a list of BOUNDARY_MB:DIVISIONS.
 
-    The key `>` applies to all sizes beyond the last boundary.
+    In a list of divisions, the key `>` applies to all sizes beyond the last boundary.
     """
     if not value.startswith("["):
         return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS

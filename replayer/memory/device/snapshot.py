@@ -61,7 +61,8 @@ def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
 
 
 def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
-    """Return the snapshot's `allocator_settings`. `text` is the value of the environment variable."""
+    """Return the snapshot's `allocator_settings`. `text` is the value of the environment variable with the allocator's
+    settings."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,
         "max_split_size": -1 if settings.max_split_bytes == UNLIMITED else settings.max_split_bytes,

@@ -1,7 +1,6 @@
 """The allocator's statistics, as `torch.cuda.memory_stats` reports them: current, peak, allocated and freed.
 
-Each quantity is counted separately for the pools of small and large blocks. The sum of the small and the large pool has a
-separate peak.
+Each quantity is counted separately for the pools of small and large blocks. The sum over both pools has its own peak.
 
     stats = MemoryStats()
     stats.small.segments.add(1)
@@ -31,7 +30,7 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """One quantity of the small and large pools together. `peak` is the peak of their sum."""
+    """Counts one quantity of the small and large pools together. `peak` is the peak of their sum."""
 
     __slots__ = ("large", "peak", "small")
 
@@ -91,7 +90,7 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # Blocks that the script has freed while other streams still use them. As long as such blocks exist, `peak` includes them.
+    # Counts blocks that the script has freed but other streams still use. The memory peak includes such blocks.
     waiting: Count
     waiting_bytes: Count
 

@@ -53,7 +53,7 @@ class DeviceUsage:
 
     @property
     def driver_calls(self) -> int:
-        """The number of times that memory was taken from or returned to the device."""
+        """Return how often memory was taken from or returned to the device."""
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """PyTorch's caching host allocator for pinned memory. The memory is really allocated and page-locked.
 
-A replay therefore measures the real cost of data loading. The first batches allocate and lock pages, and later batches reuse
-free blocks. Sizes are rounded up to powers of two. If an asynchronous copy reads a block, the block is not reused before the
-virtual end of the copy. The rules are those of ATen/core/CachingHostAllocator.h.
+A replay really allocates pinned memory, and therefore measures the real cost of data loading. The first batches of a run
+allocate and lock pages, and later batches reuse free blocks. Sizes are rounded up to powers of two. If an asynchronous copy
+reads a block, the block is not reused before the virtual end of the copy. The rules are those of
+ATen/core/CachingHostAllocator.h.
 
     memory = HostMemory(PageLocks(), has_passed=gpu_has_passed)
     view = memory.allocate(77_070_336)         # a memoryview; 128 MiB are locked
@@ -82,7 +83,8 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """Allocate a block from the system. The lock is not held, so other threads do not wait for the block's pages."""
+        """Allocate a block from the system. During the allocation, the lock is released, so other threads do not wait until the
+        pages are ready."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)

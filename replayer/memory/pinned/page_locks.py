@@ -1,7 +1,7 @@
 """Locks pages of host memory (`mlock`), as the CUDA driver does for pinned memory.
 
-If the system refuses to lock pages, one warning per run is printed on stderr, and the memory is used unlocked. The system may
-then swap this memory out, which is the only difference.
+If the system refuses to lock pages, one warning per run is printed on stderr, and the memory is used unlocked. The only effect
+of unlocked memory is that the system may swap the memory out.
 
     locks = PageLocks(run_folder)
     locks.lock(address, 1 << 27)      # True, and VmLck in /proc/self/status has grown by 131072 kB
@@ -16,8 +16,8 @@ import resource
 import sys
 from pathlib import Path
 
-# Share of the machine's memory that is never locked. The system cannot reclaim locked pages, and kills processes when none are
-# left.
+# The replay never locks this share of the machine's memory. The system cannot reclaim locked pages, and kills processes when no
+# other pages are left.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
@@ -55,7 +55,7 @@ class PageLocks:
 
     def _warn(self, reason: str) -> None:
         if not self.refused and self._is_first_of_run():
-            print(f"trace: pinned memory is not page-locked: {reason}; going on with unlocked memory", file=sys.stderr)
+            print(f"trace: pinned memory is not page-locked: {reason}; continuing with unlocked memory", file=sys.stderr)
         self.refused = True
 
     def _is_first_of_run(self) -> bool:
@@ -75,7 +75,7 @@ def _reason(size_bytes: int, errno: int) -> str:
     if limit_bytes == resource.RLIM_INFINITY:
         return f"mlock of {_size(size_bytes)}: {os.strerror(errno)}"
     return (
-        f"the limit on locked memory (RLIMIT_MEMLOCK) is {_size(limit_bytes)} and {_size(size_bytes)} more are wanted"
+        f"the limit on locked memory (RLIMIT_MEMLOCK) is {_size(limit_bytes)} and {_size(size_bytes)} more are needed"
         f" ({os.strerror(errno)}); raise it with `ulimit -l unlimited`, LimitMEMLOCK=infinity (systemd) or"
         " `docker run --ulimit memlock=-1`"
     )

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
 """Chooses the kernels of composite ops as CUDA does, above the dispatcher.
 
-C++ makes these choices only for tensors whose C++ device is CUDA, and virtual tensors have another C++ device. This module
-makes the choices for attention, RMS norm, softmax, CTC and observed quantization, and registers them for AutogradLazy. The
-module rnn.py does the same for cuDNN's recurrent layers.
+PyTorch's C++ code makes these choices only for tensors whose C++ device is CUDA, and virtual tensors have another C++ device.
+This module makes the choices for attention, RMS norm, softmax, CTC and observed quantization, and registers them for
+AutogradLazy. The module rnn.py does the same for cuDNN's recurrent layers.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -38,7 +38,7 @@ def attention_kernel(
 ) -> str:
     """Return the attention kernel that CUDA uses.
 
-    The rules follow ATen/native/transformers/cuda/sdp_utils.cpp in the same order.
+    The rules for attention follow ATen/native/transformers/cuda/sdp_utils.cpp in the same order.
 
     `grouped`: several query heads may share one head of key and value.
     """
@@ -132,7 +132,8 @@ def scaled_dot_product_attention(
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. CUDA's kernel reads half precision and writes float32 in one step (ATen/native/SoftMax.cpp)."""
+    """Run `torch.softmax`. CUDA's softmax kernel reads half precision and writes float32 in one step (ATen/native/SoftMax.cpp).
+    """
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -146,7 +147,8 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. On CUDA, a kernel asserts the range of the labels, instead of the host (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`. On CUDA, the kernel of one_hot checks the range of the labels, and the host does not
+    (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     classes = int(labels.max()) + 1 if num_classes == -1 else num_classes
@@ -165,7 +167,8 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    """Run `torch.ctc_loss` with lengths on the host, as CUDA does. C++ would not move the lengths of tensor subclasses."""
+    """Run `torch.ctc_loss` with lengths on the host, as CUDA does. PyTorch's C++ code would not move the lengths to the host
+    for tensor subclasses."""
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
@@ -181,7 +184,8 @@ def observed_fake_quantization(
 ) -> TorchAny:
     """Run `torch.fused_moving_avg_obs_fake_quant`.
 
-    On CUDA, the first call of this op resizes the per-channel buffers (native/quantized/cuda/FusedObsFakeQuant.cu).
+    On CUDA, the first call of fused observed quantization resizes the per-channel buffers
+    (native/quantized/cuda/FusedObsFakeQuant.cu).
     """
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
@@ -192,7 +196,7 @@ def observed_fake_quantization(
     return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
 
 
-# The error messages of these composite ops contain device names.
+# Lists composite ops whose error messages contain device names.
 _NAMES_DEVICES = (
     "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"

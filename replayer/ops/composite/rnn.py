@@ -141,7 +141,7 @@ def _under_autocast(
 
 
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Return handlers for ops without a meta kernel. `run` runs an op from its plan.
+    """Return handlers for recurrent ops that have no meta kernel. `run` runs an op from its plan.
 
     One handler packs sequences, because the packed shape depends on lengths on the host. Another one flattens weights into
     cuDNN's buffer.
@@ -176,7 +176,8 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
 
 def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
-    """Create one buffer for all weights and make the weights views of the buffer. The old memory of the weights is freed."""
+    """Create one buffer for all weights and make the weights views of the buffer. After the call, the old memory of the weights
+    is free."""
     buffer = _buffer_for(weights, weights[0].meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.meta.shape, view.meta.dtype_name

@@ -60,7 +60,7 @@ def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w
 
 
 class LayerOptions(NamedTuple):
-    """The arguments of `torch.lstm` and similar functions that describe how layers are stacked, in the same order."""
+    """Holds the arguments of `torch.lstm` and similar functions that describe how layers are stacked, in the same order."""
 
     biases: bool
     layers: int
@@ -74,7 +74,7 @@ def layers(
 ) -> tuple[TorchAny, ...]:
     """Run all layers of an LSTM (two hidden states) or a GRU (one hidden state).
 
-    Return the output, then the last hidden states.
+    Return the output of the last layer, then the last hidden states.
 
     `data` has the shape (steps, batch, features). If `sizes` gives the batch size of each step, `data` is the concatenation of
     the batches of all steps. A hidden state has the shape (layers * directions, batch, features).

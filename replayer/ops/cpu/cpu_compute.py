@@ -2,7 +2,8 @@
 """Under `--values compute`, tensors have values in host memory, and the CPU computes the ops.
 
 Devices, streams, memory and time still come from the virtual GPU. Before the virtual GPU runs an op, the CPU runs the same op
-on the values (payloads). So losses and data-dependent sizes are correct, and a replay takes as long as the CPU needs.
+on the values (payloads). With computed values, losses and data-dependent sizes are correct, and a replay takes as long as the
+CPU needs.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
@@ -68,7 +69,7 @@ class ComputedCopies(Copies):
     def _fill(self, target: TorchAny, values: torch.Tensor, copy: Callable[[], None]) -> None:
         """Run `copy`, which takes device time, and copy the values as well.
 
-        The payload remains the known content of the target.
+        The copied values become the known content of the target.
         """
         into = payload_of(target)
         kept = target.allocation.known
@@ -224,7 +225,7 @@ class CpuCompute:
         else:
             places = {**dict(enumerate(host_args)), **host_kwargs}
             result = _in_capture(capture, compute, tree_leaves([places[at] for at, _ in writes_of(func, args, kwargs)]))
-        if failed is not None:  # The checks of shapes and dtypes come before the kernel.
+        if failed is not None:  # An op checks shapes and dtypes before its kernel runs.
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
             return result
@@ -253,7 +254,8 @@ class CpuCompute:
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
-        """Return the assertion that the CUDA kernel fails, if any. The op then uses zeros instead of the wrong values."""
+        """Return the assertion that the CUDA kernel fails, if any. If an assertion fails, the op uses zeros instead of the
+        wrong values."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None

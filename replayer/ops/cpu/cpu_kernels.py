@@ -325,12 +325,12 @@ def _softmax_backward_of(
 
 
 def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
-    """Count values in bins. CUDA, unlike the CPU, also counts integers, and the result has their dtype."""
+    """Count values in bins. On CUDA, unlike on the CPU, the op also accepts integers, and the result has their dtype."""
     return aten.histc(data, *bins) if data.is_floating_point() else aten.histc(data.double(), *bins).to(data.dtype)
 
 
 def _product(op: TorchAny) -> Callable[..., TorchAny]:
-    """Return the form of a product with `out_dtype`, which sums in that dtype."""
+    """Return the variant of a matrix product that has the argument `out_dtype` and sums in that dtype."""
 
     def product(*args: TorchAny, out: TorchAny = None, **scalars: TorchAny) -> TorchAny:
         *factors, out_dtype = args

@@ -30,7 +30,7 @@ PATIENCE = 997
 class AssumedValues:
     """Supplies assumed values.
 
-    `trained` returns the number of training steps so far. Without `improving`, every float is 1.0 and every count is 0.
+    `trained` returns the number of training steps so far. If `improving` is False, every float is 1.0 and every count is 0.
     """
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
@@ -55,7 +55,7 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the share of comparisons that are true."""
+        """Return the share of elements for which an assumed comparison is true."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:

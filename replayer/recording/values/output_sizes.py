@@ -6,8 +6,8 @@
 
 The replay's own recorder stores every data-dependent size (tracer/surfaces/torch_sizes.py, the table `sizes`). The script's
 step `step` gets the sizes of the recorded step `valued`, like the values that the script reads (`StepTracker.row_of_values`).
-In imported recordings, some sizes can be derived from the profile. Derived sizes are taken from the step `driving`, which
-provides the kernels.
+In imported recordings, some sizes can be derived from the profile. Sizes that were derived from the profile are taken from the
+step `driving`, which provides the kernels.
 
 Note [What shows how much was found]
     On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all call `aten::nonzero`. The next op takes the result,
@@ -37,13 +37,14 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 class RecordedOutputSizes:
     """Returns the recorded output sizes of one rank, step by step.
 
-    Each size is returned once per replay of its step. The key NONE is for calls outside of all steps.
+    Each recorded size is returned once per replay of the step to which the size belongs. The key NONE stands for calls outside
+    of all steps.
     """
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """Store the sizes in order of time, by step and search.
+        """Store the recorded sizes in order of time, by step and by search op.
 
-        `shown` are derived from the profile, and `noted` were stored by the recorder.
+        The sizes in `shown` are derived from the profile, and the recorder stored the sizes in `noted`.
         """
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}

@@ -18,7 +18,8 @@ _AFTER = NONE - 1
 class RecordedValues:
     """Returns the recorded host reads of one rank, step by step.
 
-    Each read is returned once per replay of its step. The key NONE is for reads outside of all steps.
+    Each recorded read is returned once per replay of the step to which the read belongs. The key NONE stands for reads outside
+    of all steps.
     """
 
     def __init__(self, reads: dict[int, list[list[float]]], steps: int = 0) -> None:

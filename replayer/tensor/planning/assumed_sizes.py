@@ -34,7 +34,7 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
 
 
 class _SizeContext:
-    """Replaces torch's FakeImplCtx while a package's shape rule runs. Sizes are then plain numbers."""
+    """This context replaces torch's FakeImplCtx while a package's shape rule runs. Sizes are then plain numbers."""
 
     def __init__(self, op: str, rows: int) -> None:
         self._op = op

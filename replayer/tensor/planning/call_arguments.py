@@ -57,7 +57,7 @@ class CallArguments:
         return value
 
     def device(self, current: int) -> int:
-        """Return the device of the first argument that has one, or `current`."""
+        """Return the device of the first argument that has a device, or `current`."""
         return next(iter(self.devices), current)
 
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:

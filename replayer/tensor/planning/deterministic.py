@@ -1,10 +1,10 @@
-"""Alerts for ops without a deterministic CUDA kernel, under `torch.use_deterministic_algorithms`.
+"""Raises errors or warnings for ops without a deterministic CUDA kernel, under `torch.use_deterministic_algorithms`.
 
     torch.use_deterministic_algorithms(True)
     alert(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
-The names are those that PyTorch 2.14's kernels pass to `alertNotDeterministic`.
+The table lists the names that PyTorch 2.14's kernels pass to `alertNotDeterministic`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """What to do with a call that PyTorch accepts."""
+    """Says how to run a call that PyTorch accepts."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"
@@ -99,7 +99,8 @@ def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Tor
 
 
 def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Return `handler` with the device check of `func` before each call. Handlers run without a plan, which has the check."""
+    """Return `handler` with the device check of `func` before each call. The check is needed here because handlers run without
+    a plan, and normally the plan includes the device check."""
 
     def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         run = runner(func, args, kwargs)
@@ -176,7 +177,8 @@ def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[
 
 @dataclass(frozen=True)
 class _Operands:
-    """The tensors of a call, each with the name of its argument. `out` are output arguments, `written` are changed in place."""
+    """Holds the tensors of a call, each with the name of its argument. `out` lists output arguments, and `written` lists
+    arguments that are changed in place."""
 
     out: tuple[tuple[str, torch.Tensor], ...]
     inputs: tuple[tuple[str, torch.Tensor], ...]
@@ -266,7 +268,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        return  # TensorIterator checks shapes before devices, and the op's shape rule raises the error.
+        return  # TensorIterator checks shapes before devices, so an error about shapes comes first, from the op's shape rule.
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0
     for tensor in (*written, *inputs):
@@ -355,7 +357,7 @@ def _index_fill(operands: _Operands) -> Mixed:
 
 
 def _of_self(operands: _Operands) -> Mixed:
-    """Accept any devices. PyTorch runs the op on the device of its first argument."""
+    """Accept any devices. PyTorch runs the foreach op on the device of its first argument."""
     return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
 
 

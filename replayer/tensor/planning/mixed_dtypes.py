@@ -3,7 +3,7 @@
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
 
-The rules follow LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp and cuda/layer_norm_kernel.cu in
+The checks follow LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp and cuda/layer_norm_kernel.cu in
 ATen/native.
 """
 
@@ -106,7 +106,7 @@ def _lstsq(_left: object, _right: object, _rcond: object = None, *, driver: str 
 
 
 def _as_strided(data: TorchAny, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> None:
-    """Check that the view is inside the memory, as `setStorage` does."""
+    """Check that a new view is inside its storage, as `setStorage` does."""
     if not hasattr(data, "allocation") or 0 in size:
         return
     itemsize, start = data.element_size(), data.storage_offset() if offset is None else offset

@@ -1,8 +1,9 @@
 """The plan cache learns once what an op does to virtual tensors, and then looks it up.
 
 Shape inference with PyTorch's meta kernels costs about 150 microseconds per op, and a training step repeats the same few
-hundred calls. So shape inference runs only for the first call of an op with certain argument metadata. The outcome is stored as
-a `Plan`. Each result in a plan is a new tensor, a view of an argument, an argument itself, or a constant.
+hundred calls. The plan cache therefore runs shape inference only for the first call of an op with certain argument metadata.
+The outcome is stored as a `Plan`. Each result in a plan is a new tensor, a view of an argument, an argument itself, or a
+constant.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -38,7 +39,7 @@ PLANS_LIMIT = 50_000  # of all ops; a full cache is cleared
 def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
     """Return the torch.library key of a Python kernel that a script registered for CUDA.
 
-    As on a GPU, the script's kernel runs if nothing else determines the shapes or values of the op's results.
+    If nothing else determines the shapes or values of the op's results, the script's own kernel runs, as on a GPU.
     """
     name = str(func._name)
     kept = f"{func.namespace}/{name.partition('::')[2]}"
@@ -100,8 +101,8 @@ class PlanCache:
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
         """Return a function that runs a composite op as the ops that it consists of. Return None for all other ops.
 
-        PyTorch decomposes composite ops above autograd. In inference mode there is no autograd, so composite ops reach the plan
-        cache.
+        PyTorch decomposes composite ops above autograd. In inference mode, autograd does not decompose composite ops, so
+        composite ops reach the plan cache.
         """
         if func in self.with_kernel:
             return None

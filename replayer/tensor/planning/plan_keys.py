@@ -1,8 +1,9 @@
 """Computes keys of the plan cache. A key contains everything in a call's arguments that determines the metadata of the results.
 
-The key contains the metadata of tensors, and the values of integers, bools, dtypes, devices and names. For scalars that cannot
-change a shape, the key contains only the type. So Adam's bias corrections or a decaying learning rate do not grow the cache.
-For each op and number of arguments, the op's schema is compiled once to a Python function that computes keys:
+A plan cache key contains the metadata of tensors, and the values of integers, bools, dtypes, devices and names. If a scalar
+cannot change a shape, the key contains only the type of the scalar. Scalars that change at every step, such as Adam's bias
+corrections, therefore do not make the cache grow. For each op and number of arguments, the op's schema is compiled once to a
+Python function that computes keys:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
@@ -45,7 +46,7 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     def key_of_tensor(value: TorchAny) -> TorchAny:
         """Return the key of a tensor argument.
 
-        If a number is in place of the tensor ("x + 2"), the key is the type of the number.
+        If the argument is a number instead of a tensor ("x + 2"), the key is the type of the number.
         """
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 

@@ -3,8 +3,8 @@
     complete(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
 
-A plan is completed once, when it is learned. The functions that create results are closures over all data that stays the same
-between calls.
+Each plan is completed once, when the cache learns the plan. The functions that create results are closures over all data that
+stays the same between calls.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) ->
 def _asserting(plan: Plan, func: torch._ops.OpOverload, make_results: Results) -> Results:
     """Return `make_results` that also checks the values that the kernel asserts, if the host knows them.
 
-    After a failed assertion, the host knows no values of the results.
+    If an assertion failed, the host knows no values of the results.
     """
     set_values, failed_now = plan.set_values, [False]
 

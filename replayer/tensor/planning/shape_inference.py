@@ -1,4 +1,4 @@
-"""Infers from PyTorch's meta kernels what an op does to virtual tensors. This is the slow half of the plan cache.
+"""Infers from PyTorch's meta kernels what an op does to virtual tensors. Shape inference is the slow part of the plan cache.
 
 Note [Aliasing is observed]
     Each virtual argument is passed as a meta tensor with its own storage, as large as the argument's allocation. A result that
@@ -191,7 +191,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        func(*_ones_on_host(args), **_ones_on_host(kwargs))  # The CPU kernel says what is wrong with the arguments.
+        func(*_ones_on_host(args), **_ones_on_host(kwargs))  # The CPU kernel's error says what is wrong with the arguments.
         raise
     except RuntimeError as refused:
         if asks_for_sizes(refused):
@@ -295,8 +295,8 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
     """Return whether an op of a package must have written to the tensors that it returns.
 
-    The schema of such an op promises new tensors, but the op returns its arguments. For example, `fsdp::all_gather_copy_in`
-    copies parameters into the buffer that it returns.
+    The schema of some package ops promises new tensors, but the ops return their arguments. For example,
+    `fsdp::all_gather_copy_in` copies parameters into the buffer that it returns.
     """
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)

@@ -41,7 +41,7 @@ def _lstm_cell_backward(
 def _conv_format(data: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     """Return cuDNN's memory format, which is channels_last if either tensor is (cudnn_conv_suggest_memory_format).
 
-    The meta kernel does not know the device, so it cannot choose the memory format.
+    A meta kernel does not know the device, so the meta kernel cannot choose cuDNN's memory format.
     """
     if data.dtype is not torch.float64:
         for tensor in (data, weight):
@@ -71,8 +71,8 @@ def _cudnn_rnn(
 ) -> TorchAny:  # fmt: skip
     """Return output, hy, cy, reserve and weights of cuDNN's recurrent layers.
 
-    cuDNN does not document the size of its reserve. This rule assumes that the reserve holds the gates and states of each time
-    step and layer, and for an LSTM also the cells.
+    cuDNN does not document the size of its reserve. The shape rule assumes that cuDNN's reserve holds the gates and states of
+    each time step and layer, and for an LSTM also the cells.
     """
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
@@ -92,7 +92,7 @@ def _cudnn_rnn(
 def require_training(train: bool) -> None:
     """Raise PyTorch's error for a backward pass through cuDNN layers in evaluation mode.
 
-    In evaluation mode cuDNN saves nothing for backward.
+    In evaluation mode, cuDNN layers save nothing for the backward pass.
     """
     if not train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
@@ -120,7 +120,7 @@ def _cudnn_rnn_backward(
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
     """Return the loss and its workspace if the longest target fills its row.
 
-    The actual targets could only make the workspace smaller.
+    With the actual target lengths, the workspace could only be smaller.
     """
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
@@ -136,9 +136,10 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
 
 
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
-    """Return results as the driver gels does, which is CUDA's only one.
+    """Return the results that lstsq's driver gels gives, because CUDA supports only this driver.
 
-    The rank and the singular values are empty. Residuals exist only with more equations than unknowns.
+    With the driver gels, the rank and the singular values are empty. lstsq returns residuals only if there are more equations
+    than unknowns.
     """
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))

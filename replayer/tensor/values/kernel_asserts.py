@@ -128,7 +128,7 @@ def can_fail(func: torch._ops.OpOverload) -> bool:
 
 
 def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return the position of the argument that fails an assertion and the assertion's line, or None.
+    """Return the position of the argument that fails a kernel's assertion and the line of the assertion, or None.
 
     `host` returns the values of a tensor if the host knows them.
     """

@@ -1,9 +1,9 @@
 """Stores the values of virtual tensors that the host knows, and computes results from known values.
 
-Scripts make decisions on the host from small numbers. Examples are the step number and the number of valid labels.
-Another example is whether an attention mask hides anything, which decides the attention kernel. Such numbers come from the host
-and from index arithmetic, not from weights. So if the host knows all inputs of a small op, the host also computes the result
-(constant folding). The module value_rules.py decides which ops are computed.
+Scripts make decisions on the host from small numbers. Examples of such numbers are the step number and the number of valid
+labels. Another example is whether an attention mask hides anything, which decides the attention kernel. Numbers on which
+scripts decide come from the host and from index arithmetic, not from weights. If the host knows all inputs of a small op, the
+host also computes the result (constant folding). The module value_rules.py decides which ops are computed.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
@@ -44,7 +44,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 def payload(allocation: Allocation) -> torch.UntypedStorage:
     """Return the host storage behind an allocation under `--values compute`.
 
-    The storage holds zeros before the first write. See Note [Payloads].
+    Before the first write, the host storage holds zeros. See Note [Payloads].
     """
     known = allocation.known
     if not isinstance(known, torch.Tensor):
@@ -99,7 +99,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
     """Set the known values of `tensor`, which fills its allocation. None means unknown.
 
-    The values are broadcast to the tensor's shape and converted to its dtype.
+    The given values are broadcast to the tensor's shape and converted to its dtype.
     """
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.meta
@@ -126,7 +126,7 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 def _one_thread() -> Iterator[None]:
     """Limit the computation to the calling thread.
 
-    For a few numbers, waiting for another OpenMP thread costs milliseconds each time on a busy machine.
+    On a busy machine, waiting for another OpenMP thread takes milliseconds, which is too long for a few numbers.
     """
     threads = torch.get_num_threads()
     if threads == 1:

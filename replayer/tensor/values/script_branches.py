@@ -1,6 +1,6 @@
-"""Finds the answer to a condition with which a script continues.
+"""Finds the truth value of a condition with which a script continues.
 
-Assertions hold, and branches that lead to an error are not taken.
+The chosen value makes assertions hold and avoids branches that lead to an error.
 
     assert t0 + dt > t0                    # answer_without_error() is True
     if (lengths < 0).any():                # False
@@ -8,8 +8,8 @@ Assertions hold, and branches that lead to an error are not taken.
     if better:                             # None: neither branch is an error
         save()
 
-The answer comes from the bytecode of the calling frame. The answer is known if a conditional jump follows and one of the two
-branches raises an error before the next jump.
+The truth value is derived from the bytecode of the calling frame. The truth value is known if a conditional jump follows and
+one of the two branches raises an error before the next jump.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def answer_without_error() -> bool | None:
-    """Return the answer for the condition in the innermost frame outside this package.
+    """Return the truth value for the condition in the innermost frame outside this package.
 
     Return None if neither branch raises an error.
     """

@@ -1,6 +1,6 @@
 """Decides which ops get result values on the host.
 
-The values are computed from known inputs, or else assumed as in a healthy run.
+Result values are computed from known inputs, or else assumed to be as in a healthy run.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
@@ -64,7 +64,7 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
     """Return the function that sets values after calls of this plan.
 
-    The function must also forget values that the op overwrites.
+    The returned function must also forget values that the op overwrites.
     """
     outcome = plan.outcome
     if func in _EMPTY and isinstance(outcome, New) and outcome.meta.dtype in EXACT_DTYPES and outcome.meta.numel <= KNOWN_LIMIT:
@@ -112,7 +112,7 @@ def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: Virt
     """Do what `forget_written` does while a CUDA graph captures. `stream` is the stream of this call.
 
     A capture writes nothing. If a capture includes the call, the host knows the old values again between the end of the capture
-    and the first replay. The host knows no values that a graph computes repeatedly.
+    and the first replay. The host does not know the values that replays of a CUDA graph compute.
     """
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):

@@ -1,8 +1,8 @@
 """Tracks nn.DataParallel's stages within a phase: scatter, replicas, gather, and their backward passes.
 
 Each stage of the script becomes a row of the replay's timeline. A stage begins and ends on the host at the recorded pace. In a
-phase-grained recording with stages, a stage's recorded time is charged on the stage's device when the stage ends. The time
-between two stages is charged before the second stage begins. The replay's phase is then split like the recorded phase.
+phase-grained recording with stages, a stage's recorded time is charged on the stage's device when the stage ends. The recorded
+time between two stages is charged before the second stage begins. The replay's phase is then split like the recorded phase.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """Represents a stage of nn.DataParallel that has begun but not ended.
+    """Represents a running stage of nn.DataParallel.
 
     `recorded` is the matching recorded stage, if there is one.
     """
@@ -69,7 +69,8 @@ class DataParallelStages:
 
     @property
     def recorded(self) -> list[RecordedStage]:
-        """Return the recorded stages that split the current segment's time. The list is empty if the recording has kernels."""
+        """Return the recorded stages that split the current segment's time. If the recording has kernels, the returned list is
+        empty."""
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.stages if recorded is not None and recorded.phase_grained else []
 
@@ -92,7 +93,7 @@ class DataParallelStages:
         self._segment = segment
 
     def leave(self, index: int) -> None:
-        """End the segment with this 0-based index in its step."""
+        """End the segment, which has this 0-based index in its step."""
         self._note_ops()
         self._done += [(index, *row[1:]) for row in self._rows]
         self._rows, self._segment = [], None
@@ -121,7 +122,7 @@ class DataParallelStages:
         return stage
 
     def end(self, thread: HostThread, stage: OpenStage) -> None:
-        """End the stage. If the stage's phase has already ended, the stage's time has been charged there."""
+        """End the stage. If the stage's phase has already ended, the stage's time was charged at the end of the phase."""
         recorded = stage.recorded
         origin = Origin.EXACT
         if stage.segment is self._segment is not None:
@@ -141,8 +142,8 @@ class DataParallelStages:
     def charge_so_far(self) -> bool:
         """Charge the open stages, or the time between two stages, in proportion to the ops called so far.
 
-        This is called before the host waits for or queries a device. Returns False if the recording has no stages in the
-        current phase.
+        The method is called before the host waits for a device or queries a device. Returns False if the recording has no
+        stages in the current phase.
         """
         stages = self.recorded
         if not stages:

@@ -1,11 +1,11 @@
-"""Phases whose times are from the library of measured models. Each phase has one segment with its current duration.
+"""Handles phases whose times are from the library of measured models. Each phase has one segment with its current duration.
 
     phases = LibraryPhases(library)
     segment.recorded = phases.begin("backward")      # None if the library has no time for the phase
     phases.end("backward", segment.recorded, device_ns)
 
 If loss and zero_grad were measured together with backward, their time in the replay is subtracted from backward. At most a
-tenth of backward is subtracted.
+tenth of the backward time is subtracted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class LibraryPhases:
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return the phase's segment including a model call. The device was busy for `before_ns` before the call."""
+        """Return the segment of the phase, to which the time of a model call is added. `before_ns` is the time for which the
+        device was busy before the call."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:

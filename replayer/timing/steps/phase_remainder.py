@@ -1,9 +1,9 @@
-"""The unmatched remainder of a phase: recorded kernels that no op of the script has matched.
+"""Charges the unmatched remainder of a phase: recorded kernels that no op of the script has matched.
 
-The remainder is charged when the phase ends, or earlier if the host waits for a device. Two conditions must hold. The script
-must be the recorded program (Note [Another program] in matcher.py). The phase must be one of the cases in Note [What a
-remainder stands for]. With replicas, a phase runs on several devices at once. Each device then has its own lane: a segment with
-its own matcher.
+The unmatched remainder of a phase is charged when the phase ends, or earlier if the host waits for a device. Two conditions
+must hold. The unmatched remainder is charged only if the script is the recorded program (Note [Another program] in matcher.py).
+The unmatched remainder is charged only in the cases of Note [What a remainder stands for]. With replicas of nn.DataParallel, a
+phase runs on several devices at once. Each device then has its own lane: a segment with its own matcher.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1

@@ -1,7 +1,7 @@
 """Tracks the script's current step and phase, and the recorded step and phase that provide their times.
 
-When a segment of the script ends, the rest of the recorded segment is charged. The rest is the unmatched device time, in launch
-order, and the remaining host time.
+When a segment of the script ends, the rest of the recorded segment is charged. The charged rest is the unmatched device time,
+in launch order, and the remaining host time.
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
@@ -149,8 +149,8 @@ class StepTracker:
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
-        """The script leaves a phase by name. The call has no effect unless `name` is the current phase."""
-        # A clock that never resumes would hang the script.
+        """The script leaves a phase by name. If `name` is not the current phase, the call has no effect."""
+        # If the replay's clock stopped and never resumed, the script would hang.
         if name == "loader" and self._stands_in_loader:
             self._stands_in_loader = False
             self._scheduler.clock.resume()
@@ -182,7 +182,7 @@ class StepTracker:
             self._scheduler.clock.pause()  # if the clock can pause, only the recorded wait counts
 
     def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:
-        """The script leaves a phase. The host's time in a loader is real."""
+        """The script leaves a phase. The time that the host spends in a DataLoader is real."""
         if name == "loader":
             self._leave_loader(thread, now_ns)
         elif self._by_phases:
@@ -287,7 +287,8 @@ class StepTracker:
     def _begin_before(self, thread: HostThread, name: str) -> None:
         """Begin the time before the step's first phase `name`, see Note [Before the first phase] in phase_rule.py.
 
-        Before the script uses the GPU, the recorded time is deferred. Older recordings count this time in the first phase.
+        Until the script uses the GPU, the recorded time is deferred. Older recordings count the time before the first phase as
+        part of the first phase.
         """
         segments = self.step.step.segments
         recorded = segments.get(("other", LEADING))
@@ -414,7 +415,7 @@ class StepTracker:
     def _charge_unvisited(self, thread: HostThread) -> None:
         """Charge recorded segments that the script did not enter, if the script has entered the same phase before in this step.
 
-        Nothing is charged if the script skips a backward pass of a phase-grained recording, because such a script is a
+        If the script skips a backward pass of a phase-grained recording, no time is charged, because such a script is a
         different program.
         """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:

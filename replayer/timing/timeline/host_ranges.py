@@ -1,12 +1,12 @@
-"""Module calls as ranges on the timeline's host threads, around the ops launched in them.
+"""Adds module calls to the timeline as ranges on host threads, around the ops launched in the calls.
 
     note = ranges.of_thread(thread.row).append
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-To save time, the script's thread stores only these numbers. The thread that writes the timeline computes the ranges from the
-stored numbers. A range lasts from the start of its first op to the end of its last op. In the file, the rows of ranges follow
-the rows of ops. Each op refers to its range (`parent`).
+To save time, the script's thread stores only numbers for the begin and end of each call. The thread that writes the timeline
+computes the ranges from the stored numbers. The range of a module call lasts from the start of its first op to the end of its
+last op. In the file, the rows of ranges follow the rows of ops. Each op refers to its range (`parent`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return the list that takes a thread's marks. The list is the same object for the whole process."""
+        """Return the list that takes a thread's marks. The returned list is the same object for the whole process."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:
@@ -104,7 +104,8 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """Return the index of each begin's end among the marks. A begin without an end gets the number of marks."""
+        """Return, for each mark that begins a module call, the index of the mark that ends the call. If a begin has no end, its
+        entry is the number of marks."""
         ends = np.full(len(self.name) + 1, len(self.name))
         by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]
@@ -133,8 +134,8 @@ class TakenRanges:
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
         """Return the rows of the ranges, and the parent of each op and each range.
 
-        The arguments are the threads, starts and ends of the ops' rows from `row` on. The rows of ranges follow the rows of
-        ops.
+        The arguments give the threads, starts and ends of the host rows of ops from `row` on. In the host table, the rows of
+        module calls follow the rows of ops.
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

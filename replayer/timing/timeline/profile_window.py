@@ -4,9 +4,9 @@
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
 Kineto records host events by this machine's clock, and the virtual GPU's timeline is in recorded time. The two clocks are
-matched at ops that are in both files (the k-th op of a name in its thread). Further matched points are the ends of the profile
-and the script's waits for a batch. Kineto's events between two matched points are moved to recorded time. For ops in both
-files, the result has the timeline's row, because kernels refer to this row.
+matched at ops that are in both files (the k-th op of a name in its thread). The two clocks are also matched at the begin and
+end of the profile, and at the script's waits for a batch. Kineto's events between two matched points are moved to recorded
+time. For ops in both files, the result has the timeline's row, because kernels refer to this row.
 
 Note [Ops of one instant]
     With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer
@@ -85,7 +85,7 @@ def with_launches(trace: Trace) -> Trace:
 def _tell_apart(trace: Trace) -> Column:
     """Place the ops of each thread one after another. Returns each op's time without waits, in ns.
 
-    See Note [Ops of one instant]. A wait that begins before or at the end of an op (a blocking copy) belongs to the op. The
+    See Note [Ops of one instant]. A wait that begins before or at the end of an op (a blocking copy) belongs to the op. Such a
     wait is placed after the op's launches, and the op lasts until the wait ends.
     """
     host = trace.host
@@ -153,7 +153,7 @@ class _Clocks:
 def merged(
     kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> dict[str, Any]:
-    """Return Kineto's file with the virtual GPU's events added.
+    """Return the content of Kineto's file with the virtual GPU's events added.
 
     `shift_ns` converts the window's times into Unix times. `ends` are the begin and the end of the profile, each as this
     machine's Unix time and as recorded time, in ns. `waits` are the waits for batches during the profile.
@@ -275,7 +275,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return net bytes of device memory by op, including inner ops. The key NONE is for memory outside of all ops.
+    """Return net bytes of device memory by op, including inner ops. The key NONE stands for memory outside of all ops.
 
     A memory event belongs to the op that begins next. A free of memory that another op allocated belongs to no op.
     """
@@ -315,9 +315,9 @@ def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
 def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
     """Return two sets of ids of Kineto's ops.
 
-    The first set has the virtual GPU's ops, which are the ops that contain the replayer's dispatch. Ops taken by a shortcut are
-    missing from this set. The second set has the dispatch and all ops inside it. These ops only compute a result's shape and
-    values.
+    The first set has the ops on the virtual GPU, recognized by the replayer's dispatch inside them. Ops that a shortcut handled
+    are missing from the first set. The second set has the replayer's dispatch ops and all ops inside them. Ops inside the
+    replayer's dispatch only compute the shape and values of a result.
     """
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
@@ -336,7 +336,7 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
 def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
     """Return the calls without the virtual GPU's own Python functions, and the ids of calls that ran no op.
 
-    In the profiler's stacks, the virtual GPU's functions are among the script's functions.
+    The stacks of torch.profiler contain the virtual GPU's functions between the script's functions.
     """
     spans, above = _in_nesting_order(_spans(events, *_NESTED))
     is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
@@ -389,8 +389,8 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
     """Return pairs of matching events of one name.
 
-    If the numbers of events differ, the k-th events with the same operands match. Of the remaining events, the k-th events that
-    reached the virtual GPU match. `virtual` has the ids of events that reached the virtual GPU.
+    If the numbers of events differ, the k-th events with the same operands match. Of the events without equal operands, the
+    k-th events that reached the virtual GPU match. `virtual` has the ids of events that reached the virtual GPU.
     """
     if len(there) == len(found):
         yield from zip(there, found, strict=True)

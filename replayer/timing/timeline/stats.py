@@ -55,7 +55,8 @@ class ReplayStats:
     def host_figures(self, speed: float) -> HostFigures:
         """Return the host time per step and per op.
 
-        The time per step is in recorded time, which runs at `speed`. The time per op is measured by this machine's clock.
+        The host time per step is in recorded time, which runs at `speed`. The host time per op is measured by this machine's
+        clock.
         """
         if not self.step_ops:
             return HostFigures()

@@ -1,7 +1,7 @@
 """Writes the timeline of a replay as a trace while the script runs.
 
 Rows are collected as plain integers. A separate thread writes rows to the stream file, some ten thousand at a time or once a
-second. The time and memory per step therefore do not grow with the length of the run.
+second. Writing therefore takes a constant amount of time and memory per step, however long the run is.
 
     timeline = TimelineWriter(TraceStream(path), recorded)
     row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
@@ -45,8 +45,8 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# A table with this many rows goes to the writing thread. Smaller tables would be slow, because each op of torch releases the
-# interpreter's lock and wakes that thread.
+# The writing thread gets a table as soon as the table has this many rows. Smaller tables would be slow, because each torch op
+# releases the interpreter lock and wakes the writing thread.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 _MOST_ROWS = 4 * _FLUSH_ROWS
@@ -103,8 +103,8 @@ def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
 
 
 class BufferedRows:
-    """Collects rows of one table in the order in which they were added. Whole `tables` come first, then `loose` rows as a flat
-    array.
+    """Collects rows of one table in the order in which they were added. The rows are stored as whole `tables`, followed by
+    `loose` rows in a flat array.
 
     The writing thread joins the tables. Appending the rows to one long array would copy each row some ten times.
     """
@@ -158,7 +158,7 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 class LoaderWait(NamedTuple):
     """Describes the script's wait for a batch.
 
-    Begin and end are given as Unix time of this machine and as recorded time, in ns.
+    The begin and end of the profile are given as Unix time of this machine and as recorded time, in ns.
     """
 
     own_start_ns: int
@@ -197,7 +197,7 @@ class _HandedOver:
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
         """Return the tables by name.
 
-        Host ops include their module calls and autograd's numbers. See `matrices` for `memory_ns`.
+        The rows of host ops include the ops' module calls and autograd's numbers. See `matrices` for `memory_ns`.
         """
         tables = self.matrices(memory_ns)
         columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
@@ -278,8 +278,8 @@ class TimelineWriter:
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
         """Add rows of the memory table: device, time, bytes, address, total and reserved bytes.
 
-        `untimed` must not change afterwards. Each row gets the start time of its op's host row. If the host row does not exist
-        yet, the memory row gets `now_ns`.
+        `untimed` must not change afterwards. Each memory row gets the start time of the host row of its op. If the op has no
+        host row yet, the memory row gets the time `now_ns`.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
@@ -343,14 +343,15 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Return whether to hand rows over now. Inside a module's call, the result is False until many rows are waiting."""
+        """Return whether to hand rows over now. While a module's call runs, the function returns False until many rows are
+        waiting."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Keep the rows added after this call until `watched` is called. The rows are also written to the file."""
+        """Keep the rows added after this call until `watched` is called. The kept rows are also written to the file."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 

@@ -99,7 +99,7 @@ def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
     return CollectiveCosts.of(trace)
 
 
-def test_a_bound_is_not_taken_for_a_time() -> None:
+def test_an_upper_bound_does_not_count_as_a_duration() -> None:
     """GIVEN an operation that one rank stood still for and the other one found done, and one that both found done."""
     seen, by, unseen = Ending.SEEN, Ending.BY, Ending.UNSEEN
     costs = timed(

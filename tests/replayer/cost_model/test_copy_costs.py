@@ -44,7 +44,7 @@ def test_without_recorded_copies_a_batch_of_128_images_takes_what_the_study_meas
 
 
 @pytest.mark.parametrize(("kind", "gbps"), [("d2h", 4.4), ("d2d", 250.0), ("p2p", 12.6)])
-def test_what_nobody_published_is_a_guess_and_says_so(kind: str, gbps: float) -> None:
+def test_a_copy_without_published_figures_is_marked_as_a_guess(kind: str, gbps: float) -> None:
     assert _cost(CopyCosts.of(_trace(), SPEED), kind, False, 44 * MB) == (int(44 * MB / gbps), Origin.ROOFLINE)
 
 
@@ -80,7 +80,7 @@ def test_a_published_figure_gives_way_where_pageable_copies_would_be_the_faster_
     assert PAGEABLE_GBPS < PINNED_GBPS
 
 
-def test_names_that_do_not_tell_what_the_hosts_side_is_stand_for_both() -> None:
+def test_copies_whose_name_does_not_give_the_host_memory_count_for_both_kinds() -> None:
     transfers = CopyCosts.of(_trace(("Memcpy HtoD (Host -> Device)", 20 * MB, 2 * MB)), SPEED)
     for pinned in (True, False):
         assert _cost(transfers, "h2d", pinned, 40 * MB) == (4 * MB, Origin.SCALED)

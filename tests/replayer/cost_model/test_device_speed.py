@@ -33,7 +33,7 @@ def test_known_devices_take_their_data_sheet(name: str, gbps: int) -> None:
     assert data_sheet_speed(name).bytes_per_ns == pytest.approx(gbps * 0.6)
 
 
-def test_a_device_nobody_knows_still_has_a_speed() -> None:
+def test_an_unknown_device_still_has_a_speed() -> None:
     assert data_sheet_speed("Imaginary 9000").bytes_per_ns > 0
 
 

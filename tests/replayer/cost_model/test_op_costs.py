@@ -33,7 +33,7 @@ def test_ops_are_kinds_of_work() -> None:
     assert kind(op_work("softmax", ((64, 1000),))) == ("softmax",) and kind(op_work("sort", ((64, 1000),))) == ("memory",)
 
 
-def test_a_stride_is_told_by_the_output() -> None:
+def test_a_stride_is_determined_by_the_output() -> None:
     image, weight, gradient = (8, 64, 56, 56), (128, 64, 3, 3), (8, 128, 28, 28)
     places = ConvolutionOutputs([(gradient, image, weight)])
     assert places.of((image, weight)) == (gradient,) and places.of((image, (1, 64, 3, 3))) == ()
@@ -63,7 +63,7 @@ def test_half_precision_runs_on_tensor_cores_and_wants_aligned_sizes() -> None:
     assert odd > 1.5 * costs.estimate("mm", ((4096, 4096), (4096, 4096)), "float16").ns
 
 
-def test_recorded_ops_say_by_how_much_their_likes_are_slower() -> None:
+def test_recorded_ops_correct_the_estimates_of_similar_ops() -> None:
     costs = OpCosts(V100)
     near, far = ((4096, 4096), (4096, 4096)), ((64, 64), (64, 64))
     plain_near, plain_far = (costs.plain("mm", shapes, "float32").ns for shapes in (near, far))
@@ -79,7 +79,7 @@ def test_the_same_layer_at_another_batch_goes_by_the_curve() -> None:
     assert costs.ratio("convolution", "float32", (before, ()), (after, ())) == pytest.approx(4, rel=0.25)
 
 
-def test_what_an_op_takes_beyond_all_that_curves_know_is_in_proportion_to_its_work() -> None:
+def test_time_beyond_the_curves_is_proportional_to_the_work() -> None:
     """Half the rows take more than half as long where launches count, and half where a call was recorded at 6.4 ms."""
     before, after = ((64, 64), (64, 64)), ((32, 64), (64, 64))
     costs = OpCosts(card_of("Tesla P100-PCIE-16GB"), floor_ns=1_500)
@@ -88,7 +88,7 @@ def test_what_an_op_takes_beyond_all_that_curves_know_is_in_proportion_to_its_wo
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) == pytest.approx(0.5, abs=0.01)
 
 
-def test_half_of_a_backward_pass_is_nothing_to_scale_the_whole_by() -> None:
+def test_half_of_a_backward_pass_does_not_scale_the_whole_pass() -> None:
     """GIVEN half of a convolution's backward, by gradient and weight, as profilers of 2020 recorded it WHEN a whole one is
     scaled from it THEN that takes what the estimate says."""
     half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
@@ -98,7 +98,7 @@ def test_half_of_a_backward_pass_is_nothing_to_scale_the_whole_by() -> None:
     assert scaled_ns == pytest.approx(costs.estimate("convolution_backward", whole, "float32").ns)
 
 
-def test_a_board_fed_by_its_slot_does_not_keep_up_its_peak() -> None:
+def test_a_slot_powered_board_does_not_sustain_its_peak() -> None:
     assert peaks_of(card_of("Tesla T4"))[0] == pytest.approx(5640, rel=0.01)
     assert peaks_of(A100)[0] == 19_500
 
@@ -119,7 +119,7 @@ def test_a_picture_needs_no_gradient() -> None:
     assert kind(first) == ("conv_weight",)
 
 
-def test_a_depthwise_window_costs_by_its_places_and_more_backward() -> None:
+def test_a_depthwise_window_costs_time_per_element_and_more_in_backward() -> None:
     image = (32, 96, 56, 56)
     costs = OpCosts(V100)
     small, large = (costs.estimate("convolution", (image, (96, 1, side, side)), "float32").ns for side in (3, 5))
@@ -152,7 +152,7 @@ def test_narrow_groups_fill_tiles_in_part() -> None:
     assert OpCosts(V100).plain("convolution", (image, weight), "float32").ns > 4 * flops / peaks_of(V100)[0]
 
 
-def test_a_gpu_without_measurements_lies_among_the_measured_ones() -> None:
+def test_a_gpu_without_measurements_is_estimated_between_the_measured_ones() -> None:
     """It goes by their mean, asked with its own data sheet: the same work takes it as many rooflines as it takes them."""
     curves, work = EfficiencyCurves.installed(), ("matmul", (1, 4096, 4096, 4096), 3 * 4096 * 4096 * 4, 2 * 4096**3)
     slower, origin = curves.slower(*work, card_of("NVIDIA H100 80GB HBM3"))

@@ -122,7 +122,7 @@ def test_what_nobody_knows_stays_unknown_and_what_is_uniform_stays_uniform() -> 
     run_ranks(2, body)
 
 
-def test_a_tensor_on_the_host_is_refused_where_the_group_has_nccl_alone() -> None:
+def test_a_tensor_on_the_host_is_rejected_where_the_group_has_nccl_alone() -> None:
     def body(rank: int) -> None:
         with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
             dist.all_reduce(torch.ones(1))
@@ -246,7 +246,7 @@ def test_the_early_rank_computes_on_and_waits_on_its_device() -> None:
     assert communication(merge_ranks([early, late], [0, 1])).exposed_ns > 0.9 * late_ns - came
 
 
-def test_ranks_that_call_different_operations_are_told_both() -> None:
+def test_an_error_names_both_operations_if_ranks_call_different_ones() -> None:
     def body(rank: int) -> None:
         told = r"rank \d of the group called (broadcast|all_reduce) of .* where rank \d called"
         with pytest.raises(RuntimeError, match=told):

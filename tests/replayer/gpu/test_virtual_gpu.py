@@ -121,7 +121,7 @@ def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(r
     assert on_default[198] - 20_000 * US < clock.now_ns() < on_default[200]
 
 
-def test_how_much_a_mask_has_set_is_told_by_the_step_that_drives_the_script() -> None:
+def test_the_number_of_set_mask_elements_comes_from_the_driving_step() -> None:
     search = Op("aten::nonzero", 0, 10, kernel=(4, 2), shapes=((10,),))
     gpu, _, _ = started(make_recording([("forward", 0, 50)], [search, Op("aten::select", 20, 5, shapes=((7, 1),))]))
     assert gpu.values.output_size("aten::nonzero", (10,)) == 7
@@ -270,7 +270,7 @@ def test_a_stream_waits_for_an_event_of_another_device() -> None:
     assert other["start_ns"] >= one["start_ns"] + one["duration_ns"] == event.time_ns
 
 
-def test_a_thread_made_anew_is_the_one_of_its_name_and_begins_where_its_maker_was() -> None:
+def test_a_recreated_thread_keeps_its_row_and_begins_at_the_time_of_its_creator() -> None:
     gpu, _, _ = two_devices()
     gpu.streams.synchronize_device(0)
     maker = gpu.current.thread()

@@ -25,7 +25,7 @@ def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: i
     assert capacity_of(Machine(), device, "2.13.0", given_bytes) == (capacity_bytes, 0, oom_text_of("2.13.0"))
 
 
-def test_what_is_taken_beside_pytorch() -> None:
+def test_memory_used_outside_of_pytorch() -> None:
     assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=500), "2.13.0").outside_bytes == 500
     assert capacity_of(Machine(), Device(2, 1, "GPU", GIB, outside_bytes=-5), "2.13.0").outside_bytes == 0
 
@@ -39,7 +39,7 @@ def test_what_is_taken_beside_pytorch() -> None:
         (Machine(), "2.13.0+cpu", oom_text_of("2.13.0")),
     ],
 )
-def test_the_words_are_those_of_the_pytorch_that_replays(machine: Machine, version: str, oom_text: str) -> None:
+def test_the_message_is_that_of_the_replaying_pytorch(machine: Machine, version: str, oom_text: str) -> None:
     assert capacity_of(machine, Device(0, 0, "GPU", GIB), version).oom_text == oom_text
 
 

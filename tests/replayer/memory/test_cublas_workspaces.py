@@ -75,7 +75,7 @@ def test_each_stream_device_and_living_thread_has_its_own() -> None:
     assert held(1) == USUAL_BYTES
 
 
-def test_they_can_be_given_back() -> None:
+def test_workspaces_can_be_freed() -> None:
     keeping()
     multiply()
     c: Any = torch._C
@@ -93,7 +93,7 @@ def test_the_environment_says_how_large_they_are(text: str, size_bytes: int) -> 
     assert held() == size_bytes
 
 
-def test_an_environment_that_says_nothing_is_told() -> None:
+def test_an_invalid_environment_variable_is_reported() -> None:
     keeping()
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = "4096"
     with pytest.warns(UserWarning, match="CUBLAS_WORKSPACE_CONFIG=4096"):
@@ -147,7 +147,7 @@ def test_they_are_kept_where_the_recorded_release_keeps_them(torch_version: str,
 
 
 @pytest.mark.parametrize(("cuda", "hip", "torch_version"), [(None, None, "2.13.0+cpu"), (None, "6.2", "2.5.1+rocm6.2")])
-def test_other_builds_keep_none(cuda: str | None, hip: str | None, torch_version: str) -> None:
+def test_other_builds_keep_no_workspaces(cuda: str | None, hip: str | None, torch_version: str) -> None:
     keeping(cuda=cuda, hip=hip, torch=torch_version)
     multiply()
     assert held() == 0

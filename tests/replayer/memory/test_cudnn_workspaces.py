@@ -49,5 +49,5 @@ def test_with_64_channels_only_the_weights_gradient_takes_one() -> None:
         OpSignature("aten::mm", ((256, 256), (256, 256)), ("float32",) * 2, ((256, 256),)),
     ],
 )
-def test_other_ops_take_none(signature: OpSignature) -> None:
+def test_other_ops_take_no_workspace(signature: OpSignature) -> None:
     assert of_convolution(signature) == ()

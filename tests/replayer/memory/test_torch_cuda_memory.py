@@ -149,7 +149,7 @@ def test_fractions_and_settings_are_kept(answers: dict[str, Any]) -> None:
     assert answers["settings"] == [None, 64 * MIB]
 
 
-def test_a_device_that_is_not_there_is_refused_in_torchs_words(answers: dict[str, Any]) -> None:
+def test_a_device_that_is_not_there_is_rejected_with_torchs_message(answers: dict[str, Any]) -> None:
     assert answers["no such device"] == "RuntimeError: Invalid device argument 5: did you call init?"
     assert answers["no such device's stats"] == "RuntimeError: Invalid device argument 5: did you call init?"
     assert answers["cpu"] == "ValueError: Expected a cuda device, but got: cpu"
@@ -164,6 +164,6 @@ def test_a_device_that_is_not_there_is_refused_in_torchs_words(answers: dict[str
         ("uvm", "torch.cuda.memory._use_uvm"),
     ],
 )
-def test_the_rest_is_refused_by_name(answers: dict[str, Any], question: str, call: str) -> None:
+def test_the_rest_is_rejected_by_name(answers: dict[str, Any], question: str, call: str) -> None:
     assert answers["cache on"] is None
     assert answers[question].startswith(f"NotEmulated: {call} is not emulated by the virtual GPU: ")

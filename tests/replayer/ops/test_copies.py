@@ -120,7 +120,7 @@ def test_a_clone_is_equal_until_one_of_both_is_written() -> None:
     assert not before and not after
 
 
-def test_then_what_the_host_knows() -> None:
+def test_values_known_to_the_host_come_second() -> None:
     use()
     assert torch.zeros(3, device="cuda").tolist() == [0.0] * 3
     assert torch.full((2,), 7, device="cuda").tolist() == [7, 7]
@@ -140,7 +140,7 @@ def test_then_what_the_host_knows() -> None:
     assert y.tolist() == [2.0] * 3
 
 
-def test_then_a_placeholder() -> None:
+def test_placeholders_come_last() -> None:
     use()
     x = torch.rand(2, device="cuda")
     assert (x.sum().item(), x.long().sum().item(), bool((x > 0).any()), x.argmax().item()) == (1.0, 0, False, 0)

@@ -25,7 +25,7 @@ def test_softmax_of_half_precision_writes_float32_by_itself(name: str, half: boo
     assert x.grad is not None and x.grad.dtype is dtype
 
 
-def test_softmax_of_other_dtypes_is_as_ever() -> None:
+def test_softmax_of_other_dtypes_is_as_usual() -> None:
     use()
     x = torch.empty(4, 8, device="cuda")
     assert x.softmax(0).dtype is torch.float32 and x.softmax(0, dtype=torch.float64).dtype is torch.float64
@@ -33,7 +33,7 @@ def test_softmax_of_other_dtypes_is_as_ever() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="PyTorch before 2.9")
-def test_the_norm_by_the_root_mean_square_is_one_kernel_and_so_is_its_gradient() -> None:
+def test_rms_norm_and_its_gradient_are_one_kernel_each() -> None:
     gpu = use()
     x = torch.empty(4, 8, device="cuda", requires_grad=True)
     weight = torch.empty(8, device="cuda", requires_grad=True)
@@ -49,7 +49,7 @@ def test_the_norm_by_the_root_mean_square_is_one_kernel_and_so_is_its_gradient()
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="PyTorch before 2.9")
-def test_a_weight_of_another_dtype_takes_the_norm_apart_as_on_cuda() -> None:
+def test_rms_norm_with_a_weight_of_another_dtype_is_decomposed_as_on_cuda() -> None:
     gpu = use()
     before = len(gpu.launched_ops)
     with pytest.warns(UserWarning, match="Mismatch dtype"):

@@ -67,7 +67,7 @@ def test_assigning_by_a_mask_needs_no_size() -> None:
     assert x.shape == (4, 2)
 
 
-def test_masks_and_values_on_different_devices_are_refused() -> None:
+def test_masks_and_values_on_different_devices_are_rejected() -> None:
     use()
     x = torch.rand(4, device="cuda")
     with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):

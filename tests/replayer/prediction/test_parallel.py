@@ -11,7 +11,7 @@ BUCKETS = st.lists(st.tuples(st.integers(1, 1 << 25), st.integers(0, 10_000_000)
 
 
 @given(backward_ns=st.integers(0, 50_000_000), buckets=BUCKETS)
-def test_what_is_left_lies_between_the_last_bucket_and_all_of_them(backward_ns: int, buckets: list[tuple[int, int]]) -> None:
+def test_time_after_backward_is_between_the_last_and_all_buckets(backward_ns: int, buckets: list[tuple[int, int]]) -> None:
     left_ns = left_after_backward_ns(float(backward_ns), buckets)
     all_ns, last_ns = sum(took for _, took in buckets), buckets[-1][1]
     assert max(last_ns, all_ns - backward_ns) - 1 <= left_ns <= all_ns + 1

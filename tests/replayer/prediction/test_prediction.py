@@ -76,7 +76,7 @@ def test_a_faster_host_takes_less_time_between_waits() -> None:
         ("mul", ((64, 3, 7, 7),), ((64, 3, 7, 7),)),  # a parameter
     ],
 )
-def test_what_grows_with_the_batch(op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]) -> None:
+def test_shapes_growing_with_batch(op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]) -> None:
     known = BatchShapes(32, LAYERS)
     assert known.at(128, op, shapes, "backward") == grown
     assert known.at(128, op, shapes, "optimizer") == shapes
@@ -135,12 +135,12 @@ def test_work_that_does_not_depend_on_the_batch_does_not_scale() -> None:
         (("--gpus", "0"), "--gpus 0: give at least 1"),
         (("--nproc", "-1"), "--nproc -1: give at least 1"),
         (("--link-gbps", "90000"), "no link between GPUs moves 90000 GB/s"),
-        (("--gpus", "2", "--nproc", "2"), "give one of them"),
-        (("--length", "7"), "--length 7: give the recorded length and the new one"),
+        (("--gpus", "2", "--nproc", "2"), "give only one of them"),
+        (("--length", "7"), "--length 7: give the recorded and the new length"),
         (("--sweep", "colour"), "--sweep takes gpus, nproc and batch, not colour"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
+def test_impossible_requests_are_reported_in_one_line(
     words: tuple[str, ...], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(training(), tmp_path / "t.msgpack")
@@ -150,7 +150,7 @@ def test_what_cannot_be_is_refused_in_one_line(
 
 
 def test_a_recording_without_kernels_or_shapes_says_what_cannot_be_scaled() -> None:
-    with pytest.raises(TraceError, match="phases only"):
+    with pytest.raises(TraceError, match="phases but no kernels"):
         predict(phase_grained(), Conditions(gpu="Tesla T4"))
     host_only = training()
     host_only.device = host_only.device.take(np.zeros(len(host_only.device), bool))
@@ -167,7 +167,7 @@ def test_a_recording_without_kernels_or_shapes_says_what_cannot_be_scaled() -> N
     assert "unknown error, because 80.0 % of the recorded GPU time has no shapes" in said and "expected error" not in said
 
 
-def test_every_figure_is_told_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_figure_is_reported_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(training(), tmp_path / "t.msgpack")
     assert run(["predict", str(tmp_path / "t.msgpack"), "--on-gpu", "A100"]) == 0
     text = capsys.readouterr().out
@@ -267,10 +267,10 @@ def test_no_ratio_of_two_gpus_lies_far_beyond_their_data_sheets() -> None:
     assert all(both.predicted_ns <= 1.01 * most * both.recorded_ns for both in back.kinds.values())
 
 
-def test_an_unknown_recorded_gpu_is_said() -> None:
+def test_an_unknown_recorded_gpu_is_reported() -> None:
     trace = training()
     trace.devices[0] = replace(trace.devices[0], name="")
-    assert any("has no name" in note for note in predict(trace, Conditions(gpu="Tesla T4")).notes)
+    assert any("(no name) is not in the table" in note for note in predict(trace, Conditions(gpu="Tesla T4")).notes)
 
 
 @pytest.mark.parametrize("several", [Conditions(nproc=4), Conditions(gpus=2)])
@@ -283,7 +283,7 @@ def test_a_recording_of_ranks_is_no_base_for_more_of_them(several: Conditions) -
         predict(trace, several)
 
 
-def test_a_person_says_the_batch_that_a_recording_does_not_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_user_gives_a_batch_size_that_was_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 10, kernel=(5, 30), shapes=((32, 64), (64, 64)))])
     save(trace, tmp_path / "t.msgpack")
     assert run(["predict", str(tmp_path / "t.msgpack"), "--batch", "64"]) != 0

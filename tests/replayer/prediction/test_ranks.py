@@ -204,7 +204,7 @@ def test_inference_moves_and_keeps_no_gradients() -> None:
     assert found is not None and found.moved_bytes == 2 * BLOCKS * ROWS * WIDTH * 4
 
 
-def test_what_a_recording_cannot_tell_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_recording_cannot_tell_is_rejected_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "t.msgpack")
     save(training(), path)  # convolutions alone
     bare = training()
@@ -214,9 +214,9 @@ def test_what_a_recording_cannot_tell_is_refused_in_one_line(tmp_path: Path, cap
     refused = [
         ((path, "--nproc", "2", "--parallel", "tp"), "no pairs of matrix products"),
         ((str(tmp_path / "bare.msgpack"), "--nproc", "2", "--parallel", "fsdp"), "no shapes of layers"),
-        ((str(tmp_path / "blocks.msgpack"), "--nproc", "3", "--parallel", "tp"), "is no multiple of 3"),
+        ((str(tmp_path / "blocks.msgpack"), "--nproc", "3", "--parallel", "tp"), "is not a multiple of 3"),
         ((str(tmp_path / "blocks.msgpack"), "--nproc", "32", "--parallel", "tp"), f"cannot share {HEADS} attention heads"),
-        ((path, "--parallel", "fsdp"), "give --nproc N"),
+        ((path, "--parallel", "fsdp"), "needs --nproc N"),
         ((path, "--nproc", "2", "--parallel", "pp"), "give one of ddp, fsdp, tp"),
     ]
     for words, text in refused:
@@ -226,7 +226,7 @@ def test_what_a_recording_cannot_tell_is_refused_in_one_line(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tp"])
-def test_what_was_assumed_is_said_beside_the_estimate(
+def test_what_was_assumed_is_reported_beside_the_estimate(
     parallel: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(transformer(), tmp_path / "t.msgpack")
@@ -249,7 +249,7 @@ def test_a_sweep_over_ranks_says_what_they_do(tmp_path: Path, capsys: pytest.Cap
     assert run(words) == 0 and "FullyShardedDataParallel" in capsys.readouterr().out
 
 
-def test_optimizers_are_told_by_their_ops_where_nothing_names_them() -> None:
+def test_optimizers_are_recognized_by_their_ops_if_nothing_names_them() -> None:
     trace = transformer()
     assert states_of(trace) == 0
     trace.strings.texts[int(trace.host.name[_row(trace, "aten::add_")])] = "aten::addcdiv_"

@@ -50,7 +50,7 @@ def recording(*work: tuple[str, DeviceKind, int], op: str = "Broadcast") -> Trac
         ([("cat", DeviceKind.KERNEL, 0)], Transport.COPIES),  # one GPU: nothing had to travel
     ],
 )
-def test_what_the_ops_launched_tells(work: list[tuple[str, DeviceKind, int]], transport: Transport) -> None:
+def test_the_launched_kernels_show_the_transport(work: list[tuple[str, DeviceKind, int]], transport: Transport) -> None:
     assert transport_of(recording(*work)) is transport
     assert transport_of(recording(*work, op="aten::cat")) is (transport if transport is Transport.NCCL else Transport.COPIES)
 

@@ -17,7 +17,7 @@ from traces.model.trace import Device, Trace
         ({"RANK": "-1", "LOCAL_RANK": "1"}, Rank()),
     ],
 )
-def test_the_environment_tells_as_torchrun_does(told: dict[str, str], rank: Rank) -> None:
+def test_the_environment_gives_the_rank_as_torchrun_sets_it(told: dict[str, str], rank: Rank) -> None:
     assert Rank.of(told) == rank
 
 
@@ -31,7 +31,7 @@ def test_ranks_play_recorded_ranks_in_turn_and_see_a_device_each() -> None:
     assert Rank(1, 1, 2).devices(Trace()) == []
 
 
-def test_who_was_not_told_of_others_sees_every_device_of_a_recorded_machine() -> None:
+def test_a_process_that_knows_no_other_ranks_sees_every_recorded_device() -> None:
     one_each = Trace(devices=[Device(0, 1, "A"), Device(1, 3, "B")])
     for rank in (Rank(), Rank(1, 1)):
         assert [(device.index, device.name) for device in rank.devices(one_each)] == [(0, "A"), (1, "B")]

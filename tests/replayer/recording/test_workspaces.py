@@ -50,12 +50,12 @@ def test_what_is_freed_within_the_op_is_its_workspace() -> None:
     assert program(trace, "aten::cudnn_convolution") == ((), (7 * MIB, -7 * MIB))
 
 
-def test_it_is_found_under_another_name_of_the_op() -> None:
+def test_a_workspace_is_found_under_another_name_of_the_op() -> None:
     trace = conv_trace((20, 7 * MIB), (25, -7 * MIB), (30, 4 * MIB))
     assert program(trace, "aten::_convolution", (*SHAPES, (4,))) == ((7 * MIB, -7 * MIB),)
 
 
-def test_what_outlives_the_op_or_was_there_before_is_none() -> None:
+def test_memory_that_outlives_the_op_or_existed_before_is_not_a_workspace() -> None:
     trace = conv_trace((20, 4 * MIB), (30, -9 * MIB), (90, -4 * MIB))
     assert program(trace, "aten::convolution") == ()
 

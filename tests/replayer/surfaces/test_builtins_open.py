@@ -112,7 +112,7 @@ def test_going_to_another_place_is_a_seek() -> None:
     assert storage.reads == [("0.bin", 1000, 1), ("0.bin", 19_000, 1)]
 
 
-def test_files_outside_of_loading_are_as_ever() -> None:
+def test_files_outside_of_loading_are_as_usual() -> None:
     tmp_path = data_folder()
     storage: Any = Storage()
     builtins_open.install(torch, storage)
@@ -158,7 +158,7 @@ def test_workers_tell_what_they_load() -> None:
     assert told.cpu_ns > 0
 
 
-def test_loaders_that_a_script_evaluates_with_are_told_apart() -> None:
+def test_loaders_that_a_script_evaluates_with_are_distinguished() -> None:
     folder = data_folder()
     from traces.stalls.storage_server import StorageClient, StorageServer
 

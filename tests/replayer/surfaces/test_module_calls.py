@@ -39,7 +39,7 @@ def told(*calls: tuple[object, bool]) -> list[tuple[int, bool]]:
     return [(id(module), grad) for module, grad in calls]
 
 
-def test_only_the_outermost_call_is_told_and_whether_gradients_are_on() -> None:
+def test_only_the_outermost_call_is_reported_and_whether_gradients_are_on() -> None:
     gpu = _started()
     model, criterion = Twice().cuda(), nn.MSELoss()
     x = torch.ones(2, 4, device="cuda")
@@ -82,7 +82,7 @@ def test_each_thread_has_its_own_outermost_call() -> None:
     assert gpu.modules == told((model, True), (inner, True))
 
 
-def test_scripted_traced_and_symbolically_traced_modules_work_and_are_told() -> None:
+def test_scripted_traced_and_symbolically_traced_modules_work_and_are_reported() -> None:
     gpu = _started()
     model, x = Twice().eval(), torch.ones(2, 4)
     with warnings.catch_warnings():
@@ -131,7 +131,7 @@ def test_hooks_pickles_copies_and_subclasses_of_call_work() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_a_backward_pass_calls_again_is_told_as_any_call(reentrant: bool) -> None:
+def test_what_a_backward_pass_calls_again_is_reported_as_any_call(reentrant: bool) -> None:
     gpu = _started()
     model = Twice().cuda()
     x = torch.ones(2, 4, device="cuda", requires_grad=True)

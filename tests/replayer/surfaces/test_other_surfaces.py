@@ -91,7 +91,7 @@ def test_versions_are_those_of_the_recording() -> None:
     assert torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda"))
 
 
-def test_versions_that_were_not_recorded_are_those_of_the_build_or_common_ones() -> None:
+def test_unrecorded_versions_are_those_of_the_build_or_common_versions() -> None:
     gpu = use()
     gpu.machine = Machine()
     assert torch.version.cuda == (CUDA_OF_BUILD or "12.4")  # None would mean that there is no GPU

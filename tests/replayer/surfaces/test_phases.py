@@ -25,7 +25,7 @@ def _model(gpu: SurfaceGpu) -> tuple[torch.nn.Linear, torch.Tensor]:
     return model, torch.ones(3, 4, device="cuda")
 
 
-def test_a_training_step_is_told_in_phases() -> None:
+def test_a_training_step_is_reported_in_phases() -> None:
     gpu = use()
     model, x = _model(gpu)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -12,7 +12,7 @@ import torch
 from tests.replayer.fake_gpu import use
 
 
-def test_autocast_acts_on_the_device_and_is_told_as_cuda() -> None:
+def test_autocast_acts_on_the_device_and_is_reported_as_cuda() -> None:
     use()
     model, x = torch.nn.Linear(4, 2).cuda(), torch.ones(3, 4, device="cuda")
     assert not torch.is_autocast_enabled("cuda")

@@ -166,7 +166,7 @@ def test_sync_debug_mode_is_kept() -> None:
     assert torch.cuda.get_sync_debug_mode() == 1
 
 
-def test_the_cuda_runtime_takes_profiler_marks_and_refuses_the_rest_by_name() -> None:
+def test_the_cuda_runtime_takes_profiler_marks_and_rejects_the_rest_by_name() -> None:
     gpu = use()
     torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())
     with torch.cuda.profiler.profile():

@@ -150,7 +150,7 @@ def test_the_last_entries_are_kept_and_actions_can_be_left_out() -> None:
     assert memory._snapshot()["device_traces"] == [[]]
 
 
-def test_running_out_is_told_to_observers_before_the_error_and_stands_in_the_history() -> None:
+def test_running_out_is_reported_to_observers_before_the_error_and_stands_in_the_history() -> None:
     """The observer may take a snapshot itself, as PyTorch's manual shows."""
     use()
     memory._record_memory_history(context=None)
@@ -188,7 +188,7 @@ def test_a_snapshot_is_dumped_for_the_web_viewer() -> None:
 @pytest.mark.parametrize(
     ("words", "name"), [(("sometimes",), "enabled"), (("all", "free"), "context"), (("all", "all", "c"), "stacks")]
 )
-def test_words_that_torch_refuses_are_refused(words: tuple[str, ...], name: str) -> None:
+def test_words_that_torch_refuses_are_rejected(words: tuple[str, ...], name: str) -> None:
     use()
     with pytest.raises(RuntimeError, match=f"expected {name} to be"):
         memory._record_memory_history(*words)

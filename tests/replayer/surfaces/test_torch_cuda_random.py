@@ -86,7 +86,7 @@ def test_generators_of_the_device_are_made_by_torch_generator() -> None:
         ([0.0] * 16, "TypeError", "RNG state must be a torch.ByteTensor"),
     ],
 )
-def test_wrong_states_are_refused_with_the_words_of_torch(state: list[float], error: str, text: str) -> None:
+def test_wrong_states_are_rejected_with_the_message_of_torch(state: list[float], error: str, text: str) -> None:
     use()
     with pytest.raises((RuntimeError, TypeError), match=text) as caught:
         torch.cuda.default_generators[0].set_state(
@@ -138,7 +138,7 @@ def test_only_the_generator_that_is_used_advances_and_the_cpus_generator_stays()
     assert [g.get_offset() for g in (mine, *torch.cuda.default_generators)] == [4, 0, 4]
 
 
-def test_generators_of_another_device_are_refused() -> None:
+def test_generators_of_another_device_are_rejected() -> None:
     use()
     on_gpu, on_cpu = torch.Generator("cuda"), torch.Generator()
     x = torch.zeros(3, device="cuda")

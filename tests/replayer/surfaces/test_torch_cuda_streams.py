@@ -22,13 +22,13 @@ def test_the_default_stream_is_the_current_one() -> None:
     assert cuda.current_stream("cuda").device == torch.device("cuda", 0)
 
 
-def test_a_stream_of_another_kind_of_device_is_refused_with_the_words_of_pytorch() -> None:
+def test_a_stream_of_another_kind_of_device_is_rejected_with_the_message_of_pytorch() -> None:
     use()
     with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
         cuda.Stream(device="cpu")
 
 
-def test_streams_are_told_apart_and_hash_by_what_they_are() -> None:
+def test_streams_are_distinguished_and_hash_by_what_they_are() -> None:
     use(devices=2)
     side, other = cuda.Stream(), cuda.Stream(device="cuda:1")
     again = cuda.Stream(stream_id=side.stream_id, device_index=0, device_type=side.device_type)
@@ -108,7 +108,7 @@ def test_events_time_what_lies_between_them() -> None:
     assert start.elapsed_time(end) == 3.0
 
 
-def test_elapsed_time_refuses_with_the_words_of_cuda() -> None:
+def test_elapsed_time_refuses_with_the_message_of_cuda() -> None:
     gpu = use()
     plain, start, end = cuda.Event(), *(cuda.Event(enable_timing=True) for _ in range(2))
     with pytest.raises(ValueError, match="must be created with argument 'enable_timing=True'"):
@@ -153,7 +153,7 @@ def test_a_stream_is_found_again_by_its_handle() -> None:
             cuda.ExternalStream(wrong, device=1)
 
 
-def test_interprocess_events_and_foreign_streams_are_refused_by_name() -> None:
+def test_interprocess_events_and_foreign_streams_are_rejected_by_name() -> None:
     use()
     with pytest.raises(NotEmulated, match="interprocess"):
         cuda.Event(interprocess=True)
@@ -178,7 +178,7 @@ def test_generic_streams_and_events_are_those_of_the_device() -> None:
     assert issubclass(cuda.Stream, torch.Stream)
 
 
-def test_the_time_between_events_of_two_devices_is_refused_as_cuda_does() -> None:
+def test_the_time_between_events_of_two_devices_is_rejected_as_cuda_does() -> None:
     use(devices=2)
     event: Any = torch.cuda.Event
     start, end = (event(enable_timing=True) for _ in range(2))

@@ -36,7 +36,7 @@ def test_a_bound_rank_makes_new_groups() -> None:
     run_ranks(2, body)
 
 
-def test_options_of_nccl_are_kept_and_its_allocator_is_refused() -> None:
+def test_options_of_nccl_are_kept_and_its_allocator_is_rejected() -> None:
     def body(rank: int) -> None:
         options = dist.ProcessGroupNCCL.Options()
         options.config.max_ctas = 4

@@ -47,7 +47,7 @@ def test_a_shared_model_trains_in_another_process() -> None:
         sent(model.weight * 2)
 
 
-def test_rpc_sends_what_is_on_the_host_and_refuses_the_device_by_name() -> None:
+def test_rpc_sends_what_is_on_the_host_and_rejects_the_device_by_name() -> None:
     use()
     with pytest.raises(NotEmulated, match="rpc with device maps"):
         rpc.TensorPipeRpcBackendOptions(device_maps={"other": {0: 0}})

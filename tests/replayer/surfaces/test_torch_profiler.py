@@ -62,7 +62,7 @@ def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
     run_ranks(1, body)
 
 
-def test_a_scripts_own_profile_tells_what_its_ops_allocate() -> None:
+def test_a_scripts_own_profile_shows_what_its_ops_allocate() -> None:
     """GIVEN ops of known sizes in a range WHEN profiled with memory and stacks THEN each has its bytes, the range their sum."""
 
     def body(rank: int) -> None:

@@ -35,7 +35,7 @@ def test_assertions_hold_and_errors_are_not_raised(lines: str) -> None:
     exec(lines, {"__name__": "__main__", "torch": torch, "a": a, "b": b, "m": m, "n": n})
 
 
-def test_what_leads_to_no_error_is_answered_as_ever() -> None:
+def test_what_leads_to_no_error_is_answered_as_usual() -> None:
     scope: dict[str, Any] = {"__name__": "__main__", "a": unknown(), "b": unknown(), "m": torch.randn(8, 8, device="cuda")}
     exec("found = 1 if a > b else 2\nwhile a > b: break\nelse: found += 10", scope)
     assert scope["found"] == 12

@@ -75,7 +75,7 @@ def test_a_weight_that_autocast_has_cast_moves() -> None:
     assert model.weight.is_cuda
 
 
-def test_a_release_that_hides_the_count_is_refused_by_name() -> None:
+def test_a_release_that_hides_the_count_is_rejected_by_name() -> None:
     tensor = torch.zeros(3)
     reference = WEAK_REFERENCE(tensor)
     with mock.patch.object(swap, "_weak_count_offset", lambda: None), pytest.raises(NotEmulated, match=r"delete the profile"):

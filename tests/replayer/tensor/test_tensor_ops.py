@@ -290,7 +290,7 @@ def test_errors_are_those_of_cuda() -> None:
     assert (x + torch.tensor(2.0)).shape == (3,)  # a scalar of the host is legal
 
 
-def test_shapes_that_values_decide_are_refused_by_name_where_nothing_is_to_be_assumed() -> None:
+def test_shapes_that_values_decide_are_rejected_by_name_where_nothing_is_to_be_assumed() -> None:
     use()
     x = torch.rand(3, device="cuda")
     for name, op in {
@@ -307,7 +307,7 @@ def test_shapes_that_values_decide_are_refused_by_name_where_nothing_is_to_be_as
             op()
 
 
-def test_an_op_without_shape_rule_has_the_cpus_shapes_and_is_refused_by_name_where_that_takes_long() -> None:
+def test_an_op_without_shape_rule_has_the_cpus_shapes_and_is_rejected_by_name_where_that_takes_long() -> None:
     use()
     qr, tau = torch.geqrf(torch.rand(4, 3, device="cuda"))
     assert (qr.shape, tau.shape, qr.device.type) == ((4, 3), (3,), "cuda")

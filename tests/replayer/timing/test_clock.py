@@ -159,7 +159,7 @@ def test_a_recorded_clock_goes_at_the_machines_pace_in_a_forked_child_until_that
     assert clock.now_ns() == begin_ns + 7 * MS
 
 
-def test_a_thread_that_stands_by_moves_a_recorded_clock_that_nobody_else_moves() -> None:
+def test_a_waiting_thread_moves_a_recorded_clock_if_no_other_thread_moves_it() -> None:
     clock = RecordedClock()
     deadline_ns = clock.now_ns() + 2 * MS
     sleeper = threading.Thread(target=clock.stand_by, args=(deadline_ns,), daemon=True)
@@ -168,7 +168,7 @@ def test_a_thread_that_stands_by_moves_a_recorded_clock_that_nobody_else_moves()
     assert not sleeper.is_alive() and clock.now_ns() == deadline_ns
 
 
-def test_a_thread_that_stands_by_goes_on_when_another_has_moved_the_clock() -> None:
+def test_a_waiting_thread_continues_when_another_thread_has_moved_the_clock() -> None:
     clock = VirtualClock()
     deadline_ns = clock.now_ns() + HOUR
     seen_ns: list[int] = []
@@ -190,7 +190,7 @@ speeds = st.fractions(Fraction(1, 1000), 1000, max_denominator=1000)
 
 
 @given(speeds, st.lists(st.integers(0, 10**12), max_size=20))
-def test_what_a_scaled_clock_has_waited_for_has_passed_and_no_more(speed: Fraction, durations_ns: list[int]) -> None:
+def test_a_wait_on_a_scaled_clock_ends_exactly_at_its_deadline(speed: Fraction, durations_ns: list[int]) -> None:
     inner = FakeClock(1_700_000_000 * 10**9)
     clock = ScaledClock(inner, speed)
     begin_ns = clock.now_ns()
@@ -203,7 +203,7 @@ def test_what_a_scaled_clock_has_waited_for_has_passed_and_no_more(speed: Fracti
     assert abs((inner.now_ns() - begin_ns) - (due_ns - begin_ns) / speed) <= 1
 
 
-def test_a_scaled_clock_passes_pauses_on() -> None:
+def test_a_scaled_clock_forwards_pauses() -> None:
     inner = FakeClock()
     clock = ScaledClock(inner, "2.5")
     assert clock.speed == Fraction(5, 2)

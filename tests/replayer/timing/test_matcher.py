@@ -43,7 +43,7 @@ def test_a_call_matches_at_the_level_it_sees_and_takes_all_kernels_below() -> No
     assert segment.unmatched() == []
 
 
-def test_a_lent_instance_is_still_there_for_the_op_that_asks_exactly_but_is_no_rest() -> None:
+def test_a_borrowed_call_can_still_be_matched_exactly_and_is_not_unmatched() -> None:
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
     lent = segment.match(signature("aten::mm", (9, 9)))
@@ -54,7 +54,7 @@ def test_a_lent_instance_is_still_there_for_the_op_that_asks_exactly_but_is_no_r
     assert segment.unmatched() == []
 
 
-def test_what_lies_far_ahead_is_not_borrowed() -> None:
+def test_a_recorded_call_far_ahead_is_not_borrowed() -> None:
     # GIVEN an `add` near the beginning, and another after forty products
     ops = [Op("aten::add", 0, 5, kernel=(2, 1))]
     ops += [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(1, 41)]
@@ -97,7 +97,7 @@ names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "
 
 
 @given(st.lists(names, max_size=12), st.lists(names, max_size=20))
-def test_claims_and_rest_together_give_every_kernel_at_most_once(recorded: list[str], played: list[str]) -> None:
+def test_matched_and_unmatched_kernels_are_played_at_most_once(recorded: list[str], played: list[str]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3)) for i, name in enumerate(recorded)]
     recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
@@ -155,7 +155,7 @@ def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps:
         assert answers[0] == answers[1]
 
 
-def test_a_look_in_the_midst_of_a_remembered_phase_takes_what_was_launched_by_then() -> None:
+def test_a_look_during_a_remembered_phase_takes_what_was_launched_by_then() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
     recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
     call = signature("aten::mm", (4, 4))

@@ -107,7 +107,7 @@ def recorded(forward: list[str], backward: list[str]) -> Trace:
     st.lists(st.tuples(st.integers(0, 39), calls), max_size=2),
     st.integers(9, 50),
 )
-def test_what_is_played_at_once_lies_where_it_would_lie_one_by_one(
+def test_ops_played_at_once_start_where_they_would_start_one_by_one(
     called: list[Call], missing: list[tuple[int, Call]], changes: list[tuple[int, Call]], every: int
 ) -> None:
     # GIVEN a script that calls nearly what was recorded, and two replays of it, of which one plays its calls in batches
@@ -136,7 +136,7 @@ turning = st.sampled_from(["aten::mm", "aten::relu", "aten::_log_softmax", "aten
 @given(
     st.lists(st.tuples(turning, st.just(False), st.sampled_from([0, 0, 1, 400])), min_size=12, max_size=60), st.integers(9, 50)
 )
-def test_what_a_phases_time_stands_for_lies_where_it_would_lie_one_by_one(called: list[Call], every: int) -> None:
+def test_ops_without_kernels_played_at_once_start_where_they_would_start_one_by_one(called: list[Call], every: int) -> None:
     scripts = [Script(covered(), at_once=at_once) for at_once in (True, False)]
     for forward, after in ((called, False), (called, False), (called, True), (called[::-1], False), (called[1:], True)):
         for script in scripts:
@@ -145,7 +145,7 @@ def test_what_a_phases_time_stands_for_lies_where_it_would_lie_one_by_one(called
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
-def test_what_a_phases_time_stands_for_is_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_covered_by_the_time_of_a_phase_are_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[OpSignature] = []
     play = Simulator.play
 

@@ -41,7 +41,7 @@ def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False)
 
 @pytest.mark.parametrize("calls", [3, 13])
 @pytest.mark.parametrize("settle", [False, True])
-def test_a_script_with_fewer_or_more_of_the_same_ops_is_another_program(calls: int, settle: bool) -> None:
+def test_a_script_with_fewer_or_more_of_the_same_ops_is_a_different_program(calls: int, settle: bool) -> None:
     """WHEN it has come through its first forward pass THEN no rest is charged, on the device or on the host."""
     stage = recorded()
     step(stage, calls, settle=settle)
@@ -54,7 +54,7 @@ def test_a_script_with_fewer_or_more_of_the_same_ops_is_another_program(calls: i
     assert took_ns == (2 * calls + 1) * 30 * US  # how long after an op the recorded host came to the next one, in the median
 
 
-def test_what_was_not_recorded_of_another_program_is_estimated_when_it_is_called() -> None:
+def test_what_was_not_recorded_of_a_different_program_is_estimated_when_it_is_called() -> None:
     stage = recorded()
     step(stage, 3)
     stage.within("zero_grad")
@@ -81,7 +81,7 @@ def test_what_is_estimated_when_its_phase_ends_belongs_to_the_op_that_was_called
     assert names == ["aten::tanh"] * 4
 
 
-def test_a_forward_pass_under_other_names_alone_is_another_program() -> None:
+def test_a_forward_pass_under_other_names_alone_is_a_different_program() -> None:
     stage = recorded()
     for _ in range(2):
         step(stage, 10, "aten::matmul_of_another_release")
@@ -125,7 +125,7 @@ def test_a_script_that_does_what_was_recorded_is_the_recorded_program_whatever_i
     assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 2 * 40 * US  # the updates, under another name
 
 
-def test_without_shapes_an_op_of_another_program_is_estimated() -> None:
+def test_without_shapes_an_op_of_a_different_program_is_estimated() -> None:
     """GIVEN a recording without shapes WHEN a script with fewer ops is replayed THEN none takes a recorded op's time by its
     name alone, once the forward pass has told."""
     trace = recorded().recording.trace
@@ -143,7 +143,7 @@ def test_without_shapes_an_op_of_another_program_is_estimated() -> None:
     assert sum(charged[origin] for origin in by_name) > before_ns
 
 
-def test_what_a_recorded_call_did_once_is_not_what_another_program_does() -> None:
+def test_a_one_time_recorded_call_gives_no_time_to_a_different_program() -> None:
     """GIVEN a first mm that set up its library for 5 ms, WHEN another program is replayed THEN its host does not."""
     forward = [Op("aten::mm", 10, 5_000, kernel=(5_005, 30), launch_us=4_990)]
     forward += [Op("aten::mm", 5_010 + 30 * i, 10, kernel=(5_015 + 30 * i, 30)) for i in range(1, 10)]
@@ -170,7 +170,7 @@ def test_a_model_with_a_layer_less_gets_none_of_the_time_of_the_layer_that_it_la
 
 
 @pytest.mark.parametrize(("count", "sameness"), [(7, Sameness.OTHER_PROGRAM), (8, Sameness.SAME_PROGRAM)])
-def test_another_number_of_layers_is_another_program(count: int, sameness: Sameness) -> None:
+def test_another_number_of_layers_is_a_different_program(count: int, sameness: Sameness) -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 5 + count)) for i in range(8)]
     recorded, other = (make_recording([("forward", 0, 100)], ops[:n], steps=2) for n in (8, count))
     other.device.duration_ns += 1  # not the same run
@@ -179,7 +179,7 @@ def test_another_number_of_layers_is_another_program(count: int, sameness: Samen
     assert verdict.sameness is sameness, verdict.reason
 
 
-def test_what_waits_for_a_phase_to_end_is_done_when_the_host_looks() -> None:
+def test_ops_that_wait_for_the_end_of_a_phase_are_played_when_the_host_queries_the_device() -> None:
     """GIVEN ops without counterpart, for which a phase's remainder might stand WHEN the host waits for the device before any
     forward pass has told the program THEN they are estimated, not left until a phase ends that may go on for ever."""
     stage = recorded()

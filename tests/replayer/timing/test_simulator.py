@@ -151,7 +151,7 @@ def test_time_the_recorded_host_spent_waiting_for_the_device_is_not_waited_twice
     assert (thread, until_ns) == (0, stage.thread.host_ns) and until_ns - since_ns == pytest.approx(170 * US, abs=12 * US)
 
 
-def test_what_the_recorded_host_had_launched_is_charged_when_the_host_looks_in_the_midst_of_a_phase() -> None:
+def test_what_the_recorded_host_had_launched_is_charged_when_the_host_looks_during_a_phase() -> None:
     ops = [
         *(Op("aten::mm", 110 + 2 * i, 2, kernel=(118 + 50 * i, 50)) for i in range(10)),
         Op("aten::old", 140, 10, kernel=(719, 30)),
@@ -172,7 +172,7 @@ def test_what_the_recorded_host_had_launched_is_charged_when_the_host_looks_in_t
         assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 40 * US
 
 
-def test_phases_that_the_script_never_enters_stay_uncharged_and_are_told() -> None:
+def test_phases_that_the_script_never_enters_stay_uncharged_and_are_reported() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm")
@@ -303,7 +303,7 @@ def test_a_phase_beside_an_earlier_one_takes_only_the_time_after_it() -> None:
     assert between_events == {"h2d": 150 * US, "forward": 90 * US, "backward": 200 * US, "optimizer": 10 * US}
 
 
-def test_an_event_in_the_midst_of_a_phase_grained_phase_reads_its_share_of_the_ops_of_the_step_before() -> None:
+def test_an_event_during_a_phase_grained_phase_reads_its_share_of_the_ops_of_the_step_before() -> None:
     stage = Stage(phase_grained())
     marks = []
     for _ in range(2):
@@ -347,7 +347,7 @@ def test_the_rest_of_a_phase_played_at_once_lies_where_it_would_lie_one_by_one(
     assert rows[0] == rows[1]
 
 
-def test_a_host_that_waits_in_the_midst_of_a_phase_grained_phase_does_not_wait_its_time_twice() -> None:
+def test_a_host_that_waits_during_a_phase_grained_phase_does_not_wait_its_time_twice() -> None:
     stage = Stage(phase_grained())
     for _ in range(3):
         stage.within("h2d", "aten::copy_")

@@ -101,7 +101,7 @@ def test_devices_have_clocks_of_their_own() -> None:
     assert [(event.device, event.time_ns) for event in taken] == [(0, 0), (1, 1_000), (0, 2_000), (1, 3_000)]
 
 
-def test_events_of_two_streams_are_told_apart() -> None:
+def test_events_of_two_streams_are_distinguished() -> None:
     here = Events()
     one = here.take()
     two = here.events.take_on(FakeStream(0, 7))

@@ -143,11 +143,11 @@ def test_what_fails_or_concerns_other_ranks_is_not_noted(notes: Notes) -> None:
     assert len(notes.calls) == 1
 
 
-def test_the_rank_is_told_when_the_group_is_joined(notes: Notes) -> None:
+def test_the_rank_is_reported_when_the_group_is_joined(notes: Notes) -> None:
     assert notes.rank == 0
 
 
-def test_a_model_is_told_when_made_and_before_its_group_ends(notes: Notes) -> None:
+def test_a_model_is_reported_when_made_and_before_its_group_ends(notes: Notes) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     assert notes.models == [model] and not notes.left
     dist.destroy_process_group()
@@ -185,7 +185,7 @@ def test_operations_to_be_batched_are_still_known(notes: Notes) -> None:
 
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
-def test_the_flight_recorder_tells_what_no_call_has_begun(notes: Notes) -> None:
+def test_the_flight_recorder_shows_what_no_call_has_begun(notes: Notes) -> None:
     """GIVEN calls of all kinds WHEN C++ broadcasts by itself THEN that alone is left, and what a manager collects is not."""
     notes.flight = FlightRecorder(torch, EpochClock())
     notes.flight.read(last=True)  # what other tests of this process have left there

@@ -75,7 +75,7 @@ def begin() -> Any:
 
 
 @pytest.mark.parametrize("how", ["wait", "synchronize"])
-def test_the_first_wait_counts_and_all_do_what_they_did(notes: Notes, works: Works, how: str) -> None:
+def test_the_first_wait_counts_and_every_wait_behaves_as_before(notes: Notes, works: Works, how: str) -> None:
     work, operation = begin(), pending()
     works.watch([work], operation)
     assert isinstance(work, dist.Work) and not notes.waited
@@ -111,7 +111,7 @@ def test_a_future_may_be_waited_for_instead_and_outlive_its_work(notes: Notes, w
     assert not notes.given_up
 
 
-def test_no_work_lives_longer_and_one_that_nobody_waits_for_is_given_up(notes: Notes, works: Works) -> None:
+def test_work_objects_are_not_kept_alive_and_unawaited_ones_are_given_up(notes: Notes, works: Works) -> None:
     tensor, operation = torch.ones(3), pending()
     work: Any = dist.all_reduce(tensor, async_op=True)
     works.watch([work], operation)
@@ -123,7 +123,7 @@ def test_no_work_lives_longer_and_one_that_nobody_waits_for_is_given_up(notes: N
     assert not works._handles
 
 
-def test_works_of_a_batch_are_told_one_by_one(notes: Notes, works: Works) -> None:
+def test_work_objects_of_a_batch_are_recorded_one_by_one(notes: Notes, works: Works) -> None:
     batch, operation = [begin(), begin()], pending(works=2)
     works.watch(batch, operation)
     for work in batch:
@@ -131,7 +131,7 @@ def test_works_of_a_batch_are_told_one_by_one(notes: Notes, works: Works) -> Non
     assert [found for found, _ in notes.waited] == [operation, operation]
 
 
-def test_others_are_left_alone(notes: Notes, works: Works) -> None:
+def test_other_work_objects_are_not_changed(notes: Notes, works: Works) -> None:
     begin().wait()
     assert not notes.begun
     future: Any = torch.futures.Future()
@@ -154,7 +154,7 @@ class Bare(dist.Work):
     """Overrides nothing."""
 
 
-def test_works_written_in_python_are_told_too(notes: Notes, works: Works) -> None:
+def test_work_objects_written_in_python_are_recorded_too(notes: Notes, works: Works) -> None:
     wait = Lasting.wait
     try:
         work, operation = Lasting(), pending()

@@ -90,7 +90,7 @@ def test_each_replica_is_a_part_in_its_own_thread(notes: Notes) -> None:
     assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
 
 
-def test_a_replica_that_fails_fails_as_ever_and_ends_its_part(notes: Notes) -> None:
+def test_a_replica_that_fails_fails_as_usual_and_ends_its_part(notes: Notes) -> None:
     def failing(x: int) -> int:
         raise ZeroDivisionError("in a replica")
 
@@ -99,7 +99,7 @@ def test_a_replica_that_fails_fails_as_ever_and_ends_its_part(notes: Notes) -> N
     assert notes.parts == [("parallel_apply", "replica 0")]
 
 
-def test_a_part_that_fails_is_ended_and_the_next_is_told(notes: Notes) -> None:
+def test_a_part_that_fails_is_ended_and_the_next_is_reported(notes: Notes) -> None:
     for _ in range(2):
         with pytest.raises((RuntimeError, AssertionError)):
             parallel.gather([torch.ones(2), torch.ones(2)], 0)

@@ -76,7 +76,7 @@ def told(found: list[FlightRecord]) -> list[tuple[str, str, int]]:
     return [(flown.call.name, flown.call.dtype, flown.call.size_bytes) for flown in found]
 
 
-def test_what_no_call_began_is_told_once_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_call_began_is_reported_once_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring()
     flight = flight_of(ring, monkeypatch)
     ring.begin("broadcast", [3], [2, 2], dtype="Half")

@@ -19,7 +19,7 @@ def output_at(path: Path) -> RecordingFile:
     return RecordingFile(path, clock)
 
 
-def test_what_was_flushed_can_be_read_before_the_end(tmp_path: Path) -> None:
+def test_flushed_rows_can_be_read_before_the_end(tmp_path: Path) -> None:
     output = output_at(tmp_path / "x.part")
     output.add("steps", rank=0, number=0, start_ns=5, duration_ns=7, kind=1)
     output.flush(Trace(provenance={"a": 1}))
@@ -68,7 +68,7 @@ def test_a_write_that_fails_ends_the_recording_with_a_line(
     assert output.failed
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_there_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = output_at(tmp_path / "no" / "x.part")
     output.add("steps", number=0)
     output.flush(Trace())

@@ -194,7 +194,7 @@ def exported(tmp_path: Path) -> dict[str, Any]:
         lambda notes: notes["events"].update(kernel={"added": 0, "times": [[1]], "origins": []}),
     ],
 )
-def test_notes_that_are_none_are_counted_and_the_events_read_without(tmp_path: Path, spoil: Any) -> None:
+def test_invalid_notes_are_counted_and_the_events_are_read_without_them(tmp_path: Path, spoil: Any) -> None:
     document = exported(tmp_path)
     notes = json.loads(document[HEADER_KEY])
     spoil(notes)

@@ -29,7 +29,7 @@ def written(first: Trace, second: Trace, folder: Path) -> list[dict[str, Any]]:
     return events_of(export_pair(first, second, folder / "both.json.gz", ("recorded", "replayed")))
 
 
-def test_both_are_there_side_by_side(tmp_path: Path) -> None:
+def test_the_file_has_both_traces_side_by_side(tmp_path: Path) -> None:
     recorded = training(steps=3)
     replayed = replay_of(recorded, 1.2)
     events = written(recorded, replayed, tmp_path)
@@ -90,7 +90,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
         assert "the file name must end in" in capfd.readouterr().err
 
 
-def test_an_import_refuses_it_by_name(tmp_path: Path) -> None:
+def test_an_import_rejects_it_by_name(tmp_path: Path) -> None:
     path = export_pair(training(steps=2), training(steps=2), tmp_path / "both.json.gz", ("v100", "this replay"))
     with pytest.raises(TraceImportError, match=r"contains two traces, v100 and this replay; .* separately"):
         read_kineto(path)

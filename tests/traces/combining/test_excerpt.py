@@ -32,7 +32,7 @@ def test_one_step_of_four() -> None:
     assert [names(found, "host")[row] for row in found.device.launch] == ["cudaLaunchKernel"] * 5
 
 
-def test_the_call_that_launched_what_is_seen_comes_along() -> None:
+def test_an_excerpt_contains_the_launches_of_its_device_work() -> None:
     # GIVEN a stretch in which the first kernel runs, but not the call that launched it
     begin = int(WHOLE.device.start_ns[0]) + US
     found = between(WHOLE, begin, begin + US)
@@ -41,7 +41,7 @@ def test_the_call_that_launched_what_is_seen_comes_along() -> None:
 
 
 @given(st.integers(-50, 450), st.integers(0, 500))
-def test_any_stretch_is_sound_and_holds_what_touches_it(begin_us: int, length_us: int) -> None:
+def test_any_excerpt_is_valid_and_contains_overlapping_rows(begin_us: int, length_us: int) -> None:
     begin, end = BEGIN + begin_us * US, BEGIN + (begin_us + length_us) * US
     found = between(WHOLE, begin, end)
     assert not checks.fault(found)
@@ -49,7 +49,7 @@ def test_any_stretch_is_sound_and_holds_what_touches_it(begin_us: int, length_us
     assert found.device.start_ns.tolist() == WHOLE.device.start_ns[touching].tolist()
 
 
-def test_everything_and_nothing() -> None:
+def test_excerpts_of_everything_and_of_nothing() -> None:
     everything = between(WHOLE, BEGIN - MS, BEGIN + MS)
     assert [len(everything.host), len(everything.memory)] == [len(WHOLE.host), len(WHOLE.memory)]
     assert not len(between(WHOLE, 0, 1).host)

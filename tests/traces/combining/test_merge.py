@@ -264,7 +264,7 @@ def test_a_profile_that_holds_none_of_the_steps_changes_nothing_and_is_counted(n
     assert differences(replace(trace, problems={}), recording) == []
 
 
-def test_a_profile_cut_anywhere_is_no_trouble(shared_traces: Path) -> None:
+def test_a_profile_truncated_anywhere_can_be_merged(shared_traces: Path) -> None:
     for path in sorted((shared_traces / "broken").iterdir()):
         try:
             profile = read_kineto(path)

@@ -91,7 +91,7 @@ def test_the_cost_of_an_op_is_taken_off_before_it_and_what_does_not_fit_off_the_
     assert pace.own_ns(np.array([start_ns - 70]))[0] == start_ns - 70
 
 
-def test_kinds_of_events_are_told_apart() -> None:
+def test_kinds_of_events_are_distinguished() -> None:
     trace = recorded([(StepKind.PROFILED, [("forward", 100), ("backward", 100)])])
     add_ops(trace, [(10, 50), (130, 5)])
     trace.host.shapes[1] = NONE
@@ -225,7 +225,7 @@ def test_waits_for_batches_and_the_rest_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx({"loader": 300, "forward": 100})
 
 
-def test_where_recorder_and_profile_name_other_phases_whole_steps_are_compared() -> None:
+def test_if_recorder_and_profile_name_different_phases_whole_steps_are_compared() -> None:
     clean = (StepKind.STEADY, [("forward", 300), ("backward", 300)])
     profiled = (StepKind.PROFILED, [("forward", 300), ("other", 200), ("backward", 700)])
     trace = recorded([clean, clean, profiled])

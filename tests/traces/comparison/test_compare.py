@@ -267,7 +267,7 @@ def test_queues_and_streams_of_amd_pair_by_how_busy_they_are() -> None:
     assert have_same_stream_numbers(queues, queues) and have_same_stream_numbers(queues, unknown)
 
 
-def test_memory_of_several_ranks_is_told_apart() -> None:
+def test_memory_of_several_ranks_is_distinguished() -> None:
     trace = training()
     trace.devices = [*trace.devices, Device(1, 0, "GPU")]
     trace.memory = MemoryEvents.of(device=[0, 1], time_ns=[0, 0], bytes=[5, 6])
@@ -376,13 +376,13 @@ def test_another_batch_size_is_named() -> None:
     assert not compare(training(batch=32), training(batch=64)).within_tolerance
 
 
-def test_other_ops_are_another_program() -> None:
+def test_other_ops_are_a_different_program() -> None:
     others = [Call(f"aten::op{i}", f"{i + 2},7", 31 + i, f"kernel {i}") for i in range(4)]
     same, reason = _verdict(training(), training(made=others))
     assert same is False and reason.startswith("other ops: only 0 %")
 
 
-def test_another_optimizer_is_another_program() -> None:
+def test_another_optimizer_is_a_different_program() -> None:
     def stepping(name: str) -> Trace:
         return training(made=[*calls(32), Call(f"Optimizer.step#{name}.step", "", 92, "step")])
 
@@ -396,7 +396,7 @@ def test_another_optimizer_is_another_program() -> None:
     assert _verdict(training(), stepping("SGD"))[0] is True
 
 
-def test_frozen_parameters_are_another_program_where_signatures_tell() -> None:
+def test_frozen_parameters_are_a_different_program_if_signatures_show_them() -> None:
     whole, frozen, unknown = training(4), training(5), training(6)
     whole.workload = WorkloadSignature(100, 400, {"Linear": 2}, optimizer="SGD", trainable_parameters=100)
     frozen.workload = replace(whole.workload, trainable_parameters=40)
@@ -420,7 +420,7 @@ def test_without_shapes_the_names_decide() -> None:
     assert _verdict(recorded, alien)[0] is False
 
 
-def test_without_shapes_numbers_of_ops_sizes_of_copies_and_names_of_kernels_tell_programs_apart() -> None:
+def test_without_shapes_numbers_of_ops_sizes_of_copies_and_names_of_kernels_distinguish_programs() -> None:
     """GIVEN a recording without shapes and dtypes WHEN a script does the same ops THEN what else there is to see decides."""
 
     def seen(made: list[Call], dtype: str = "") -> Trace:
@@ -450,7 +450,7 @@ def test_without_shapes_numbers_of_ops_sizes_of_copies_and_names_of_kernels_tell
 
 
 @pytest.mark.parametrize("shapes", [True, False])
-def test_another_order_and_ops_that_only_one_has_are_another_program(shapes: bool) -> None:
+def test_another_order_and_ops_that_only_one_has_are_a_different_program(shapes: bool) -> None:
     """GIVEN layers of three ops WHEN two change places, or an op more follows each THEN it is another program."""
 
     def layers(*names: str) -> Trace:
@@ -474,7 +474,7 @@ def test_another_order_and_ops_that_only_one_has_are_another_program(shapes: boo
 
 
 @pytest.mark.parametrize("shapes", [True, False])
-def test_two_layers_that_change_places_are_another_program(shapes: bool) -> None:
+def test_two_layers_that_change_places_are_a_different_program(shapes: bool) -> None:
     """GIVEN a deep network of layers of one shape WHEN two of them change places THEN that is another program; arithmetic and
     copies between layers are not judged by their order."""
 
@@ -496,7 +496,7 @@ def test_two_layers_that_change_places_are_another_program(shapes: bool) -> None
     assert _verdict(recorded, network(*arithmetic))[0] is True
 
 
-def test_channels_last_is_another_program_where_strides_tell_and_named_where_they_do_not() -> None:
+def test_channels_last_is_a_different_program_if_strides_are_known_and_is_named_otherwise() -> None:
     def laid_out(layout: str) -> Trace:
         trace = training()
         if layout:
@@ -529,7 +529,7 @@ def test_phases_and_times_that_agree_are_no_evidence() -> None:
     # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
     assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
-    assert verdict.reason == "there are no ops to compare without kernels, and neither trace has a workload signature"
+    assert verdict.reason == "without kernels there are no ops to compare, and neither trace has a workload signature"
     judged = compare(phase_grained(), training())
     assert judged.steps.error == 0.0 and judged.within_tolerance is None
     # WHEN one trace lacks a phase THEN that is another program
@@ -564,7 +564,7 @@ def test_workload_signatures_decide_where_there_are_no_kernels() -> None:
     assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
 
 
-def test_the_same_ops_and_shapes_in_another_dtype_are_another_program() -> None:
+def test_the_same_ops_and_shapes_in_another_dtype_are_a_different_program() -> None:
     half = training(3)
     half.host.dtypes[:] = half.strings.add("float16")
     result = compare(training(), half)
@@ -627,7 +627,7 @@ def test_real_against_real(shared_traces: Path) -> None:
     assert {change.name for change in loading.changes.kernels.gone}
 
 
-def test_real_batch_sizes_are_told_apart(shared_traces: Path) -> None:
+def test_real_batch_sizes_are_distinguished(shared_traces: Path) -> None:
     small, large = (read_kineto(shared_traces / f"a100_particle_fwd_bs{size}.json.gz") for size in (2, 32))
     result = compare(small, large)
     assert result.verdict.same is False

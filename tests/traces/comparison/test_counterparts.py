@@ -55,7 +55,7 @@ def test_another_kernel_of_the_same_call() -> None:
     assert (np.delete(found.change, place) == KernelChange.SAME).all()
 
 
-def test_a_kernel_that_inductor_numbered_anew_is_the_same() -> None:
+def test_a_kernel_with_a_new_number_of_inductor_is_the_same() -> None:
     first, second = training(steps=1), training(steps=1)
     for trace, number in ((first, 3), (second, 7)):
         name = f"triton_poi_fused_add_relu_{number}"

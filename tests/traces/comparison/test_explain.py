@@ -66,7 +66,7 @@ def test_ops_come_first_and_their_renamed_kernels_are_neither_new_nor_gone() -> 
     assert not any(" is new" in reason.text or " is gone" in reason.text for reason in told.reasons)
 
 
-def test_other_programs_and_differences_within_the_noise_are_said() -> None:
+def test_other_programs_and_differences_within_the_noise_are_reported() -> None:
     other = training()
     other.strings.texts[:] = [text.replace("aten::", "aten::other_") for text in other.strings.texts]
     told = explained(training(), other)

@@ -66,7 +66,7 @@ def test_a_script_that_compiles_nothing_has_no_graph_breaks(tmp_path: Path) -> N
 
 
 def test_the_change_of_memory_is_that_of_a_step_where_a_recording_lacks_earlier_memory(tmp_path: Path) -> None:
-    """GIVEN a recording that sums up 2 MiB and its replay with 3 MiB in all, of which a step adds 1 MiB in both."""
+    """GIVEN a recording with a sum of 2 MiB and a replay with 3 MiB in all. In both traces, a step adds 1 MiB."""
     memory = MemoryComparison(2 << 20, 3 << 20, "summed", "recorded", 1 << 20, 1 << 20)
     compared = replace(compare(training(), replay_of(training())), memory={"cuda:0": memory})
     budgets = read_budgets(written(tmp_path, 'memory_peak = "2.9 MiB"', 'memory_peak_change = "0 %"'))
@@ -94,7 +94,7 @@ def test_what_is_not_known_fails(tmp_path: Path) -> None:
         ("[budget]\nsame_program = 'yes'", "write same_program = true"),
     ],
 )
-def test_what_is_no_budget_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+def test_an_unknown_budget_is_named_in_the_error(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "b.toml").write_text(text)
     with pytest.raises(GateError, match=re.escape(said)):
         read_budgets(tmp_path / "b.toml")

@@ -71,7 +71,7 @@ def test_a_busy_device_is_the_limit_unless_it_communicates() -> None:
     assert bottleneck(full, idle(0, 5), less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
 
 
-def test_without_kernels_only_what_the_times_show_is_said() -> None:
+def test_without_kernels_only_what_the_times_show_is_reported() -> None:
     bare = replace(OF_DATA, gpu_time_ns=None, busy_share=None)
     assert bottleneck(bare, {}, None) == PaceLimit("data", 35 * MS, 0.35)
     assert bottleneck(replace(bare, without_data_ns=99 * MS), {}, None) == PaceLimit(

@@ -33,7 +33,7 @@ def test_the_keys_that_scripts_rely_on() -> None:
     assert (summary["run"]["source"], summary["run"]["clock"], summary["provenance"]) == ("hand", "unix", {})
 
 
-def test_what_people_want_beside() -> None:
+def test_additional_figures_of_a_summary() -> None:
     summary = summarize(training(steps=2))
     assert summary.compute_side_median_ns == 80 * US
     assert summary.pace is not None and (summary.pace.pace_ns, summary.pace.gpu_time_ns) == (100 * US, 50 * US)

@@ -94,7 +94,7 @@ def test_a_length_shorter_than_a_head_is_impossible(tmp_path: Path) -> None:
     assert refusal(tmp_path, data) == "not a readable trace at byte 17: impossible frame length 12 (1 decompressed)"
 
 
-def test_frames_that_were_swapped_doubled_or_lost_are_refused(tmp_path: Path) -> None:
+def test_frames_that_were_swapped_doubled_or_lost_are_rejected(tmp_path: Path) -> None:
     header, *frames = pieces(file_of(*text_items(small_trace()), *number_items(small_trace())))
     assert len(frames) == 12
 
@@ -247,7 +247,7 @@ def test_a_file_from_before_a_table_was_added_is_read(tmp_path: Path, monkeypatc
     assert (tmp_path / "today.msgpack").read_bytes() == (tmp_path / "saved.msgpack").read_bytes()
 
 
-def test_a_table_of_a_later_release_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_a_later_release_is_rejected_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(small_trace(), tmp_path / "t.msgpack")
     monkeypatch.delitem(TABLES, "collectives")
 
@@ -260,7 +260,7 @@ IN_THE_SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped
 
 @IN_THE_SAME_FOLDER
 @given(content=st.binary(max_size=60), as_item=st.sampled_from(["", "header", "strings", *TABLES]))
-def test_arbitrary_content_is_refused(tmp_path: Path, content: bytes, as_item: str) -> None:
+def test_arbitrary_content_is_rejected(tmp_path: Path, content: bytes, as_item: str) -> None:
     item = msgpack.packb(as_item)
     assert isinstance(item, bytes)
 

@@ -59,7 +59,7 @@ def test_a_growing_file_is_read_piece_by_piece(tmp_path: Path, written: bytes) -
     assert same(seen[-1], load(path))
 
 
-def test_threads_that_are_not_told_yet_stand_in_for_themselves(tmp_path: Path) -> None:
+def test_threads_without_a_name_yet_get_placeholders(tmp_path: Path) -> None:
     stream = TraceStream(tmp_path / "t")
     trace = training(steps=1)
     stream.header(Trace(devices=trace.devices, threads=[Thread(0, 1, "MainThread", "main")]))
@@ -71,7 +71,7 @@ def test_threads_that_are_not_told_yet_stand_in_for_themselves(tmp_path: Path) -
     stream.close()
 
 
-def test_what_points_at_rows_to_come_points_there_once_they_have_come(tmp_path: Path) -> None:
+def test_references_to_later_rows_are_restored_when_the_rows_arrive(tmp_path: Path) -> None:
     # GIVEN device work that was written before the calls that launched it
     trace = training(steps=1)
     stream = TraceStream(tmp_path / "t")
@@ -89,7 +89,7 @@ def test_what_points_at_rows_to_come_points_there_once_they_have_come(tmp_path: 
     stream.close()
 
 
-def test_damage_is_told(tmp_path: Path, written: bytes) -> None:
+def test_damage_is_reported(tmp_path: Path, written: bytes) -> None:
     path = tmp_path / "t"
     path.write_bytes(written[:-40] + b"\xff" + written[-39:])
     with pytest.raises(TraceFormatError, match="wrong checksum"):

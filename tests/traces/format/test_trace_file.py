@@ -91,7 +91,7 @@ def test_several_tables_at_once_may_be_empty_and_have_many_rows(tmp_path: Path, 
     assert os.path.getsize(tmp_path / "t") < 500
 
 
-def test_too_many_rows_for_one_packed_table_are_refused() -> None:
+def test_too_many_rows_for_one_packed_table_are_rejected() -> None:
     with pytest.raises(ValueError, match="rows in one packed table"):
         pack_table(Steps.of(number=range(MAX_ROWS + 1)))
 
@@ -124,7 +124,7 @@ def test_parents_that_nest_are_stored_as_a_nest_and_others_as_they_are(spans: in
             assert all((back.columns()[name] == column).all() for name, column in spans_of_it.columns().items())
 
 
-def test_a_nest_in_the_midst_of_a_table_points_to_rows_of_the_whole() -> None:
+def test_a_nest_in_the_middle_of_a_table_refers_to_rows_of_the_whole_table() -> None:
     table = HostSpans.of(parent=[NONE, 1000, 1001, 1000], start_ns=[0, 1, 2, 5], duration_ns=[9, 3, 1, 1], name=[0] * 4)
 
     packed = pack_table(table, first_row=1000)
@@ -160,7 +160,7 @@ def test_extreme_values_survive(tmp_path: Path) -> None:
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
 
 
-def test_what_json_has_no_number_for_comes_back_as_none(tmp_path: Path) -> None:
+def test_numbers_that_json_cannot_express_are_loaded_as_none(tmp_path: Path) -> None:
     save(Trace(provenance={"loss": [float("nan"), np.float32("inf"), 0.5]}), tmp_path / "t.msgpack")
 
     assert load(tmp_path / "t.msgpack").provenance == {"loss": [None, None, 0.5]}
@@ -239,7 +239,7 @@ NO_TRACE = "; import profiler files first: trace import FILE -o NEW.msgpack"
         (b"\x92\xa3", f"at byte 0: it is not a trace{NO_TRACE}"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_what_to_do(tmp_path: Path, content: bytes, says: str) -> None:
+def test_a_file_that_is_not_a_trace_gives_an_error_with_advice(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
 
@@ -249,7 +249,7 @@ def test_what_is_no_trace_is_refused_with_what_to_do(tmp_path: Path, content: by
     assert str(error.value) == f"{path}: not a readable trace {says}"
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_gives_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     for name, says in (("none", "No such file or directory"), (".", "is a directory"), ("pipe", "not a regular file")):
@@ -279,7 +279,7 @@ def test_saving_does_not_touch_the_part_that_a_killed_recorder_left(tmp_path: Pa
     assert sorted(os.listdir(tmp_path)) == ["t.msgpack", "t.msgpack.part"]
 
 
-def test_saving_to_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_saving_to_a_path_that_is_not_a_regular_file_gives_an_error(tmp_path: Path) -> None:
     for target, says in ((tmp_path, "not a regular file"), (Path(os.devnull), "not a regular file")):
         with pytest.raises(TraceWriteError, match=f"^{target}: not written: it is {says}$"):
             save(small_trace(), target)
@@ -287,7 +287,7 @@ def test_saving_to_what_is_no_file_is_refused(tmp_path: Path) -> None:
         save(small_trace(), tmp_path / "nowhere" / "t.msgpack")
 
 
-def test_provenance_that_json_cannot_say_is_refused(tmp_path: Path) -> None:
+def test_provenance_that_json_cannot_express_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceWriteError, match="a PosixPath, which is not a JSON value"):
         save(Trace(provenance={"script": Path("train.py")}), tmp_path / "t.msgpack")
 
@@ -315,7 +315,7 @@ def test_a_stream_shows_all_that_add_has_returned_from(tmp_path: Path) -> None:
     assert load(path).problems == {"clipped-spans": 2}
 
 
-def test_a_table_is_only_believed_as_far_as_it_has_bytes() -> None:
+def test_a_table_has_at_most_as_many_rows_as_bytes() -> None:
     packed = pack_table(Steps.of(number=[7, 7], rank=[0, 0]))
     assert unpack_table(Steps, packed).number.tolist() == [7, 7]
 

@@ -163,7 +163,7 @@ def test_a_pid_may_be_anything(pid: Any) -> None:
     assert len(trace.threads) == 2
 
 
-def test_rows_that_are_no_work_are_told_apart() -> None:
+def test_rows_that_are_not_work_are_distinguished() -> None:
     events = [
         op("cudaStreamSynchronize", 0, 9, cat="cuda_runtime", correlation=3),
         kernel(3, 1, 7, cat="cuda_sync"),
@@ -574,7 +574,7 @@ def test_half_characters_do_not_reach_the_string_table() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "{}", "[", '"text"', "5", '{"traceEvents": 3}', '{"nodes": []}', "\x1f\x8b"])
-def test_hopeless_text_is_one_clear_line(text: str) -> None:
+def test_unreadable_text_gives_one_clear_line(text: str) -> None:
     with pytest.raises(TraceImportError, match=r"^x\.json: [^\n]+$"):
         read_kineto_bytes(text.encode("latin-1"), "x.json")
 

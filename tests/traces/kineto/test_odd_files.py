@@ -193,7 +193,7 @@ def test_events_without_category_count_or_are_taken_for_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("data", [b'[{"a": 1}, {"b": 2}]', b"[1, 2]", b"[]", b'[{"ph": "X", "ts": 1, "dur": 2, "name": "x"}]'])
-def test_a_foreign_list_is_refused_in_one_line(data: bytes) -> None:
+def test_a_foreign_list_is_rejected_in_one_line(data: bytes) -> None:
     with pytest.raises(TraceImportError, match=r"^other.json: no events from torch.profiler .*give a trace") as raised:
         read_kineto_bytes(data, "other.json")
     assert "\n" not in str(raised.value)

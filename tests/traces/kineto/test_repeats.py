@@ -93,7 +93,7 @@ def test_a_step_that_the_end_cuts_is_incomplete() -> None:
         pytest.param([COPY], id="copies alone are no iteration"),
     ],
 )
-def test_what_may_be_no_iteration_is_one_step_with_its_true_end(ops: list[tuple[str, list[str]]]) -> None:
+def test_a_sequence_that_may_not_be_an_iteration_is_one_step(ops: list[tuple[str, list[str]]]) -> None:
     profile = iterations(6, ops)
     trace = profile.read()
     assert trace.provenance["steps_from"] in ("whole", "inference") and len(trace.steps) == 1
@@ -202,7 +202,7 @@ def test_steps_with_a_sum_over_ranks_are_no_evaluation() -> None:
         assert marked(profile).steps.kind.tolist() == [kind]
 
 
-def test_that_time_is_other_in_profiles_of_our_recorder_too(tmp_path: Any) -> None:
+def test_time_before_the_first_phase_is_other_in_profiles_of_the_recorder_too(tmp_path: Any) -> None:
     profile = Profile()
     profile.python(200)
     profile.launch("aten::mm", ["gemm"])

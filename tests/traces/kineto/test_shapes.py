@@ -70,7 +70,7 @@ def test_a_list_too_long_for_the_profiler_is_marked_as_untold() -> None:
     assert trace.host.shapes[0] != NONE
 
 
-def test_out_variants_are_told_as_torch_declares_them() -> None:
+def test_out_variants_are_recognized_as_torch_declares_them() -> None:
     """GIVEN every op of the installed torch WHEN it is called with tensors wherever it takes some THEN results are told of out
     variants, but where another overload looks the same, and of no other op."""
     wrong, right, outs = [], 0, 0

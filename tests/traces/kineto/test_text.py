@@ -129,7 +129,7 @@ def test_only_wrong_escapes_are_mended() -> None:
     assert problems == {"invalid-escape": 2, "half-character": 1}
 
 
-def test_files_and_folders_that_are_none(tmp_path: Path) -> None:
+def test_paths_that_are_not_files_or_folders(tmp_path: Path) -> None:
     with pytest.raises(TraceImportError, match="cannot be read"):
         read_kineto(tmp_path / "missing.json")
     with pytest.raises(TraceImportError, match=r"no \.json"):
@@ -162,7 +162,7 @@ def folder_of(folder: Path, names: tuple[str, ...], **header: Any) -> Path:
         (("kineto_0.json", "kineto_1.json", "kineto_2.json"), [0, 1, 2]),
     ],
 )
-def test_ranks_are_told_by_the_files_names(tmp_path: Path, names: tuple[str, ...], ranks: list[int]) -> None:
+def test_ranks_are_determined_by_file_names(tmp_path: Path, names: tuple[str, ...], ranks: list[int]) -> None:
     trace = read_kineto(folder_of(tmp_path, names))
     assert trace.ranks == ranks
     files = [trace.provenance["ranks"][str(rank)]["file"] for rank in trace.ranks]
@@ -178,7 +178,7 @@ def test_ranks_are_told_by_the_files_names(tmp_path: Path, names: tuple[str, ...
         (("rank4.one.json", "rank4.two.json", "rank5.json"), "rank4.one.json and rank4.two.json are both from rank 4"),
     ],
 )
-def test_files_that_are_not_told_apart_are_refused_by_name(tmp_path: Path, names: tuple[str, ...], says: str) -> None:
+def test_files_with_ambiguous_ranks_are_named_in_the_error(tmp_path: Path, names: tuple[str, ...], says: str) -> None:
     with pytest.raises(TraceImportError, match=says):
         read_kineto(folder_of(tmp_path, names))
 
@@ -209,14 +209,14 @@ def test_cycles_of_a_process_are_read_one_after_another(tmp_path: Path) -> None:
         read_kineto(tmp_path)
 
 
-def test_files_of_runs_of_different_sizes_are_refused(tmp_path: Path) -> None:
+def test_files_of_runs_of_different_sizes_are_rejected(tmp_path: Path) -> None:
     folder_of(tmp_path, ("a.json",), distributedInfo={"rank": 0, "world_size": 2})
     folder_of(tmp_path, ("b.json",), distributedInfo={"rank": 1, "world_size": 8})
     with pytest.raises(TraceImportError, match=r"a\.json has 2 ranks and b\.json has 8: not the same run"):
         read_kineto(tmp_path)
 
 
-def test_strangers_in_a_folder_are_skipped_counted_and_named(tmp_path: Path) -> None:
+def test_foreign_files_in_a_folder_are_skipped_counted_and_named(tmp_path: Path) -> None:
     folder_of(tmp_path, ("rank0.json", "rank1.json"))
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
     (tmp_path / "empty.json").write_text("")

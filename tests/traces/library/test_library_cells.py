@@ -149,7 +149,7 @@ def test_cells_come_back_as_they_were_written(tmp_path_factory: pytest.TempPathF
     assert (back.source, back.provenance) == (CellSource(commit="abc"), {"done": "by hand"})
 
 
-def test_damaged_foreign_and_newer_files_are_told_in_a_line(tmp_path: Path) -> None:
+def test_damaged_foreign_and_newer_files_are_reported_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "g9.cells"
     write_cells(path, GPU, [a_cell()], {})
     whole = path.read_bytes()
@@ -178,7 +178,7 @@ def test_a_gpu_is_found_by_its_name_or_by_words_of_the_device(own_library: Path)
         catalogue.find_cell("v100/resnet5")
 
 
-def test_own_files_join_the_bundled_ones_and_two_of_a_name_are_refused(own_library: Path) -> None:
+def test_own_files_join_the_bundled_ones_and_two_of_a_name_are_rejected(own_library: Path) -> None:
     write_cells(own_library / "mine.cells", GPU, [a_cell()], {})
     (own_library / "broken.cells").write_bytes(b"nothing")
     assert catalogue.find_cell("g9/net").last_batch == 4 and "g9" in [gpu.name for gpu in catalogue.gpus()]

@@ -98,7 +98,7 @@ def test_a_frame_of_no_rows_has_its_columns() -> None:
     assert len(frame) == 0 and "dtype" in frame and "end_ns" in frame
 
 
-def test_a_frame_that_cannot_be_had_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_cannot_be_had_is_reported_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(traces.TraceError, match=r"^kernels: not a table of a trace; choose one of: steps, phases, host, "):
         traces.to_pandas(traces.Trace(), "kernels")
     monkeypatch.setitem(sys.modules, "pandas", None)

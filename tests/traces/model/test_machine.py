@@ -53,7 +53,7 @@ def test_properties_complete_one_another() -> None:
         ([], "Machine is list, not an object"),
     ],
 )
-def test_what_is_no_machine_is_refused(values: object, reason: str) -> None:
+def test_an_invalid_machine_is_refused(values: object, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         from_json(Machine, values)
 

@@ -81,7 +81,7 @@ def test_shuffled_rows_come_back_in_order_pointing_where_they_did(trace: Trace, 
         assert (again.phases.step[phase - 1], again.phases.start_ns[phase - 1]) <= (step, again.phases.start_ns[phase])
 
 
-def test_what_pointed_at_a_row_that_was_left_out_points_nowhere() -> None:
+def test_references_to_omitted_rows_become_none() -> None:
     trace = Trace(host=HostSpans.of(parent=[NONE, 0, 1]), device=DeviceSpans.of(launch=[2, 1, 0, NONE]))
     left = taken(trace, {"host": np.array([2, 1])})
     assert left.host.parent.tolist() == [1, NONE] and left.device.launch.tolist() == [0, 1, NONE, NONE]

@@ -126,7 +126,7 @@ def test_signature_and_phase_timing_go_through_a_file(tmp_path: Path) -> None:
     [[], {"parameters": -1}, {"parameters": True}, {"modules": [1]}, {"modules": {"a": "b"}}, {"optimizer": 3}]
     + [{"inputs": value} for value in (3, [3], [[[1], 2]], [[["a"], "float32"]])],
 )
-def test_what_is_no_signature_is_refused(stored: Any) -> None:
+def test_an_invalid_signature_is_refused(stored: Any) -> None:
     with pytest.raises(ValueError, match="workload signature"):
         WorkloadSignature.from_json(stored)
 

@@ -138,7 +138,7 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
     assert all(find_card(name) is card for card in CARDS for name in card.names)
 
 
-def test_an_unknown_card_is_told_with_what_is_nearest() -> None:
+def test_an_unknown_card_is_reported_with_what_is_nearest() -> None:
     with pytest.raises(TraceError, match=r"unknown GPU: gtx1080; did you mean NVIDIA GeForce GTX 1080 Ti, "):
         find_card("gtx1080")
     with pytest.raises(TraceError, match=r"unknown GPU: \(empty name\)$"):

@@ -31,6 +31,6 @@ def test_a_speed_may_be_a_whole_number() -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"trace": "t", "out": "o"}, {"trace": 5, "out": "o", "launcher": 1}])
-def test_a_session_that_lacks_something_is_refused(values: dict[str, object]) -> None:
+def test_a_session_that_lacks_something_is_rejected(values: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"launcher|trace"):
         from_json(ReplaySession, values)

@@ -41,7 +41,7 @@ def test_ctrl_c_waits_for_the_end_and_takes_its_usual_way() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2])
-def test_so_does_what_a_script_raises_by_itself(handled: Callable[..., None], number: signal.Signals) -> None:
+def test_an_exception_of_the_script_waits_for_the_end_too(handled: Callable[..., None], number: signal.Signals) -> None:
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(number)
 
@@ -64,7 +64,7 @@ def test_handlers_that_do_not_raise_are_all_called_in_order(handled: Callable[..
     assert came == [(signal.SIGUSR1, True), (signal.SIGTERM, True)]
 
 
-def test_it_may_be_used_within_itself() -> None:
+def test_deferred_signals_can_be_nested() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), deferred_signals():
         with deferred_signals():
@@ -89,7 +89,7 @@ def test_ignored_signals_stay_ignored(handled: Callable[..., None]) -> None:
         signal.raise_signal(signal.SIGHUP)
 
 
-def test_other_threads_need_nothing() -> None:
+def test_other_threads_are_not_affected() -> None:
     found = []
 
     def look() -> None:
@@ -147,6 +147,6 @@ def test_ctrl_c_before_the_first_line_of_the_end_does_not_skip_it() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_a_fork_is_not_its_parent() -> None:
+def test_a_forked_child_does_not_call_the_parents_exit_function() -> None:
     done = run("import os\nif not os.fork(): sys.exit()\nos.wait(); print('parent', flush=True)")
     assert done.stdout == "parent\nbegun\nended\n"

@@ -70,7 +70,7 @@ def test_a_generator_and_its_critic_have_two_forward_passes() -> None:
     assert cut(*half, *half) == ["zero_grad", "forward", "loss", "backward", "optimizer"] * 2
 
 
-def test_a_copy_or_a_dropout_mask_in_the_midst_of_a_forward_pass_belongs_to_it() -> None:
+def test_a_copy_or_a_dropout_mask_during_a_forward_pass_belongs_to_it() -> None:
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
 

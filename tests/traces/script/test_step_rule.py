@@ -220,7 +220,7 @@ def test_samples_drawn_between_two_batches_are_evaluation_steps_and_no_part_of_t
     assert script.ended == "TEEETEEE"
 
 
-def test_evaluating_is_told_until_something_trains() -> None:
+def test_evaluating_is_reported_until_something_trains() -> None:
     cut = StepCut(ONE)
     assert not cut.evaluating
     cut.module_called(MODEL, False)

@@ -116,30 +116,30 @@ def test_evaluation_does_not_count_and_neither_does_what_a_script_computes_at_fi
     assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
 
 
-def test_more_is_in_hand_where_the_loader_prefetches_more() -> None:
+def test_more_batches_are_ready_if_the_loader_prefetches_more() -> None:
     with pytest.raises(TraceError, match="train at least 21 steps"):
         pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
 
 
-def test_too_few_steps_and_no_loader_are_refused() -> None:
+def test_too_few_steps_and_no_loader_are_rejected() -> None:
     with pytest.raises(TraceError, match="train at least 9 steps"):
         pace(run_of(1, steps=8), 64, 2)
     with pytest.raises(TraceError, match="no DataLoader fetched a batch: the script has none, or its data set is empty"):
         stalls_of(run_of(1), run_of(1), [], 1, [])
 
 
-def test_files_that_were_not_seen_are_said() -> None:
+def test_files_that_were_not_seen_are_reported() -> None:
     unseen = loading(10)
     unseen.read_bytes = 0
     [note] = stalls_of(run_of(20), run_of(20), [unseen], 2, []).notes
     assert "not counted" in note
 
 
-def test_a_machine_that_was_busy_in_the_first_run_is_said() -> None:
+def test_a_machine_that_was_busy_in_the_first_run_is_reported() -> None:
     assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
 
 
-def test_a_machine_that_was_busy_in_the_second_run_is_said_and_its_stall_is_not_denied() -> None:
+def test_a_busy_machine_in_the_second_run_is_reported_and_the_stall_still_counts() -> None:
     """GIVEN cached data that took longer than the same behind a disk, and than the GPU WHEN compared THEN both are told."""
     found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])
     assert any(note.startswith("Loading cached data took longer than loading from the modeled disk") for note in found.notes)

@@ -50,13 +50,13 @@ def test_the_scripts_own_work_takes_a_core_from_the_workers() -> None:
     assert beside.step_ns == pytest.approx(60 * MS, rel=0.01)  # 220 ms of work on two cores for two batches
 
 
-def test_data_in_time_costs_nothing() -> None:
+def test_data_that_is_ready_in_time_costs_nothing() -> None:
     run = loaded(BatchCost(50 * MS), workers=2, cores=4, step_ns=40 * MS)
     assert (run.step_ns, run.wait_ns) == (40 * MS, 0)
 
 
 @pytest.mark.parametrize(("workers", "cores"), [(0, 1), (1, 0)])
-def test_nothing_cannot_load(workers: int, cores: int) -> None:
+def test_a_loader_needs_workers_and_cores(workers: int, cores: int) -> None:
     with pytest.raises(ValueError, match="at least one of each"):
         loaded(BatchCost(1), workers=workers, cores=cores, step_ns=1)
 
@@ -68,7 +68,7 @@ def test_batches_that_differ_hold_up_those_after_them() -> None:
     assert loaded(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
 
 
-def test_other_programs_share_the_cores_and_are_told_what_they_had() -> None:
+def test_other_programs_share_the_cores_and_the_result_has_their_time() -> None:
     """GIVEN 100 ms of computing for each batch and one core, WHEN three others always compute THEN each has a quarter of it."""
     run = loaded(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)
     assert run.step_ns == pytest.approx(400 * MS, rel=0.01) and run.others_cores == pytest.approx(0.75, rel=0.01)

@@ -54,7 +54,7 @@ def test_the_formula_says_what_simulated_epochs_come_to(policy: CachePolicy, cac
     assert steady_hit_share(cached, policy) == pytest.approx(hit_share_of_epochs(round(1500 * cached), policy), abs=0.02)
 
 
-def test_the_ends() -> None:
+def test_the_limits_of_the_cache_formula() -> None:
     for policy in CachePolicy:
         assert (steady_hit_share(0, policy), steady_hit_share(1, policy)) == (0, 1)
     with pytest.raises(ValueError, match="from 0 to 100 %"):

@@ -66,7 +66,7 @@ def test_all_processes_share_the_disk_and_what_they_tell_is_summed(tmp_path: Pat
     assert (loading.workers, loading.data_set_samples) == (2, 100)
 
 
-def test_a_server_that_has_ended_is_said(tmp_path: Path) -> None:
+def test_a_server_that_has_ended_is_reported(tmp_path: Path) -> None:
     with StorageServer(tmp_path / "s"):
         client = StorageClient(tmp_path / "s")
     with pytest.raises((ConnectionError, FileNotFoundError)):

@@ -39,7 +39,7 @@ def test_a_profile_of_some_steps_tells_no_number() -> None:
     assert expected_steps(["train.py"], replace(training(steps=3), runs={0: Run(KINETO)})) is None
 
 
-def test_the_words() -> None:
+def test_the_progress_line() -> None:
     assert progress_text(40, 500, 2.1) == "step 40 of 500, 2.1 steps/s, 3 min 39 s left"
     assert progress_text(1, None, 0.25) == "1 step, 4 s per step"
     assert progress_text(501, 500, 2) == "501 steps, 2 steps/s"  # the option meant something else

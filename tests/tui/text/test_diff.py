@@ -91,7 +91,8 @@ def test_nothing_to_compare() -> None:
 
 def test_phase_grained() -> None:
     text = _text(compare(phase_grained(), phase_grained(4)))
-    assert "without kernels" in text and "Phases between CUDA events" in text and "GPU busy time, by" not in text
+    assert "Without kernels there are no ops" in text
+    assert "Phases between CUDA events" in text and "GPU busy time, by" not in text
 
 
 @pytest.mark.parametrize("comparison", [two_recordings(), a_replay()], ids=["recordings", "replay"])
@@ -111,7 +112,7 @@ def test_longer_is_red_and_shorter_blue() -> None:
     assert "\x1b[34mstep time" in faster
 
 
-def test_reads_that_the_recording_does_not_answer_are_told() -> None:
+def test_reads_that_the_recording_does_not_answer_are_reported() -> None:
     comparison = a_replay()
     assert "The script read" not in _text(comparison)
     read = replace(comparison, values=ValueReads(unrecorded_reads=3, computed=False))

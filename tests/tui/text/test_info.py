@@ -40,7 +40,7 @@ def test_a_recording_of_data_parallel_tells_parts_pipeline_and_collectives() -> 
     assert_golden("info_data_parallel", info_text(summarize(trace), "dp.msgpack"))
 
 
-def test_facts_of_another_make_are_no_trouble() -> None:
+def test_facts_in_other_formats_are_accepted() -> None:
     trace = training()
     told = {"loaders": "four", "recorder": "me", "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
     trace.provenance, trace.runs = told, {0: Run(clean=CleanSteps())}
@@ -70,7 +70,7 @@ def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:
     assert re.sub(r"\x1b\[\d+m", "", coloured) == info_text(summary, "v100.msgpack")
 
 
-def test_work_outside_of_the_steps_is_told() -> None:
+def test_work_outside_of_the_steps_is_reported() -> None:
     # GIVEN four batches of which one is marked as a step
     trace = training(steps=4)
     trace.steps, trace.phases = trace.steps.take([0]), trace.phases.take(trace.phases.step == 0)

@@ -24,12 +24,12 @@ def test_a_replay_in_real_time_and_a_second_recording_say_nothing() -> None:
         assert loader_note(said).startswith("Data loading ran on this machine")
 
 
-def test_speed_and_virtual_clock_are_told_with_what_they_do_to_the_figures() -> None:
+def test_speed_and_virtual_clock_are_reported_with_what_they_do_to_the_figures() -> None:
     said = facts(clock="virtual", speed=2.5)
     assert (said.clock, said.speed) == ("virtual", 2.5)
     speed, clock = pace_sentences(said)
-    assert speed.startswith("Replayed at 2.5 times the recorded speed") and "recorded time" in speed
-    assert clock.startswith("Data loading was not real")
+    assert speed.startswith("Replayed at 2.5 times the recorded speed") and "multiplied by 2.5" in speed
+    assert clock.startswith("Data loading times are not realistic")
     assert "ran on this machine" not in loader_note(said)
 
 

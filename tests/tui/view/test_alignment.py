@@ -73,7 +73,7 @@ def test_by_counterpart_a_late_start_is_one_gap() -> None:
     assert positions[0] is not None and positions[1] == positions[0] + 20 * US
 
 
-def test_by_counterpart_each_kernel_begins_with_its_like() -> None:
+def test_by_counterpart_each_kernel_begins_with_its_counterpart() -> None:
     recorded, replayed = training(steps=2), training(steps=2, stretch=1.5)
     axis = by_their_counterparts(recorded, replayed)
     for row in range(len(recorded.device)):

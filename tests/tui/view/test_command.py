@@ -80,7 +80,7 @@ def test_an_error_while_the_app_draws_ends_the_command(
         ("view cut --screenshot x.svg", "cut: not a readable trace at byte"),
     ],
 )
-def test_trouble_is_one_line(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "cut").write_bytes((folder / "a.msgpack").read_bytes()[:40])
     assert run(words.split()) == 2
     out, err = capfd.readouterr()

@@ -195,7 +195,7 @@ def test_a_view_that_is_closed_early_leaves_the_replay_alone(folder: Path) -> No
     assert "begun" in terminal.drawn and "done" in terminal.drawn
 
 
-def test_without_a_terminal_view_is_told_and_left_out(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_the_view_is_skipped_with_a_message(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from tui.cli import run
 
     (folder / "script.py").write_text("print('ran')\n")

@@ -34,7 +34,7 @@ def test_kernels_go_by_their_names(name: str, category: Category) -> None:
     assert of_kernel(name) is category
 
 
-def test_copies_are_copies_whatever_they_are_called() -> None:
+def test_copies_are_recognized_whatever_their_names() -> None:
     trace = one_event()
     trace.device.kind[:] = DeviceKind.MEMSET
     assert of_device(trace, np.arange(1)).tolist() == [Category.COPY]
@@ -70,7 +70,7 @@ def test_tables_that_only_some_recordings_have() -> None:
     assert found[TrackKind.PARTS, "parts"] == found[TrackKind.PARTS, "parts 2"] == "parts"
 
 
-def test_without_them_waits_come_from_phases_and_collectives_from_kernels() -> None:
+def test_without_the_tables_waits_come_from_phases_and_collectives_from_kernels() -> None:
     assert quick_tracks(training())[TrackKey(TrackKind.LOADER, 0)].table == "phases"
     ranks = [track for key, track in quick_tracks(crowd()).items() if key.kind is TrackKind.COLLECTIVES]
     assert [(track.table, len(track.lane)) for track in ranks] == [("device", 16)] * 4

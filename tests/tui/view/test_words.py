@@ -67,7 +67,7 @@ def test_a_prediction_is_marked_alone_and_beside_its_recording() -> None:
     assert "ESTIMATE by trace predict" in alone and "B is an ESTIMATE" in beside and "ESTIMATE" not in recorded
 
 
-def test_other_programs_are_told_first_and_in_red() -> None:
+def test_other_programs_are_reported_first_and_in_red() -> None:
     lines = headline(whole(("a", training()), ("b", training(batch=8))), 80)
     assert lines[0].tone == "bad" and lines[0].text.startswith("NOT the same program: same ops, other shapes")
 
@@ -212,7 +212,7 @@ def test_details_say_whether_the_end_of_a_collective_was_seen(ending: Ending) ->
     scene = whole(("t", trace))
     told = [line for line in details(scene, span(scene, 0, "collectives", 0), Alignment.STEP, 0) if line.startswith("its end")]
     assert len(told) == (ending != Ending.SEEN)
-    assert all(("at most so long" in line) == (ending == Ending.BY) for line in told)
+    assert all(("only the wait" in line) == (ending == Ending.BY) for line in told)
 
 
 @pytest.mark.parametrize("origin", list(Origin))
@@ -247,7 +247,7 @@ def pair_of(second: Trace) -> Scene:
     return whole(("a", training(steps=3)), ("b", second))
 
 
-def test_a_kernel_that_takes_longer_is_told_with_its_times() -> None:
+def test_a_kernel_that_takes_longer_is_reported_with_its_times() -> None:
     # GIVEN the same recording twice, but for one kernel that takes 4 µs longer in the second step
     second = training(steps=3)
     second.device.duration_ns[6] += 4 * US
@@ -297,7 +297,7 @@ def test_waits_for_data_and_warm_up_are_left_out_unless_asked_for() -> None:
     assert {"longer", "phase longer"} <= {one.what for one in differences(scene, everything=True)}
 
 
-def test_two_that_are_the_same_do_not_differ() -> None:
+def test_two_equal_traces_have_no_differences() -> None:
     assert differences(pair_of(training(steps=3))) == () and differences(lone_scene()) == ()
 
 

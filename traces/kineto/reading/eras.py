@@ -1,6 +1,6 @@
-"""Differences between the Kineto formats from 2020 to today: category names, clocks, meaning of ids.
+"""Handles differences between the Kineto formats from 2020 to today: category names, clocks, meaning of ids.
 
-Files contain no version number, so seven eras are recognized by their content:
+Files contain no version number, so the content of a file shows which of seven format eras it belongs to:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
     E1  torch 1.8 to 1.9          the same in an object

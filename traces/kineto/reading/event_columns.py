@@ -98,7 +98,7 @@ class Threads:
 
 @dataclass
 class EventColumns:
-    """The common fields of complete events, and their extracted arguments."""
+    """Holds the common fields of complete events, and their extracted arguments."""
 
     names: Column
     pids: list[Any]
@@ -112,7 +112,7 @@ class EventColumns:
         return len(self.start_ns)
 
     def numbers(self, key: str) -> Column:
-        """Return one integer argument of each event. An argument that is missing or not a number gets the default."""
+        """Return one integer argument of each event. If an argument is missing or not a number, the result is the default."""
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
@@ -176,7 +176,7 @@ def _instants(events: list[Event], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
-    """Return one integer from each event's args. A value that is missing or not a number becomes `default`."""
+    """Return one integer from each event's args. If a value is missing or not a number, the result is `default`."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 
@@ -206,8 +206,8 @@ def _numbers(values: list[Any]) -> Column:
 def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
     """Return durations in ns.
 
-    Negative durations become 0 and are counted. Overlong durations, caused by an end that was never written, are
-    treated in the same way.
+    Negative durations become 0 and are counted. A duration that is too long because its end was never written also becomes
+    `default`.
     """
     too_long = durations > _MAX_DURATION_NS // 1000
     negative = durations < 0

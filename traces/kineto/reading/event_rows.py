@@ -69,7 +69,7 @@ _TAKE = itemgetter(*FIELDS, "args")
 
 
 class CategoryEvents:
-    """The complete events of one category, as columns. `defaults` gives the values of absent arguments."""
+    """Holds the complete events of one category as columns. `defaults` gives the values of absent arguments."""
 
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
@@ -121,8 +121,8 @@ def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -
 
 
 def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return each event's CONFIG_ARGS as JSON text. All arguments are serialized at once and then split, because this is
-    faster.
+    """Return each event's CONFIG_ARGS as JSON text. All arguments are serialized at once and then split, which is faster than
+    one by one.
     """
     columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
     if all(column.count(None) == len(column) for column in columns):

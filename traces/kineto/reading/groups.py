@@ -30,7 +30,7 @@ _CLOCK_EVENTS = 64
 
 @dataclass
 class Piece:
-    """Some of a file's events by phase and category.
+    """Holds some of a file's events by phase and category.
 
     Complete events are stored as columns, and other relevant events are stored unchanged. See Note [Take, then drop].
     """
@@ -85,7 +85,7 @@ class Piece:
 
 
 def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
-    """Group events by rank. In an ordinary file, all events are under None.
+    """Group events by rank. In an ordinary file, all events are stored under the key None.
 
     Note [Merged ranks]
         Tools that merge the files of several ranks write the rank into each event's arguments. To keep the processes of
@@ -172,7 +172,8 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Return whether torch.profiler wrote none of the events. A bare list without any events is foreign too."""
+        """Return whether torch.profiler wrote none of the events. A JSON list without any events counts as not written by
+        torch.profiler."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory

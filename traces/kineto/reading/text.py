@@ -61,7 +61,8 @@ _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>(?<=[\s:,\[])-?(?:nan|inf(?:inity)?|n/a)(?=[\s,\]}]))|(?P<comma>,(?=\s*[\]}]))',
     re.IGNORECASE | re.DOTALL,
 )
-# Parts of a string to repair. Matching `good` parts first keeps the second half of `\\` from looking like a wrong escape.
+# Parts of a string to repair. The pattern matches valid escapes first, so the second half of `\\` does not look like an invalid
+# escape.
 _IN_STRING = re.compile(
     r'(?P<good>\\["\\/bfnrt]|\\u(?!d[89a-f])[0-9a-f]{4}|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})'
     r"|(?P<half>\\ud[89a-f][0-9a-f]{2})|(?P<escape>\\)|(?P<control>[\x00-\x1f])",
@@ -73,7 +74,7 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 
 @dataclass
 class Document:
-    """A recording's events (digested, see `parse`) and the rest of its file.
+    """Holds a recording's events (digested, see `parse`) and the rest of its file.
 
     `exact_ns` means that every `ts` is in integer nanoseconds, read from the decimal digits.
     """
@@ -291,8 +292,9 @@ def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Ev
 def _scan_whole(text: str, position: int) -> tuple[Event, int]:
     """Return the valid event at `position` and its end. Raises ValueError or RecursionError if the event is damaged.
 
-    The event is assumed to end where another object follows. If this assumption fails, or if nothing follows, json
-    finds the end. json gets only a short piece of the text, because json counts all lines before an error.
+    The event is assumed to end where another object follows. If this assumption fails, or if nothing follows, the module json
+    finds the end of the event. The module json gets only a short piece of the text, because it counts all lines before an
+    error.
     """
     if text[position] != "{":
         raise ValueError

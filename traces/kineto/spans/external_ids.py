@@ -33,10 +33,11 @@ class CallOwners:
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """Find the owners. `ids` are the ids of ops, and `named` are the External ids of calls. All other rows have NONE.
+        """Find the owners. `ids` holds the ids of ops, and `named` holds the External ids of calls. All other rows have NONE.
 
         External ids are ids of ops if most calls are inside the op with their External id. From torch 1.12 to 2.3, External ids
-        are copies of the correlation id instead. In such files, calls are not inside the op that happens to have this id.
+        are copies of the correlation id instead. If External ids are copies of correlation ids, calls are not inside the op
+        that happens to have the same id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)

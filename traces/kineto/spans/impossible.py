@@ -31,15 +31,16 @@ _DEPENDENT_LAUNCH_SINCE = 9
 
 
 def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool:
-    """Return whether a GPU with these properties may use programmatic dependent launch. The result is True for a GPU with
-    unknown properties.
+    """Return whether a GPU with these properties may use programmatic dependent launch. If the properties of the GPU are
+    unknown, the result is True.
     """
     majors = [told for of in properties if type(told := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all device spans, shorter for kernels that end too late. See Note [One after another]."""
+    """Return the durations of all device spans. Kernels that end too late get shorter durations. See Note [One after another].
+    """
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
     kernels = kernels[np.lexsort((spans.start_ns[kernels], spans.stream[kernels], spans.device[kernels]))]
@@ -60,7 +61,7 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a mask of spans longer than the recording. `window_ns` is 0 if its length is unknown."""
+    """Return a mask of spans longer than the recording. `window_ns` is 0 if the length of the window is unknown."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

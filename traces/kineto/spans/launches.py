@@ -43,7 +43,7 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """Host spans with the ids that link them to each other and to device spans. Each column has one number per span."""
+    """Holds host spans with the ids that link them to each other and to device spans. Each column has one number per span."""
 
     spans: HostSpans
     op: Column  # NONE if the span is not an op
@@ -151,7 +151,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
     """Return a mask of work without a call that begins before all launched work of its stream.
 
-    If no work has a known call, the mask is all False.
+    If no device work has a known launching call, the mask is all False.
     """
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)

@@ -28,8 +28,8 @@ from traces.model.trace import NONE, Column
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:
     """Return the rows ordered by (thread, start, longest first).
 
-    Spans with equal times are ordered from outer to inner. `outer` comes first (smaller encloses larger), then `entry`
-    (an id assigned on entry), then the row number.
+    Spans with equal times are ordered from outer to inner. Spans with equal times are ordered by `outer` (smaller encloses
+    larger), then by `entry` (an id assigned on entry), then by row number.
     """
     order = np.lexsort((-duration_ns, start_ns, thread))
     t, s, d = thread[order], start_ns[order], duration_ns[order]
@@ -45,8 +45,9 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
     """Return the row of each span's innermost enclosing span (or NONE), the number of overlaps, and the spans' ends.
 
-    Spans are in nesting order. A span encloses another span that starts and ends within it. The end may be later by as much as
-    Note [Rounded ends] allows. Ends are corrected as in Note [Frames that never end].
+    Spans are in nesting order. A span encloses another span that starts and ends within it. The inner span may end later than
+    the enclosing span by as much as Note [Rounded ends] allows. Missing ends of spans are corrected as Note [Frames that never
+    end] describes.
     """
     parent: list[int] = []
     overlaps = 0

@@ -4,10 +4,10 @@
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-torch's schemas distinguish operands from results by overload ("aten::mm.out"). Profilers usually write only the op name. If the
-tensors are in the same places, the number of arguments decides, because an out variant has one more argument per result.
-Another overload may have the same number of arguments, with tensors in the same places. Such an op is ambiguous and not in the
-table. (max(self, other) and max(self, dim, keepdim) do not count.)
+torch's schemas distinguish operands from results by overload ("aten::mm.out"). Profilers usually write only the op name. The
+number of arguments shows whether a call is an out variant, because an out variant has one more argument per result. Another
+overload may have the same number of arguments, with tensors in the same places. Such an op is ambiguous and not in the table.
+(max(self, other) and max(self, dim, keepdim) do not count.)
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# All ATen ops of torch 2.13 with out variants: number of arguments, number of results, op names. A test compares the table with
-# torch's registry.
+# Lists all ATen ops of torch 2.13 that have out variants: number of arguments, number of results, op names. A test compares the
+# table of out variants with torch's operator registry.
 _TABLE = Path(__file__).with_suffix(".txt")
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "Double", "String", "Device", "Generator", "None"})
 

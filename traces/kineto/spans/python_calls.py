@@ -53,8 +53,8 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
     """Return a mask of the rows to keep, see Note [Whose call is it].
 
-    All rows belong to one profile, and callers come before callees. `parent` is the enclosing row, or NONE. Rows that
-    are not calls are kept.
+    All rows are from one profile, and callers come before callees. `parent` is the enclosing row, or NONE. Rows that are not
+    calls are kept.
     """
     whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
@@ -147,8 +147,8 @@ def _whose(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the line ranges of the functions in a file of this tool, by function name. If the file does not exist, the result
-    is {}.
+    """Return the line ranges of the functions in a file of this tool, by function name. If the file does not exist, the
+    function returns {}.
 
     A call that began before the profile is recorded with its current line, so whole ranges are needed.
     """

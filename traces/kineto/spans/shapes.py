@@ -97,7 +97,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
     """Return each row of some columns as JSON text without brackets.
 
-    Returns nothing if a row is nested too deeply for orjson, or if a value equals the separator between rows.
+    The list is empty if a row is nested too deeply for orjson, or if a value equals the separator between rows.
     """
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
@@ -117,7 +117,7 @@ def _key(dims: Any, types: Any) -> bytes:
 def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
     """Return the memory layout of the image inputs of ops, or "" if the layout is unknown. See layouts.py.
 
-    Results passed as `out=` count too, because their layout is the layout of their contents.
+    Tensors passed as `out=` also count, because their layout is the layout of their contents.
     """
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))

@@ -3,9 +3,8 @@
     tables = read_tables(groups, clock, strings, problems)
     tables.device.launch  # rows of tables.host
 
-A device span refers to the runtime call that launched the span, found by correlation id (`launches.py`). The call's op
-is found
-by the call's External id. If the id does not lead to an op, the enclosing op on the call's thread is used
+A device span refers to the runtime call that launched the span, found by correlation id (`launches.py`). The call's op is found
+by the call's External id. If the External id does not lead to an op, the enclosing op on the call's thread is used
 (`external_ids.py`).
 """
 
@@ -307,7 +306,7 @@ def _stacks(texts: list[Any], strings: Strings) -> Column:
 def shortened(stack: str) -> str:
     """Return a stack whose frames look like python_function rows, without user folders.
 
-    Library files are relative to the folder of their package. For other files, only the file name is kept.
+    Library files are relative to the folder of their package. Of other files, only the file name is kept.
     """
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 

@@ -6,11 +6,9 @@
     phase_of_annotation("## metrics:publish ##")                                        # ""
     is_iteration("execute_context_1(888)_generation_4(4)")                              # True: vLLM
 
-The whole name must match, so a range inside a phase ("## forward:over_arch ##") does not match. torch's own ranges
-inside a
-marked range (DataLoader, Optimizer.step) are more exact and take precedence. Backward passes are found from the
-autograd
-engine's spans, and losses from their ops.
+A range marks a phase only if its whole name matches, so a range inside a phase ("## forward:over_arch ##") does not match.
+torch's own ranges inside a marked range (DataLoader, Optimizer.step) are more exact and take precedence. Backward passes are
+found from the autograd engine's spans, and losses from their ops.
 """
 
 from __future__ import annotations

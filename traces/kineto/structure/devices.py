@@ -28,7 +28,7 @@ def properties_of(header: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_of_amd(header: dict[str, Any]) -> bool:
-    """Whether a file is from a machine with AMD GPUs."""
+    """Return whether a file is from a machine with AMD GPUs."""
     if any(key.startswith(("hip_", "roctracer")) for key in header):
         return True
     return any("AMD" in str(p.get("name", "")) for p in properties_of(header))

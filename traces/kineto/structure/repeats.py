@@ -1,4 +1,4 @@
-"""Finds steps in a recording without step marks on the host, from repeated structure.
+"""Finds steps in recordings that have no step marks on the host, by looking for repeated sequences of work.
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
@@ -46,7 +46,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Starts of repeated steps on the host. The last step ends with the recording, and `has_rest` means that it is
+    """Starts of repeated steps on the host. The last step ends with the recording, and `has_rest` means that the last step is
     incomplete.
     """
 
@@ -56,7 +56,7 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Steps that are marked only on the GPU, with their numbers and their starts on the host."""
+    """Holds steps that are marked only on the GPU, with their numbers and their starts on the host."""
 
     numbers: list[int]
     starts_ns: list[int]
@@ -86,7 +86,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
-    """Find steps by Note [Marked iterations]. Returns their starts on the host, or None."""
+    """Find steps by Note [Marked iterations]. The function returns the starts of the steps on the host, or None."""
     rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
     rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
     ends_ns = np.maximum.accumulate(host.end_ns[rows])

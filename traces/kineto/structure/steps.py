@@ -377,7 +377,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # A CUDA graph launch stands for all ops of the graph.
+    # A launch of a CUDA graph counts as one op in place of all ops of the graph.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
     tops = np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.around] == NONE))
@@ -501,7 +501,7 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
 
 
 class Markers:
-    """The times that CUDA events would measure on one device, which by default is the busiest device.
+    """Computes the times that CUDA events would measure on one device, which by default is the busiest device.
 
     `at(t)` is the time when all work launched before host time t has ended. If all work has ended before t, `at(t)` is t.
     """
@@ -518,8 +518,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # GPU work that was launched before the recording comes before every event. The launch time of other work without a
-        # launch is unknown, and at the latest the start of the work.
+        # GPU work that was launched before the recording is sorted before all other events. If the launch of GPU work was not
+        # recorded, the launch time is unknown, and the start of the work is used instead.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

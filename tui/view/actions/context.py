@@ -47,7 +47,7 @@ class ViewContext:
         self._app.push_screen(screen, then)
 
     def in_thread(self, work: Callable[[], str]) -> None:
-        """Runs `work` in a thread, then shows the note that `work` returns."""
+        """Runs the function `work` in a thread, then shows the note that the function returns."""
         self._app.run_worker(lambda: self._app.call_from_thread(self.tell, work()), thread=True, exit_on_error=False)
 
     def change_window(self, change: Callable[[Window], object]) -> None:

@@ -35,9 +35,9 @@ class DifferenceWalk:
         """Moves to the next difference (1) or to the previous one (-1)."""
         found = self.found()
         if self._context.scene.counterparts is None:
-            self._context.tell("counterparts are still being looked for")
+            self._context.tell("still looking for counterparts")
         elif not found:
-            self._context.tell("no differences worth going to")
+            self._context.tell("no differences to go to")
         else:
             at = found.index(self._at) + by if self._at in found else 0 if by > 0 else -1
             self.go_to(found[at % len(found)])
@@ -51,7 +51,7 @@ class DifferenceWalk:
         near = next((position for position, _, pair in self._context.timeline.marks if pair == one.pair), window.cursor_ns)
         position = None if span is None else position_of(window, span, near)
         if span is None or position is None:
-            self._context.tell(f"{one.sentence}: not on the axis by {window.alignment.value}")
+            self._context.tell(f"{one.sentence}: hidden when aligned by {window.alignment.value}")
             return
         duration_ns = duration_of(window.scene, span)
         beside_ns = int(_BESIDE[one.table] * max(duration_ns, *one.times_ns, 1))

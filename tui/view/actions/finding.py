@@ -36,7 +36,7 @@ class Finding:
 
     def match(self, by: int) -> None:
         if self._hit is None:
-            self._context.tell("nothing searched for yet: / searches")
+            self._context.tell("no search yet; press / to search")
         else:
             self._next_match(by)
 
@@ -50,7 +50,7 @@ class Finding:
             self._selection.go_to_pair(row.step)
             return
         if not row.table:
-            self._context.tell(f"{row.full_name}: a sum, no place to go to")
+            self._context.tell(f"{row.full_name}: this row is a sum of several events")
             return
         for side in (row.side, len(scene.traces) - 1 - row.side):
             string = scene.traces[side].strings.find(row.name)
@@ -58,7 +58,7 @@ class Finding:
             if found is not None:
                 self._hit = Hit(row.table, row.name, 0, side, row.table, string)
                 break
-        self._selection.select_named(found, f"{row.name} lies outside what is aligned by {window.alignment.value}")
+        self._selection.select_named(found, f"{row.name} is hidden when aligned by {window.alignment.value}")
 
     def _to_step(self, text: str | None) -> None:
         if text is None:
@@ -86,5 +86,5 @@ class Finding:
         if hit.table == "steps":
             self._selection.go_to_pair(hit.string)
             return
-        missing = f"{hit.name} lies outside what is aligned by {window.alignment.value}"
+        missing = f"{hit.name} is hidden when aligned by {window.alignment.value}"
         self._selection.select_named(next_named(window, hit.side, hit.table, hit.string, by), missing)

@@ -37,7 +37,7 @@ class Panels:
         if self._selection.range_from_ns is None:
             self._selection.range_from_ns = self._context.window.cursor_ns
             self._selection.span = None
-            self._context.tell("a range begins here: move the cursor; v ends it and lists what is in it")
+            self._context.tell("range started: move the cursor, then press v to list the events")
         else:
             self._selection.range_from_ns = None
             self._context.tables.forget("range")
@@ -65,7 +65,8 @@ class Panels:
         self._context.tell("")
 
     def _first_tab(self) -> str | None:
-        """Returns the tab to open, or None for the last open tab. With one trace, returns the first tab that has rows."""
+        """Returns the tab to open, or None for the last open tab. If there is only one trace, the result is the first tab that
+        has rows."""
         if len(self._context.scene.traces) == 2 or self.table(self._context.tables.tab).rows:
             return None
         return next((tab for tab in TABS if self.table(tab).rows), None)

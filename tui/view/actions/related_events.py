@@ -23,7 +23,7 @@ class RelatedEvents:
         window = self._context.window
         span = neighbour(window, self._selection.span or under(window), by)
         if span is None:
-            self._context.tell("no event that way on this row")
+            self._context.tell("no more events on this row in this direction")
         else:
             self._selection.select(span)
 
@@ -31,7 +31,7 @@ class RelatedEvents:
         span = self._selection.current()
         if span is not None:
             found = position_among(self._context.window, span, by)
-            self._selection.select_named(found, "no other of this name on the axis")
+            self._selection.select_named(found, "no other event of this name")
 
     def counterpart(self) -> None:
         window = self._context.window
@@ -41,13 +41,13 @@ class RelatedEvents:
         )
 
     def launcher(self) -> None:
-        self._to_related(launcher, "nothing around it, and no launch that is known")
+        self._to_related(launcher, "no enclosing op and no recorded launch")
 
     def launched(self) -> None:
-        self._to_related(launched, "it launched no GPU work")
+        self._to_related(launched, "this event launched no GPU work")
 
     def backward(self) -> None:
-        self._to_related(backward, "no op of the other pass is recorded for it")
+        self._to_related(backward, "no matching forward or backward op was recorded")
 
     def details(self) -> None:
         span = self._selection.current()

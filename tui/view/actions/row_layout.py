@@ -27,16 +27,16 @@ class RowLayout:
 
     def fold(self) -> None:
         folded = fold(self._context.window, ("thread", "device"))
-        self._context.tell("" if folded else "this row belongs to no stack or device of several rows")
+        self._context.tell("" if folded else "this row cannot be folded")
 
     def fold_rank(self) -> None:
-        self._context.tell("" if fold(self._context.window, ("rank",)) else "there is one rank")
+        self._context.tell("" if fold(self._context.window, ("rank",)) else "there is only one rank")
 
     def pin(self) -> None:
         row = self._context.window.cursor_row
         if row is not None:
             is_pinned = pin(self._context.window)
-            self._context.tell(f"{row.label} is pinned; p lets it go" if is_pinned else f"{row.label} is no longer pinned")
+            self._context.tell(f"{row.label} is pinned; p unpins it" if is_pinned else f"{row.label} is no longer pinned")
 
     def move_row(self, by: int) -> None:
         self._context.change_window(lambda window: move_row(window, by))
@@ -49,5 +49,5 @@ class RowLayout:
             shown = counted(len(window.rows.shown), "row")
             self._context.tell(f"{shown} with {text} in the name; Esc shows all" if text else "")
 
-        screen = PromptScreen("only rows whose name holds", "part of a row's name, e.g. stream", window.rows.wanted)
+        screen = PromptScreen("show only rows whose name contains", "part of a row's name, e.g. stream", window.rows.wanted)
         self._context.open(screen, filtered)

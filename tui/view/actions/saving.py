@@ -17,7 +17,7 @@ class ViewSaving:
 
     def export(self) -> None:
         svg = self._picture()  # take the picture before the prompt covers the screen
-        hint = "NAME.svg: a picture; NAME.json.gz: a Chrome trace of what is in sight"
+        hint = "NAME.svg: a picture; NAME.json.gz: a Chrome trace of the visible part"
         self._context.open(PromptScreen("save as", hint), partial(self._save, partial(self._write_view, svg), ""))
 
     def table(self, tab: str, csv: str) -> None:
@@ -33,7 +33,7 @@ class ViewSaving:
 
             return write_range(self._context.window, path)
         if path.suffix != ".svg":
-            raise OSError(0, "give it the ending .svg, .json or .json.gz")
+            raise OSError(0, "the file name must end in .svg, .json or .json.gz")
         write_text(path, svg)
         return [path]
 
@@ -53,7 +53,7 @@ class ViewSaving:
                 written = write(path)
             except OSError as error:
                 return f"{name}: {error.strerror or error}"
-            return "wrote " + ", ".join(map(str, written)) if written else "nothing in sight to write"
+            return "wrote " + ", ".join(map(str, written)) if written else "nothing visible to write"
 
         self._context.tell(f"writing {name} ...")
         self._context.in_thread(work)

@@ -23,7 +23,7 @@ class Selection:
         """Returns the selected event, or else the event under the cursor. Shows a note if there is neither."""
         span = self.span or under(self._context.window)
         if span is None:
-            self._context.tell("no event here; , and . go to the previous and next one")
+            self._context.tell("no event here; press , or . to go to the previous or next event")
         return span
 
     def go(self, at_ns: int) -> None:
@@ -40,7 +40,7 @@ class Selection:
         if at_ns is None:
             at_ns = position_of(window, span)
         if at_ns is None:
-            context.tell(f"not on the axis by {window.alignment.value}: it is outside the steps that are laid over each other")
+            context.tell(f"hidden when aligned by {window.alignment.value}: this event is outside the aligned steps")
             return
         window.go(at_ns, span.row, span.side)
         self.span = span
@@ -61,7 +61,7 @@ class Selection:
         """Moves the cursor to a pair of aligned steps. The argument is an index into the scene's step pairs."""
         position = next((position for position, _, number in self._context.timeline.marks if number == pair), None)
         if position is None:
-            self._context.tell("that step is not on the axis")
+            self._context.tell("this step is not shown")
         else:
             self.go(position)
 

@@ -121,7 +121,8 @@ def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> lis
 
 
 def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """Returns for each step the row of each phase segment. The keys are the phase's name and the segment's 0-based index."""
+    """Returns for each step the row of each phase segment. The keys of the result are the phase's name and the segment's
+    0-based index."""
     found: dict[int, dict[tuple[str, int], int]] = {}
     seen: Counter[tuple[int, str]] = Counter()
     for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):

@@ -1,8 +1,9 @@
 """Defines the horizontal axis that aligns two traces, and computes which time of each trace a column shows.
 
-An axis is a sequence of *slots*. Both traces begin at the start of a slot. The slot is as wide as the longer trace needs, and
-the shorter trace has a gap at the end of the slot. Alignment by wall time uses one slot for everything, and alignment by step
-uses one slot per step. Time is never stretched: a column covers the same number of nanoseconds in both traces.
+An axis is a sequence of *slots*. In each slot of the axis, both traces begin at the start of the slot. A slot is as wide as the
+longer trace needs, and the shorter trace has a gap at the end of the slot. Alignment by wall time uses one slot for everything,
+and alignment by step uses one slot per step. Time is never stretched: a column covers the same number of nanoseconds in both
+traces.
 
     axis = Axis.of([SlotTimes([0, 100], [100, 220]), SlotTimes([500, 590], [590, 720])])  # two slots: (starts, ends) of each
     axis.length_ns                     # 230: the slots are 100 and 130 wide
@@ -22,7 +23,7 @@ from traces.model.trace import Column
 
 
 class Pieces(NamedTuple):
-    """Intervals [from_ns, to_ns) of trace time, each with the column that shows the interval. Intervals may be empty."""
+    """Holds intervals [from_ns, to_ns) of trace time, each with the column that shows the interval. Intervals may be empty."""
 
     column: Column
     from_ns: Column
@@ -36,7 +37,8 @@ class SlotTimes:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
         self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # position of `start_ns` on the axis
-        # A run is a sequence of slots of the axis without a jump in trace time.
+
+        # In this class, a run is a sequence of axis slots without a jump in trace time.
         starts = np.ones(len(self.start_ns), dtype=bool)
         starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
         self._run = np.cumsum(starts) - 1
@@ -86,7 +88,8 @@ class SlotTimes:
         return Pieces(column, begin, np.maximum(begin, end))
 
     def positions(self, time_ns: int) -> Column:
-        """Returns all axis positions of a trace time. There are several if a recorded step was replayed several times."""
+        """Returns all axis positions of a trace time. A time has several positions if a recorded step was replayed several
+        times."""
         held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
         if not held.any():  # the end of a trace's data is shown where the gap begins
             held = self.end_ns == time_ns
@@ -107,7 +110,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Returns the axis position of a time, or None. If there are several, returns the position closest to `near_ns`."""
+        """Returns the axis position of a time, or None. If a time has several positions, the position closest to `near_ns` is
+        returned."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 
@@ -148,7 +152,7 @@ class ScreenColumns:
 
 @dataclass(frozen=True)
 class Axis:
-    """The axis of one or two traces. All `sides` have the same number of slots. Slot k begins at `slots_ns[k]`, and the axis
+    """The axis of one or two traces. Both traces have the same number of slots. Slot k begins at `slots_ns[k]`, and the axis
     ends at `length_ns`.
     """
 

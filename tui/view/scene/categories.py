@@ -72,7 +72,8 @@ def is_collective(name: str) -> bool:
 
 
 def by_name(trace: Trace, names: Column, category: dict[str, Category] | None = None) -> Column:
-    """Returns the category of each row. Kernels are classified by name, others by `category`. Unknown names are OTHER."""
+    """Returns the category of each row. Kernels are classified by name, and other spans by `category`. Unknown names are OTHER.
+    """
     used = np.unique(names)
     texts = [trace.strings[int(name)] for name in used]
     found = [of_kernel(text) if category is None else category.get(text, Category.OTHER) for text in texts]

@@ -4,7 +4,7 @@
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
 The height of a column shows its busy share, in eighths of a line. A lane may be several lines high. The kinds of work in a
-column are stacked, and the height of each kind shows its share. A full cell shows at most two kinds, the largest ones. A cell
+column are stacked, and the height of each kind shows its share. A full cell shows the two largest kinds of work at most. A cell
 that is not full has the colour of the largest kind. Wide spans show their name. Spans without length are thin lines.
 
 The row of differences shows signs in addition to colours. The sign + means that the replay takes longer or has additional work,
@@ -38,7 +38,7 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# The colour code of a character is a category or a Sign, plus these flags. The bits from BEHIND upwards contain 1 + the
+# The colour code of a character is a category or a Sign, plus the flags below. The bits from BEHIND upwards contain 1 + the
 # category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
@@ -47,7 +47,7 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Paints that are not categories, such as signs of differences."""
+    """Defines paints that are not categories, such as signs of differences."""
 
     BLANK = 24
     MORE = 25  # the replay is busier
@@ -71,7 +71,7 @@ _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
 
 @dataclass(frozen=True)
 class CharacterRow:
-    """A row of cells, with one character and one paint for each column."""
+    """Represents a row of cells, with one character and one paint for each column."""
 
     glyphs: Glyphs
     paints: Column
@@ -82,7 +82,7 @@ class CharacterRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """The contents of each column of a lane: nanoseconds by category, and whether the column has zero-length events."""
+    """Holds the contents of each column of a lane: nanoseconds by category, and whether the column has zero-length events."""
 
     by_category: dict[int, Column]
     total_ns: Column
@@ -135,7 +135,7 @@ def lane_characters(
 ) -> list[CharacterRow]:
     """Returns the lines of a lane from top to bottom.
 
-    `name_of` returns the name of a table row. `found` is the result of `busy`, if already computed.
+    `name_of` returns the name of a table row. `found` is the result of `busy`, if it has already been computed.
     """
     found = busy(lane, side, edges_ns) if found is None else found
     levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1], lines)
@@ -152,8 +152,8 @@ def lane_characters(
 
 
 def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
-    """Returns the height of each column in eighths of a line. Columns with any work get at least 1, and only nearly full
-    columns the maximum.
+    """Returns the height of each column in eighths of a line. A column with any work has at least the height 1, and only a
+    nearly full column has the maximum height.
     """
     level = np.floor(busy_ns * (8 * lines) / np.maximum(width_ns, 1) + 0.5).astype(np.int64)
     return np.clip(level, busy_ns > 0, 8 * lines)
@@ -248,7 +248,8 @@ def _write_names(
 
 
 def difference_characters(first: Busy, second: Busy, edges_ns: Column) -> CharacterRow:
-    """Returns a sign for each column that shows how `second` differs from `first`. The sign is blank if both are empty."""
+    """Returns a sign for each column that shows how `second` differs from `first`. If the column is empty in both traces, the
+    sign is blank."""
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
     return change_characters((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
@@ -291,7 +292,7 @@ def curve_characters(
 ) -> list[CharacterRow]:
     """Draws a curve in `rows` lines, from top to bottom. The top line ends at `highest`.
 
-    The colour of each column is its category, if categories are given.
+    If categories are given, each column has the colour of its category.
     """
     values = curve_values(curve, side, edges_ns)
     levels = np.ceil(values * (8 * rows) / max(highest, 1)).astype(np.int64)

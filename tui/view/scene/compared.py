@@ -24,7 +24,8 @@ _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace i
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
     """Returns two rows of nanoseconds for each trace.
 
-    The first row has the extra duration of each device span. The second row has the time during which another kernel runs.
+    The first of the two rows has the extra duration of each device span. The second of the two rows has the time during which a
+    different kernel runs.
     """
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
@@ -37,7 +38,7 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
 
 
 class Sums:
-    """Prefix sums of both differences over the spans of a lane."""
+    """Holds prefix sums of both differences over the spans of a lane."""
 
     def __init__(self, lane: Lane, of_rows: Column) -> None:
         self._start_ns, self._length_ns = lane.start_ns, np.maximum(lane.end_ns - lane.start_ns, 1)

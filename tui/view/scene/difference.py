@@ -1,4 +1,4 @@
-"""One difference between two traces: its kind, size, and largest occurrence."""
+"""Describes one difference between two traces: its kind, size, and largest occurrence."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """Describes the difference, such as "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer". The amount comes first,
-        because narrow lines are cut.
+        """Describes the difference, such as "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer". The text begins with the
+        amount, because the end of a long text is cut.
         """
         at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
         name = short_name(self.name) + (f" ({at})" if at else "")

@@ -1,4 +1,5 @@
-"""Computes the exact busy time of a timeline row in each column. The cost does not depend on the number of spans in a column.
+"""Computes the exact busy time of a timeline row in each column. The computing time does not depend on the number of spans in a
+column.
 
     lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
     lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
@@ -19,7 +20,7 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """The spans of one row of the timeline. Where spans overlap, the time counts only for the span that began first.
+    """Holds the spans of one row of the timeline. If spans overlap, the common time counts only for the span that began first.
 
     `start_ns` and `end_ns` are the visible range of each span, in order of time. `row` is the span's row number in its trace
     table. A completely covered span is kept with length zero, so the cursor can still reach the span.
@@ -88,7 +89,7 @@ class Lane:
 
 
 class Curve:
-    """A step function of time, such as memory. Times before the first change have the first value.
+    """Represents a step function of time, such as allocated memory. Before the first change, the function has the first value.
 
     `has_total` is False if an unknown constant is missing from all values, such as memory allocated before a recording began.
     """
@@ -109,16 +110,16 @@ class Curve:
         return max(int(self.value.max()), 0) if len(self.value) else 0
 
     def highest(self, from_ns: Any, to_ns: Any) -> Column:
-        """Returns the highest value in each window [from, to). Empty windows have the value at their start, and an empty curve
-        has 0.
+        """Returns the highest value in each window [from, to). A window without changes has the value at its start, and an
+        empty curve has the value 0.
         """
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if not len(self.time_ns):
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # `np.maximum.reduceat` also computes the values between the windows, which are dropped. An appended zero lets the last
-        # window end at the end of the data.
+        # `np.maximum.reduceat` also computes values between the windows, and these values are dropped. A zero is appended, so
+        # the last window ends at the end of the data.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])

@@ -35,7 +35,7 @@ TABLE_ROWS = 1000  # maximum length of a list of changes, because longer tables 
 
 @dataclass(frozen=True)
 class SceneRow:
-    """One row of the picture: the same kind of row from both traces. A trace without this row has None."""
+    """Represents one row of the picture: the same kind of row from both traces. A trace without this row has None."""
 
     key: TrackKey
     label: str
@@ -47,7 +47,7 @@ class SceneRow:
 
     @property
     def stands_for(self) -> Fold | None:
-        """Returns which rows this folded row replaces. Rows of single streams or threads return None."""
+        """Returns which rows this folded row replaces. For the row of a single stream or thread, the result is None."""
         if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
         return Fold("rank", self.key.rank) if self.key.position == ALL else Fold("device", self.key.rank, self.key.position)
@@ -67,14 +67,14 @@ class SceneRow:
         return self.kind == TrackKind.MEMORY
 
     def lane(self, side: int) -> Lane | None:
-        """Returns the spans of one trace. Returns None for curves, and if the trace lacks this row."""
+        """Returns the spans of one trace. The result is None for a curve, and for a row that the trace lacks."""
         track = self.tracks[side] if side < len(self.tracks) else None
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything the app can show of one or two traces.
+    """Holds everything that the app can show of one or two traces.
 
     Loading adds `comparison`, `counterparts` and `differences` for two traces, and `summary` for one trace.
     """
@@ -119,8 +119,8 @@ class Scene:
         return scene
 
     def sums(self, row: int) -> tuple[Sums, Sums] | None:
-        """Returns the differences between the kernels of a row and their counterparts. Returns None for other rows, and before
-        loading is complete.
+        """Returns the differences between the kernels of a row and their counterparts. The result is None for rows without
+        kernels, and before loading is complete.
         """
         lanes = self.rows[row].lane(0), self.rows[row].lane(1)
         of_devices = all(track is not None and track.table == "device" for track in self.rows[row].tracks)
@@ -182,7 +182,7 @@ class Scene:
 
     @cached_property
     def step_pairs(self) -> StepPairs:
-        """Returns the pairs of aligned steps. With one trace, each step is paired with NONE."""
+        """Returns the pairs of aligned steps. If there is only one trace, each step is paired with NONE."""
         if len(self.traces) == 2:
             return paired_steps(*self.traces)
         return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]

@@ -26,7 +26,7 @@ from tui.view.scene.lanes import Curve, Lane
 
 
 class TrackKind(IntEnum):
-    """The kind of a row. The numbers give the order of rows from top to bottom."""
+    """The kind of a row. The numbers of the row kinds give the order of rows from top to bottom."""
 
     PHASES = 0
     GPU = 1
@@ -51,8 +51,8 @@ class TrackKey(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """A group of rows that can be folded into one row: streams of a "device", the stack of a "thread", or everything of a
-    "rank".
+    """Identifies a group of rows that can be folded into one row: streams of a "device", the stack of a "thread", or everything
+    of a "rank".
     """
 
     what: str
@@ -121,7 +121,7 @@ def gpu_tracks(trace: Trace) -> Tracks:
 def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
     """Returns the tracks that folded rows show: one for all streams of a device, and one for all devices of a rank.
 
-    Where several streams are busy, the time counts for the work that began first.
+    If several streams are busy at once, the time counts for the work that began first.
     """
     found = Tracks()
     streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}
@@ -232,8 +232,8 @@ def host_tracks(trace: Trace) -> Tracks:
 
 
 def stack_depth(trace: Trace) -> Column:
-    """Returns the number of enclosing spans for each host span. Profiler marks of whole steps do not count, and their own depth
-    is NONE.
+    """Returns the number of enclosing spans for each host span. Profiler marks of whole steps do not count as enclosing spans,
+    and the depth of a mark is NONE.
     """
     host = trace.host
     is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))

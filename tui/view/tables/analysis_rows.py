@@ -149,7 +149,7 @@ _RATES = (
 )  # fmt: skip
 _KINDS = {
     "idle": _TableKind(
-        "GPU idle, per step and GPU", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no idle time that is known"
+        "GPU idle, per step and GPU", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _idle, "no known idle time"
     ),
     "copies": _TableKind(
         "copies",
@@ -176,7 +176,7 @@ _KINDS = {
         [Head("GPU time", Unit.TIME), Head("forward", Unit.TIME), Head("backward", Unit.TIME), Head("own", Unit.TIME),
          Head("host", Unit.TIME), Head("calls", Unit.COUNT)],
         _modules,
-        "no modules are recorded: trace record notes them, and torch.profiler with with_modules or with_stack",
+        "no modules are recorded; use trace record, or torch.profiler with with_modules or with_stack",
     ),
     "path": _TableKind(
         "critical path of the median step", [Head("time", Unit.TIME), Head("%", Unit.SHARE)], _path, "no steps with kernels"

@@ -42,7 +42,7 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
     @dataclass
     class Asked(Message):
-        """Requests an action after a key press in the table."""
+        """Message that requests an action after a key press in the table."""
 
         what: str
         number: int
@@ -175,11 +175,11 @@ class TablePanel(Widget):
         if at is not None and at < len(self._shown):
             text = self._shown[at].full_name
         elif table is not None:
-            text = table.note or "no row passes the filter"
+            text = table.note or "no row matches the filter"
         more = len(table.rows) - len(self._shown) if table is not None else 0
         if more:
-            text = f"{count_text(more)} more rows are not shown, but copied and saved; {text}"
-        # A long kernel name would leave "void" alone on the first line.
+            text = f"{count_text(more)} more rows are not shown, but are copied and saved;  {text}"
+        # The leading "void" is removed, because a long kernel name would leave "void" alone on the first line.
         self.query_one("#name", Static).update(Text(plain(text).removeprefix("void ")))
 
     # --- events ---

@@ -18,8 +18,8 @@ from tui.view.scene.difference import Difference
 class TableRow(NamedTuple):
     """A table row. `values` has one value for each column.
 
-    Choosing the row goes to a difference, to the pair of steps with number `step`, or to rows called `name`. `table` and `side`
-    say in which table and trace these rows are.
+    If the user selects the row, the app goes to a difference, to the pair of steps with number `step`, or to rows called
+    `name`. `table` and `side` say in which table and trace the rows called `name` are.
     """
 
     values: tuple[Value, ...]

@@ -42,10 +42,10 @@ def table_of(
 ) -> TabTable:
     """Returns the table of a tab. `found` has the differences. The tab "range" also needs the axis and the selected range."""
     if not scene.has_figures:
-        return TabTable([Head("")], [], "working out the figures ...")
+        return TabTable([Head("")], [], "computing the figures ...")
     if tab == "range":
         if axis is None or range_ns is None:
-            return TabTable([Head("")], [], "no range selected: v begins one at the cursor, the arrows extend it, v ends it")
+            return TabTable([Head("")], [], "no range selected: press v to begin one, the arrows to extend it, v to end it")
         return _stretch(scene, axis, *sorted(range_ns))
     if tab in ANALYSES:
         return analysis_table(scene, tab)
@@ -67,7 +67,7 @@ def _differences(scene: Scene, found: Sequence[Difference]) -> TabTable:
         )
         for n, one in enumerate(found, 1)
     ]
-    return TabTable(heads, rows, "" if rows else "nothing differs, waits for data and warm-up left out: W shows these too")
+    return TabTable(heads, rows, "" if rows else "no differences; waits for data and warm-up are excluded (W includes them)")
 
 
 def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals]]) -> list[dict[str, Totals]]:

@@ -24,11 +24,11 @@ _ORIGINS = {
     Origin.MEASURED: "measured",
     Origin.EXACT: "from the recording: the same op and shapes",
     Origin.EQUIVALENT: "from the recording: the same op under another name",
-    Origin.SCALED: "estimated: the op at another shape, scaled",
-    Origin.PHASE: "from the recording: what was left of the phase's time",
+    Origin.SCALED: "estimated: scaled from another shape of the op",
+    Origin.PHASE: "from the recording: the rest of the phase's time",
     Origin.ROOFLINE: "estimated from bytes and FLOPs",
     Origin.PUBLISHED: "from a published table",
-    Origin.CURVE: "estimated by curves of published measurements",
+    Origin.CURVE: "estimated from curves of published measurements",
 }
 _KINDS = {DeviceKind.KERNEL: "kernel", DeviceKind.MEMCPY: "copy", DeviceKind.MEMSET: "memset"}
 _HOST_KINDS = {
@@ -38,8 +38,8 @@ _HOST_KINDS = {
     HostKind.PYTHON: "Python function",
 }
 _ENDINGS = {
-    Ending.BY: "seen only when its stream waited for it: it lasted at most so long",
-    Ending.UNSEEN: "not seen: the time is at most that of the call which began it",
+    Ending.BY: "only the wait for this event was recorded, so the time is an upper limit",
+    Ending.UNSEEN: "not recorded: the time shown is that of the launching call",
 }
 _LABEL = 12
 _HEAD = 280  # characters of a name before the facts, a longer name is repeated in full below
@@ -124,7 +124,7 @@ def _launch_config(text: str) -> list[str]:
     rest += [f"{size_text(args['shared memory'])} shared memory"] if "shared memory" in args else []
     lines += [_fact("takes", ", ".join(rest))] if rest else []
     achieved, theoretical = args.get("est. achieved occupancy %"), args.get("theoretical occupancy %")
-    shares = {"achieved, as the profiler estimates": achieved, "theoretical": theoretical}
+    shares = {"achieved, estimated by the profiler": achieved, "theoretical": theoretical}
     return lines + [_fact("occupancy", f"{share} % {word}") for word, share in shares.items() if share is not None]
 
 
@@ -140,7 +140,7 @@ def _rate(scene: Scene, side: int, op: int) -> list[str]:
         if value is not None:
             most = "at most " if word == "TFLOP/s" and row.flops_bounded else ""
             of_peak = f", {share_text(share)} of the card's peak" if share is not None else ""
-            of_peak += ": by an algorithm that needs fewer operations" if share is not None and share > 1 else ""
+            of_peak += ": the algorithm needs fewer operations" if share is not None and share > 1 else ""
             found.append(f"{most}{value:.1f} {word}{of_peak}")
     return [_fact("achieves" if not n else "", text) for n, text in enumerate(found)]
 

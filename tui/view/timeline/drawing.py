@@ -1,4 +1,4 @@
-"""Draws a window line by line as cells. Parts that have not changed since the last frame are reused.
+"""Draws a window line by line as cells. The drawing reuses parts that have not changed since the last frame.
 
 drawing = Drawing()
 for line, cells in drawing.frame(window):

@@ -36,7 +36,7 @@ T = TypeVar("T", int, float)
 
 
 class Said(NamedTuple):
-    """A line and its tone: "good", "bad" or "plain"."""
+    """Holds a line and its tone: "good", "bad" or "plain"."""
 
     text: str
     tone: str

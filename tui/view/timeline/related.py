@@ -20,7 +20,7 @@ from tui.view.timeline.window import Window
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """Returns the op or runtime call that launched device work. For a host span, returns the enclosing span."""
+    """Returns the op or runtime call that launched device work. For a host span, the result is the enclosing span."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])
@@ -67,7 +67,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = host_ranks(trace)
     others = others[ranks[others] == ranks[row]]
-    # Some recordings restart the sequence numbers in every step, so take the closest op in the right direction.
+    # Some recordings restart the sequence numbers in every step, so the closest op in the right direction is used.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):

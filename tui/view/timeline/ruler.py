@@ -4,7 +4,8 @@
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
 
 The ruler shows times of the first trace, or of the second trace where the first lacks the step. Times count from the start of
-the current step. If steps are too narrow, times count from the first step. `time_words` names the trace and the origin.
+the current step. If steps are too narrow on the screen, times count from the start of the first step. `time_words` names the
+trace and the origin.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def pair_at(marks: Marks, place_ns: int) -> int:
 
 
 def steps_line(window: Window, marks: Marks) -> str:
-    """Returns a line with a mark and a number at each step start in view. If space is short, only every n-th step is marked."""
+    """Returns a line with a mark and a number at each step start in view. If there is not enough space, only every n-th step is
+    marked."""
     text = [" "] * window.columns
     positions = np.array([position for position, _, _ in marks], dtype=np.int64)
     columns = np.searchsorted(window.edges_ns, positions, side="right") - 1

@@ -35,7 +35,7 @@ class LinePart(Enum):
 
 @dataclass(frozen=True)
 class WindowLine:
-    """A line of the picture, given by the row of the scene, the part of the row, and the line number within the part."""
+    """Identifies a line of the picture by the row of the scene, the part of the row, and the line number within the part."""
 
     row: int
     part: LinePart
@@ -116,7 +116,8 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Returns the number of lines that stay at the top while scrolling. Returns 0 if the lines exceed half the window."""
+        """Returns the number of lines that stay at the top while scrolling. If these lines would fill more than half of the
+        window, the result is 0."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 

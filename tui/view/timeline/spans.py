@@ -3,9 +3,9 @@
     span = under(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-The counterparts of kernels come from traces/comparison/counterparts.py. Any other span is matched by its name and its index
-among the spans of that name in the aligned step. Ops are compared by canonical name. Nested ops with the same canonical name
-(aten::cudnn_convolution in aten::conv2d) share the counterpart of the outer op.
+The counterparts of kernels come from traces/comparison/counterparts.py. A span without a known counterpart is matched by its
+name and its index among the spans of that name in the aligned step. Ops are compared by canonical name. Nested ops with the
+same canonical name (aten::cudnn_convolution in aten::conv2d) share the counterpart of the outer op.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """A row of a trace table, as shown in the scene. `row` is the scene's row, `position` the index in the row's lane."""
+    """Identifies a row of a trace table, as shown in the scene. `row` is the scene's row, `position` the index in the row's
+    lane."""
 
     side: int
     row: int
@@ -122,8 +123,8 @@ def step_of(scene: Scene, span: Span) -> int:
 
 
 def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span | None:
-    """Returns the counterpart of a span in the other trace. If several steps are aligned with this step, the one closest to
-    `near_ns` counts.
+    """Returns the counterpart of a span in the other trace. If several steps are aligned with the span's step, the step closest
+    to `near_ns` counts.
     """
     if len(scene.traces) < 2:
         return None
@@ -185,7 +186,8 @@ def _outermost(trace: Trace, rows: Column) -> Column:
 
 
 def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
-    """Returns the row of `among` that is or contains the span. Returns the span's own number if no span contains it."""
+    """Returns the row of `among` that is or contains the span. If no row of `among` contains the span, the result is the span's
+    own row."""
     if span.table != "host":
         return span.number
     host, row = trace.host, span.number

@@ -233,7 +233,8 @@ def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
 
 
 def _cut_out(bounds: list[int], styles: list[Style], cursor: int, over: Style) -> None:
-    """Splits the segments at the cursor's column. `styles` has the style between each two of `bounds`."""
+    """Splits the segments at the cursor's column. `styles` has one style for each interval between two neighbouring `bounds`.
+    """
     at = bisect_right(bounds, cursor) - 1
     inside = styles[at]
     cut = [bound for bound in (cursor, cursor + 1) if bound not in (bounds[at], bounds[at + 1])]

@@ -132,7 +132,7 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Multiplies the visible time range by `factor`. The given axis position stays in its column."""
+        """Multiplies the visible time range by `factor`. After zooming, the given axis position is still in the same column."""
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)
@@ -186,7 +186,7 @@ class Window:
         self._keep_under_cursor(side, time_ns)
 
     def _keep_under_cursor(self, side: int, time_ns: int) -> None:
-        """Keeps a given time of one trace in the cursor's column after a change of the axis."""
+        """After a change of the axis, moves the window so that a given time of one trace is still in the cursor's column."""
         column = self.cursor_ns - self.start_ns
         position = self.axis.sides[side].position(time_ns, self.cursor_ns)
         if position is not None:

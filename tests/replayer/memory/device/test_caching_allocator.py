@@ -37,7 +37,7 @@ def test_requests_are_rounded_up_to_512_bytes(request_bytes: int, block_bytes: i
     assert take(memory_of(), request_bytes).size_bytes == block_bytes
 
 
-def test_no_bytes_are_a_null_pointer() -> None:
+def test_zero_bytes_give_a_null_pointer() -> None:
     memory = memory_of()
     assert memory.malloc(0, 0) is None
     assert memory.usage.reserved_bytes == 0
@@ -152,7 +152,7 @@ def test_a_full_device_returns_cached_segments_and_tries_again() -> None:
     assert memory.usage.reserved_bytes == 80 * MIB
 
 
-def test_what_is_known_to_fit_does_not_fail_for_memory_in_pieces() -> None:
+def test_a_batch_that_is_known_to_fit_does_not_fail_because_of_fragmentation() -> None:
     memory = memory_of(100 * MIB)
     large = take(memory, 90 * MIB)
     memory.free(large)
@@ -168,7 +168,7 @@ def test_what_is_known_to_fit_does_not_fail_for_memory_in_pieces() -> None:
     assert memory.usage.reserved_bytes == 60 * MIB
 
 
-def test_what_lies_beside_a_piece_that_was_returned_are_segments() -> None:
+def test_the_parts_beside_a_returned_piece_become_segments() -> None:
     memory = memory_of(100 * MIB)
     memory.free(take(memory, 90 * MIB))
     low, middle, high = (take(memory, 30 * MIB) for _ in range(3))
@@ -399,7 +399,7 @@ def test_nothing_grows_over_many_steps() -> None:
     assert len(gc.get_objects()) - before < 50
 
 
-def test_statistics_restart_where_they_are_told_to() -> None:
+def test_statistics_restart_when_they_are_reset() -> None:
     memory = memory_of()
     first, second = take(memory, 3 * MIB), take(memory, 100)
     memory.free(first)

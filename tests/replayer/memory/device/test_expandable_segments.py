@@ -136,7 +136,7 @@ def test_streams_and_sizes_have_ranges_of_their_own() -> None:
     assert all(after - before >= 18 * GIB for before, after in pairwise(starts))  # 9/8 of the device
 
 
-def test_what_is_short_is_taken_from_other_streams_empty_pages() -> None:
+def test_missing_memory_is_taken_from_empty_pages_of_other_streams() -> None:
     """GIVEN pages cached for one stream WHEN another one needs them THEN they are unmapped and mapped anew: a retry."""
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.free(take(memory, 70 * MIB))
@@ -186,7 +186,7 @@ def test_garbage_is_collected_from_plain_segments_only() -> None:
     assert memory.usage.stats()["num_device_free"] == 0
 
 
-def test_it_can_be_switched_off_for_a_while() -> None:
+def test_expandable_segments_can_be_switched_off_temporarily() -> None:
     """GIVEN a free expandable block WHEN it is switched off THEN requests get plain segments, and that block when it is on."""
     memory = memory_of()
     memory.free(take(memory, 5 * MIB))
@@ -201,7 +201,7 @@ def test_it_can_be_switched_off_for_a_while() -> None:
     assert memory.usage.reserved_bytes == 20 * MIB
 
 
-def test_the_history_tells_what_was_mapped_and_unmapped() -> None:
+def test_the_history_shows_what_was_mapped_and_unmapped() -> None:
     memory = memory_of()
     memory.history = History(None)
     first = take(memory, 15 * MIB)

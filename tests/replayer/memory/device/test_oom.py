@@ -60,7 +60,7 @@ def test_the_old_message() -> None:
     assert fill(OLDEST, NOW) == fill(OLDER, NOW).replace("reserved in total by PyTorch", "cached")
 
 
-def test_todays_message() -> None:
+def test_the_message_of_current_releases() -> None:
     assert fill(DEFAULT_OOM_TEXT, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB. GPU 1 has a total capacity of 7.79 GiB of which 269.38 MiB is"
         " free. Including non-PyTorch memory, this process has 6.00 GiB memory in use. Of the allocated memory 5.61 GiB is"
@@ -70,13 +70,13 @@ def test_todays_message() -> None:
     )
 
 
-def test_what_was_so_on_the_recorded_machine_only_is_left_out() -> None:
+def test_the_message_leaves_out_facts_of_the_recorded_machine() -> None:
     """GIVEN a message with other processes, private pools and a fraction WHEN filled THEN only its wording is left."""
     assert fill(SHARED, NOW) == fill(DEFAULT_OOM_TEXT, NOW).replace("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @pytest.mark.parametrize("template", [OLD, OLDER, OLDEST, SHARED, DEFAULT_OOM_TEXT])
-def test_what_a_fraction_allows_is_told_in_its_place(template: str) -> None:
+def test_the_message_contains_the_limit_of_a_memory_fraction(template: str) -> None:
     limited = NOW._replace(allowed_bytes=4 * GIB)
     text = fill(template, limited)
     assert re.search(r"(MiB free; |memory in use\. )4\.00 GiB allowed; (5\.69 GiB|Of the allocated)", text)
@@ -86,7 +86,7 @@ def test_what_a_fraction_allows_is_told_in_its_place(template: str) -> None:
 @pytest.mark.parametrize(
     "template", ["", "CUDA error: out of memory", "CUDA out of memory. Tried to allocate more than 1EB memory."]
 )
-def test_what_is_no_such_message_counts_as_none(template: str) -> None:
+def test_a_text_that_is_not_an_out_of_memory_message_is_ignored(template: str) -> None:
     assert fill(template, NOW) == fill(DEFAULT_OOM_TEXT, NOW)
 
 

@@ -90,13 +90,13 @@ def test_settings_add_to_those_in_force() -> None:
 
 
 @pytest.mark.parametrize("key", NOT_EMULATED)
-def test_what_has_no_effect_is_said_once_it_is_used(key: str) -> None:
+def test_a_setting_without_effect_is_reported_when_it_is_used(key: str) -> None:
     value = {"throw_on_cudamalloc_oom": "True", "expandable_segments_reserve_by_class": "[serving:0.25]"}.get(key, "64")
     with pytest.warns(NotEmulatedWarning, match=rf"{key}:.* has no effect on the virtual GPU: {NOT_EMULATED[key][:30]}"):
         DeviceMemory(0, 1 << 30, settings=parse_settings(f"{key}:{value}"))
 
 
-def test_what_changes_nothing_here_is_taken_in_silence() -> None:
+def test_settings_that_change_nothing_are_accepted_silently() -> None:
     """GIVEN keys of no consequence WHEN they are set THEN nothing is said, nothing changes, and a typo is an error."""
     for key in IGNORED:
         assert parse_settings(f"{key}:True") == AllocatorSettings()
@@ -119,7 +119,7 @@ def test_torch_knows_every_key_that_is_named_here() -> None:
         assert accepts(f"{key}:{values.get(key, '8')}"), key
 
 
-def test_another_backend_is_refused_by_name() -> None:
+def test_another_backend_is_rejected_by_name() -> None:
     with pytest.raises(NotEmulated, match="backend:cudaMallocAsync"):
         parse_settings("backend:cudaMallocAsync")
     with pytest.raises(SettingsError, match="options are native and cudaMallocAsync"):

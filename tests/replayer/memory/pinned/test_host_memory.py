@@ -268,12 +268,12 @@ def _refused(folder: Path, limit_bytes: int) -> tuple[str, list[str]]:
 
 
 @needs_proc
-def test_a_limit_is_told_in_one_line_and_the_memory_is_used_unlocked(tmp_path: Path) -> None:
+def test_a_limit_is_reported_in_one_line_and_the_memory_is_used_unlocked(tmp_path: Path) -> None:
     said, facts = _refused(tmp_path, 2 << 20)
     assert facts == ["True", str(2 << 20), str(3 << 20)]  # two blocks fit, the third is there all the same
     (line,) = said.splitlines()
     assert line.startswith("trace: pinned memory is not page-locked: the limit on locked memory (RLIMIT_MEMLOCK) is 2 MiB")
-    for way in ("ulimit -l unlimited", "LimitMEMLOCK=infinity", "docker run --ulimit memlock=-1", "going on with unlocked"):
+    for way in ("ulimit -l unlimited", "LimitMEMLOCK=infinity", "docker run --ulimit memlock=-1", "continuing with unlocked"):
         assert way in line
 
 

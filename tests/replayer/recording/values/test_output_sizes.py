@@ -33,7 +33,7 @@ def test_the_call_after_a_search_shows_what_was_found() -> None:
     assert ask(found, (10,), 0, 5) is None  # another recorded step
 
 
-def test_searches_of_a_shape_are_answered_in_turn_and_anew_in_each_step() -> None:
+def test_searches_of_a_shape_get_recorded_sizes_in_order_in_each_step() -> None:
     first = nonzero(0, 8), Op("aten::squeeze", 20, 5, shapes=((3, 1),))
     second = nonzero(40, 8), Op("aten::squeeze", 60, 5, shapes=((5, 1),))
     found = searches(*first, *second, steps=2)
@@ -42,7 +42,7 @@ def test_searches_of_a_shape_are_answered_in_turn_and_anew_in_each_step() -> Non
     assert [ask(found, (8,), 2, 1)] == [3]  # a recorded step that drives another step of the script too
 
 
-def test_what_is_not_the_result_tells_nothing() -> None:
+def test_calls_that_do_not_use_the_result_are_ignored() -> None:
     other_columns = Op("aten::add", 20, 5, shapes=((7, 2),))
     too_many = Op("aten::add", 70, 5, shapes=((11, 1),))
     found = searches(nonzero(0, 10), other_columns, nonzero(50, 10), too_many, nonzero(90, 10))

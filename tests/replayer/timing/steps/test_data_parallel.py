@@ -134,7 +134,7 @@ def test_the_devices_are_busy_with_the_parts_and_with_what_lies_between() -> Non
     assert round(busy_ms[1, "backward"], 6) == 498.8 and (1, "optimizer") not in busy_ms and (1, "scatter") not in busy_ms
 
 
-def test_who_looks_at_the_device_between_two_parts_sees_it_busy_until_the_second() -> None:
+def test_a_query_between_two_stages_sees_a_busy_device_until_the_second_stage() -> None:
     """GIVEN a step to learn from WHEN an event is recorded where backward's last part begins THEN it reads that time."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_who_looks_at_the_device_between_two_parts_sees_it_busy_until_the_second
     assert scheduler.mark(script.thread.host_ns) - begun_ns == 495.3 * MS
 
 
-def test_who_looks_within_a_part_sees_the_share_of_its_ops() -> None:
+def test_a_query_within_a_stage_sees_the_share_of_its_ops() -> None:
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -175,7 +175,7 @@ def test_who_looks_within_a_part_sees_the_share_of_its_ops() -> None:
     assert script.other.ready_ns - since_ns == 255.5 * MS
 
 
-def test_a_part_that_was_not_recorded_costs_nothing_of_its_own_and_is_told() -> None:
+def test_a_part_that_was_not_recorded_costs_nothing_of_its_own_and_is_reported() -> None:
     script = Script(load(find("p100-no-cudnn")))
     script.step()
     script.step()
@@ -186,7 +186,7 @@ def test_a_part_that_was_not_recorded_costs_nothing_of_its_own_and_is_told() -> 
     }  # fmt: skip
 
 
-def test_parts_of_a_kernel_grained_recording_are_told_as_they_were_played() -> None:
+def test_parts_of_a_kernel_grained_recording_are_reported_as_they_were_played() -> None:
     stage = Stage(make_recording([("forward", 0, 100)], [Op("aten::relu", 10, 20, kernel=(40, 500))]))
     part = stage.simulator.tracker.begin_stage(stage.thread, "scatter", 0)
     stage.op("aten::relu")
@@ -197,7 +197,7 @@ def test_parts_of_a_kernel_grained_recording_are_told_as_they_were_played() -> N
     assert (start, end) == (device_start, stage.log.phases[0][1] + 30 * US) and device_end - device_start == 540 * US
 
 
-def test_a_part_that_outlasts_its_phase_is_told_and_charges_nothing() -> None:
+def test_a_part_that_outlasts_its_phase_is_reported_and_charges_nothing() -> None:
     """A loss within a replica, say, is another phase."""
     script = Script(load(find("p100x2-no-cudnn")))
     script.within("h2d", "aten::copy_")

@@ -589,7 +589,7 @@ def test_a_pass_of_inference_begins_with_its_copy_and_is_a_step_as_recorded(grad
 
 
 def test_a_recorded_step_of_several_passes_is_a_step_of_as_many() -> None:
-    # GIVEN a recording of which a step is a whole generation of three passes
+    # GIVEN a recording in which each step is a whole generation of three passes
     ops = [op for start in (0, 60, 120) for op in _pass(start)]
     whole = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 180)], ops)
     stage = Stage(recording_of([whole, whole]), optimizers=Optimizers())
