@@ -331,7 +331,6 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, self._at, self._begins, taken, self._stages, self.reads,
             self.found, untimed,
         )  # fmt: skip
-
         # If a signal handler raises an exception here, the step is lost but never written twice.
         self.reads, self.found = [], []
         self._writer.add(ended)

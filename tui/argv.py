@@ -102,7 +102,7 @@ class ScriptCommand(Command):
 
 
 def tool_environment_note() -> str:
-    """Returns a note if uv or pipx installed trace without the user's packages, which the script cannot import then."""
+    """Returns a note if uv or pipx installed trace. In that case, scripts cannot import the user's packages."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

@@ -76,7 +76,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
-        super().manual_seed(seed)  # CPU generators reject a seed that is out of range.
+        super().manual_seed(seed)  # A CPU generator rejects a seed that is out of range.
         seed %= 1 << 64
         if not _is_capturing():
             self.philox.seed, self.philox.offset = seed, 0

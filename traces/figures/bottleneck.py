@@ -44,7 +44,7 @@ class PaceLimit:
 
 
 def why_idle_is_unknown(trace: Trace) -> str:
-    """Return why the trace does not tell how long its devices are idle, or ""."""
+    """Return why the trace does not show how long its devices are idle, or ""."""
     if hides_work(trace):
         return "kernels are missing from the recording"
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None

@@ -266,7 +266,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the row of the innermost of these spans at each time, else NONE. The spans are ordered by start."""
+    """Return, for each time, the row of the innermost span that covers the time, or NONE. The spans are ordered by start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)

@@ -294,11 +294,12 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """The parent of each row. Parents that do not precede their children become NONE, so that each walk ends."""
+        """Returns the parent of each row. Parents that do not precede their children become NONE, so a walk from child to
+        parent always ends."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
-        """Yields the row and the rows of the spans around it, from inner to outer."""
+        """Yields the row and the rows of the enclosing spans, from inner to outer."""
         while row >= 0:
             yield row
             above = int(self.parent[row])
@@ -460,7 +461,8 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a mask of the rows whose text is wanted. Each distinct text is tested once. Rows without a text are False."""
+        """Return a mask of the rows whose text passes the test `wanted`. Each distinct text is tested once, and rows without a
+        text are False."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         for index in np.unique(column).tolist():
             wanted[index] = index >= 0 and bool(is_wanted(self.texts[index]))

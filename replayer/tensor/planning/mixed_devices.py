@@ -410,9 +410,9 @@ def _convolution(operands: _Operands) -> Mixed:
     return Mixed.ON_DEVICE
 
 
-# Ops that only call another op
+# Each op of this table only calls the op to which it is mapped.
 _CALLS = {"_sparse_addmm": "addmm"}
-# Binary kernels of CUDA that do not accept a scalar tensor on the CPU.
+# Lists CUDA's binary kernels that reject a scalar tensor on the CPU.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
 _RULES: dict[str, Callable[[_Operands], Mixed]] = {

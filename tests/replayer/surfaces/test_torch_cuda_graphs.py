@@ -146,7 +146,7 @@ def test_a_stream_that_waits_again_after_it_was_joined_does_no_work() -> None:
         origin.wait_event(before)
 
 
-def test_misuse_is_told_in_torchs_words() -> None:
+def test_misuse_raises_torchs_errors() -> None:
     start()
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match="without a preceding successful capture"):
