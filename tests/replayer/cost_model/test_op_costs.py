@@ -186,3 +186,19 @@ def test_sizes_beyond_the_measured_ones_are_cut_with_their_bytes_and_arithmetic(
     moved, flops = np.array([1e9]), np.array([1e12])
     cut = features(name, kinds, larger, moved * times, flops * times, peaks)
     assert np.allclose(cut, features(name, kinds, within, moved, flops, peaks))
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "dtype"),
+    [
+        ("addmm", PRODUCT, "float32"),
+        ("addmm", PRODUCT, "bfloat16"),
+        ("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)), "float32"),
+        ("convolution", ((8, 64, 56, 56), (64, 1, 3, 3)), "float32"),  # depthwise
+        ("softmax", ((64, 1000),), "float32"),
+        ("sort", ((64, 1000),), "float32"),
+    ],
+)
+def test_the_shortest_time_of_a_kernel_is_added_once(op: str, shapes: tuple[tuple[int, ...], ...], dtype: str) -> None:
+    short, long = (OpCosts(H100, floor_ns=floor_ns).estimate(op, shapes, dtype).ns for floor_ns in (1_000, 4_000))
+    assert long - short == pytest.approx(3_000)
