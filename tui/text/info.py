@@ -404,6 +404,6 @@ def _problems(summary: Summary, width: int) -> list[str]:
 def _next(summary: Summary, name: str) -> list[str]:
     if not summary.gpu_busy_ns and summary.grain == "kernel":
         if "lost-kernel" in summary.problems:
-            return ["Next: nothing to replay, because the profiler recorded none of the launched kernels. Record again."]
+            return ["Next: nothing to replay, because the recording has none of the launched kernels. Record again."]
         return ["Next: nothing to replay, because no GPU work was recorded. Record on a machine with a GPU."]
     return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]

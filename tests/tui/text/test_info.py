@@ -89,7 +89,7 @@ def test_a_recording_of_the_host_alone_is_not_said_to_hold_kernels() -> None:
     assert "of the host only" in text and "every kernel" not in text and "Record on a machine with a GPU" in text
     # WHEN the profiler lost all kernels THEN the machine has a GPU
     trace.problems = {"lost-kernel": 8}
-    assert "the profiler recorded none of the launched kernels" in info_text(summarize(trace), "t", details=False)
+    assert "the recording has none of the launched kernels" in info_text(summarize(trace), "t", details=False)
 
 
 def test_process_groups_are_counted_and_one_of_a_thing_is_singular() -> None:
