@@ -107,7 +107,7 @@ class Predictor:
         self.recording = RecordedRun.of(recorded, recorded.ranks[0])
         self.calls = calls_of(recorded)
         self._retiming = Retiming(recorded)
-        self._step_ns = step_ns(recorded)
+        self._step_ns, self._gpu_ns = step_ns(recorded), gpu_ns(recorded)
         self._peak_bytes = max((peak.peak_allocated_bytes for peak in memory_peaks(recorded).values()), default=0) or None
         self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}
         self._splits: dict[Conditions, TensorSplit] = {}
@@ -144,7 +144,7 @@ class Predictor:
             batch=(conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),
             recorded_batch=batch,
             step=PredictedTime(self._step_ns, several.step_ns if several else one_ns),
-            busy=PredictedTime(busy_ns(recorded) / steps, busy_ns(trace) / steps),
+            busy=PredictedTime(self._gpu_ns, gpu_ns(trace)),
             phases=_by_phase(recorded, scaling, steps),
             kinds=_by_kind(recorded, scaling, steps),
             origins={ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
@@ -299,6 +299,12 @@ def step_ns(trace: Trace) -> float:
         first_ns, last_ns = window_ns(trace)
         return float(last_ns - first_ns)
     return float(found.pace_ns)
+
+
+def gpu_ns(trace: Trace) -> float:
+    """Return the GPU time of a step, or of the whole trace if there are no steps."""
+    found = pace(trace)
+    return float(busy_ns(trace) if found is None or found.gpu_time_ns is None else found.gpu_time_ns)
 
 
 def _shares(trace: Trace) -> dict[Origin, float]:

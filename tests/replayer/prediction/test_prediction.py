@@ -301,6 +301,13 @@ def test_gpu_time_per_step_counts_every_step_that_works() -> None:
     assert prediction.busy.recorded_ns <= prediction.step.recorded_ns
 
 
+def test_work_from_before_the_recording_is_not_gpu_time_of_a_step() -> None:
+    """GIVEN four steps of 50 us of GPU work, and nobody knows what launched the work of the first step."""
+    trace = training(steps=4)
+    trace.device.launch[:5] = -1
+    assert predict(trace, Conditions(host_speed=2.0)).busy.recorded_ns == 50_000
+
+
 def test_a_predicted_trace_says_what_it_is_wherever_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where only the host is another one, so that all kernels have their recorded times."""
     recorded, made = str(tmp_path / "t.msgpack"), str(tmp_path / "p.msgpack")
