@@ -9,5 +9,5 @@ def test_an_inexact_match_names_the_shapes_as_sizes() -> None:
     error = NotExact("aten::where", ((2, 3), (), (7,)), "one op of another shape")
     assert str(error) == (
         "--strict: aten::where (2x3, scalar, 7) has no exact match in the recording (one op of another shape);"
-        " drop --strict to go on"
+        " remove --strict to continue"
     )
