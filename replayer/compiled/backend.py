@@ -1,7 +1,8 @@
 """Provides the compiler backend that a replay uses in place of Inductor.
 
-torch's own Dynamo and AOTAutograd trace the script's functions. This backend receives their graphs and runs the graphs op by op
-on virtual tensors, so no code is generated. AOTAutograd divides forward and backward with the partitioner that Inductor uses.
+torch's own Dynamo and AOTAutograd trace the script's functions. The backend of this module receives the traced graphs and runs
+the graphs op by op on virtual tensors, so no code is generated. AOTAutograd divides forward and backward with the partitioner
+that Inductor uses.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class GraphPool:
         return [self.malloc(size_bytes, stream) for size_bytes in sizes_bytes]
 
     def free(self, handle: AllocationHandle) -> None:
-        """Do nothing, because the graph keeps its pool."""
+        """Do nothing, because a CUDA graph keeps its memory pool."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Do nothing, because the graph keeps its pool."""
+        """Do nothing, because a CUDA graph keeps its memory pool."""

@@ -40,7 +40,7 @@ class OpRows:
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
         """Look up ops by their index, which is counted from the op number `begun`.
 
-        The returned rows are exact for the last played batch. For the next batch, the returned rows are exact if no other kind
+        For the last batch of ops, the returned rows are exact. For the next batch, the returned rows are exact if no other kind
         of host row comes between.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)

@@ -35,7 +35,7 @@ class RecordedKeys:
         return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
 
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
-        """Return the keys of an op with its first dtype.
+        """Return the keys under which the op is looked up. `dtype` is the op's first dtype.
 
         The keys leave out properties that are missing from some recorded calls of the op.
         """

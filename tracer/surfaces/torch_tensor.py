@@ -166,7 +166,8 @@ def _note(tensor: Any, host: Any) -> None:
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Returns the device type in the arguments of `to`. The result is None if the arguments only change dtype or layout."""
+    """Returns the type of the device that the arguments of `to` name. The result is None if the arguments only change dtype or
+    layout."""
     wanted = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     if isinstance(wanted, str):
         return wanted.partition(":")[0]

@@ -206,7 +206,7 @@ class ComparedFigures:
     missing: list[MissingOp]
     missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
     changes: Changes
-    clock: str | None  # the replay's clock: "wall", or "virtual" (waits for the GPU took no time, so data loading was not real)
+    clock: str | None  # the replay's clock: "wall", or "virtual" (GPU waits took no time, so loading times are not realistic)
     speed: float | None  # how fast recorded time passed in a replay; all times here are recorded time
     tolerance: float
     judged: str

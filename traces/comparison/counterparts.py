@@ -273,7 +273,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # The k-th steps of all ranks are paired like the k-th step of the first rank.
+    # Every rank's k-th step is paired in the same way as the first rank's k-th step.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

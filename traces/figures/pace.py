@@ -401,8 +401,8 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     """Return the length of the union of each group's intervals, in nanoseconds. Groups are numbered from 0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The code computes a running maximum of the end times within each group. Adding group * n to the ranks restarts the maximum
-    # in each group.
+    # The code computes a running maximum of the end times within each group. Each group's ranks are shifted by the group number
+    # times the number of rows, so the running maximum restarts in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

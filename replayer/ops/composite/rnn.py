@@ -162,7 +162,7 @@ def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., Torch
 def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[TorchAny, torch.Tensor]:
     """Return the packed data (rows, features) on the device and the batch sizes on the host.
 
-    As for CUDA, `lengths` must be on the host.
+    CUDA's kernels require `lengths` in host memory, and so does this function.
 
     The CPU kernel runs on zeros with one feature to find the number of rows.
     """
