@@ -58,14 +58,12 @@ class RegionCall:
 
 def is_graph_launch(trace: Trace) -> Column:
     """Return a mask of the host rows that launch a CUDA graph."""
-    names = [i for i, text in enumerate(trace.strings.texts) if text in GRAPH_LAUNCHES]
-    return np.asarray(np.isin(trace.host.name, names))
+    return trace.strings.matching(trace.host.name, GRAPH_LAUNCHES.__contains__)
 
 
 def is_region_range(trace: Trace) -> Column:
     """Return a mask of the host rows that surround compiled code."""
-    names = [i for i, text in enumerate(trace.strings.texts) if _kind_of(text)]
-    return np.asarray(np.isin(trace.host.name, names))
+    return trace.strings.matching(trace.host.name, _kind_of)
 
 
 def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
