@@ -6,7 +6,6 @@ trace: wrote memory.pdf
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from tui.outputs import require_suffix, require_writable
@@ -22,12 +21,7 @@ def run(first: str, second: str | None, what: str, output: Path) -> int:
     require_writable(output)
     names = [first] if second is None else [first, second]
     sides = [NamedTrace(name, load_trace(name)) for name in names]
-    part = output.with_name(f"{output.stem}.{os.getpid()}.part{output.suffix}")  # the ending sets the format
-    try:
-        with working(f"drawing {output}"):
-            draw(what, sides, part)
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)  # the file still exists only after a failure
+    with working(f"drawing {output}"):
+        draw(what, sides, output)
     say(f"wrote {output}")
     return 0
