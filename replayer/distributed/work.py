@@ -35,6 +35,11 @@ class _Awaited(_Work):  # type: ignore[misc]
     def synchronize(self) -> None:
         self.wait()
 
+    block_current_stream = synchronize
+
+    def exception(self) -> None:
+        return None
+
     def is_success(self) -> bool:
         return bool(self.is_completed())
 
@@ -108,16 +113,10 @@ class VirtualWork(_Awaited):
             here.simulator.scheduler.block(here.current.thread(), end_ns)
         return True
 
-    def block_current_stream(self) -> None:
-        self.wait()
-
     def is_completed(self) -> bool:
         if self.end_ns is None and not self.all_arrived():
             return False
         return self.finished_ns() <= gpu().clock.poll_ns()
-
-    def exception(self) -> None:
-        return None
 
     def result(self) -> list[TorchAny]:
         return self._outputs
@@ -199,15 +198,9 @@ class CapturedWork(_Awaited):
         self._capture(self._end, self._receive_values, waiting=None, awaited=self._comm_stream.stream)
         return True
 
-    def block_current_stream(self) -> None:
-        self.wait()
-
     def is_completed(self) -> bool:
         gpu().launches.forbid_in_capture()
         return self._replayed is not None and self._replayed.is_completed()
-
-    def exception(self) -> None:
-        return None
 
     def result(self) -> list[TorchAny]:
         return list(self._call.outputs)
