@@ -127,8 +127,8 @@ _KINDS = {
     "other-phase-event": _Kind(_INFORMATION, "{n} event[|s] of a type without duration (samples, marks) [is|are] left out."),
     "partial-overlap": _Kind(
         _INFORMATION,
-        "{n} host span[|s] overlap[s|] [its neighbour|their neighbours] without lying inside."
-        " [It is|They are] placed beside [it|them].",
+        "{n} host span[|s] begin[s|] within another span of the same thread and end[s|] after that span."
+        " The import does not make [it|them] a part of that span.",
     ),
     "profile-steps-missing-or-extra": _Kind(
         _WARNING, "{n} step[|s] [is|are] in only one of the profile and the recording. Steps that both have are used."
