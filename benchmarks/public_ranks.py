@@ -41,7 +41,7 @@ def _of_examples() -> list[Program]:
         ("imagenet/main.py", "50000", "16"),
         ("imagenet/main.py", "224, 224", "64, 64"),
     )
-    of_rpc = {"rnn": 0, "rl": 0, "pipeline": 2, "ddp_rpc": 2}
+    of_rpc = {"rnn": 0, "pipeline": 2, "ddp_rpc": 2}
     options = ("", " --explicit-prefetching", " --mixed-precision", " --dcp-api")
     return [
         Program("examples", "ddp", "example.py", folder="distributed/ddp"),
@@ -55,7 +55,8 @@ def _of_examples() -> list[Program]:
         Program(
             "examples",
             "minGPT-ddp",
-            "main.py trainer_config.max_epochs=1 data_config.truncate=0.01 data_config.path=data/input.txt",
+            "main.py trainer_config.max_epochs=1 data_config.truncate=0.01 data_config.path=data/input.txt"
+            " gpt_config.n_layer=2 gpt_config.n_head=2 gpt_config.n_embd=64 trainer_config.batch_size=16",
             folder="distributed/minGPT-ddp/mingpt",
         ),
         Program(
@@ -179,9 +180,9 @@ def _of_torchtitan() -> list[Program]:
     run = "-m torchtitan.train --module torchtitan_recipes.tests.features --training.steps 2"
     two = (
         "default compile compile_sac_op tp2 ce_loss_tp2 tp2_no_sp tp2_compile full_checkpoint_save hf_checkpoint_save"
-        " last_save_model_only_bf16 pp2_1f1b pp2_zbv optimizer_bf16_states fsdp_reshard_always gradient_accumulation sft"
+        " last_save_model_only_bf16 pp2_1f1b optimizer_bf16_states fsdp_reshard_always gradient_accumulation sft"
     )
-    four = "fsdp2_pp2_1f1b tp2_pp2_gpipe pp4_interleaved_1f1b pp4_zero_bubble ddp4 hsdp2x2 cp4 fsdp2_cp2 ddp2_cp2"
+    four = "fsdp2_pp2_1f1b tp2_pp2_gpipe pp4_interleaved_1f1b ddp4 hsdp2x2 cp4 fsdp2_cp2 ddp2_cp2"
     counts = {f"llama3_debugmodel_{name}": 2 for name in two.split()} | {
         f"llama3_debugmodel_{name}": 4 for name in four.split()
     }

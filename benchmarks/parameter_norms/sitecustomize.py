@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -62,10 +63,25 @@ def norm_of(parameter: Any) -> float:
     return float(own.detach().double().norm().cpu())
 
 
+def on_host(torch: Any, draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Draw numbers for a GPU on the host, because the generators of CPUs and GPUs draw different numbers."""
+
+    @wraps(draw)
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cuda" or {"generator", "out", "requires_grad"} & kwargs.keys():
+            return draw(*args, **kwargs)
+        return draw(*args, **{**kwargs, "device": "cpu"}).to(device)
+
+    return drawn
+
+
 def begin(torch: Any) -> None:
     """Make programs that set no seed repeatable. With CUDA_IS_CPU, programs for GPUs run on the CPU."""
     random.seed(0)
     torch.manual_seed(0)
+    for name in ("rand", "randn", "randint"):
+        setattr(torch, name, on_host(torch, getattr(torch, name)))
     if os.environ.get("CUDA_IS_CPU"):
         importlib.import_module("cuda_is_cpu").install()
 

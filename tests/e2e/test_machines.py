@@ -1,12 +1,20 @@
-"""Ranks on several machines: two torchrun agents that know of each other only by an address, each under a replay of its own."""
+"""Ranks on several machines: two torchrun agents that know of each other only by an address, each under a replay of its own.
+
+A machine is a network namespace of Linux, or one of two loopback addresses where namespaces are not permitted.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,51 +24,89 @@ from traces.format.trace_file import load, save
 pytestmark = pytest.mark.waits
 
 SCRIPT = Path(__file__).with_name("scripts") / "train_ranks.py"
-FIRST, SECOND = "127.0.0.2", "127.0.0.3"  # of the two "machines"; all of 127/8 is this one
+ROOT = Path(__file__).resolve().parents[2]
+LOOPBACK = ("127.0.0.2", "127.0.0.3")  # all of 127/8 is this machine
 
 
-def second_loopback_address() -> bool:
+@dataclass(frozen=True)
+class Machine:
+    address: str
+    inside: tuple[str, ...] = ()  # the words before a command that runs there
+
+    def start(self, ranks: int, rendezvous: list[str], trace: Path, output: Path, *words: str) -> subprocess.Popen[str]:
+        torchrun = ["torchrun", "--nnodes=2", f"--nproc-per-node={ranks}", f"--local-addr={self.address}", *rendezvous]
+        replay = [sys.executable, "-m", "tui.cli", "replay", "--trace", str(trace), "-o", str(output), "--"]
+        command, pipe = [*self.inside, *replay, *torchrun, str(SCRIPT), *words], subprocess.PIPE
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def free_port() -> int:
     with socket.socket() as there:
-        try:
-            there.bind((FIRST, 0))
-        except OSError:  # macOS gives 127.0.0.1 alone
-            return False
-    return True
-
-
-def free_port(address: str) -> int:
-    with socket.socket() as there:
-        there.bind((address, 0))
+        there.bind(("", 0))
         port: int = there.getsockname()[1]
     return port
 
 
-def machine(number: int, ranks: int, rendezvous: list[str], trace: Path, output: Path) -> subprocess.Popen[str]:
-    address = (FIRST, SECOND)[number]
-    torchrun = ["torchrun", "--nnodes=2", f"--nproc-per-node={ranks}", f"--local-addr={address}", *rendezvous]
-    replay = [sys.executable, "-m", "tui.cli", "replay", "--trace", str(trace), "-o", str(output), "--"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command, pipe = [*replay, *torchrun, str(SCRIPT), "--steps", "3"], subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+def ip(*words: str) -> bool:
+    return subprocess.run(["ip", *words], capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(not second_loopback_address(), reason="this system has one loopback address")
-@pytest.mark.parametrize("how", ["static", "c10d"])
-def test_ranks_of_two_machines_meet_and_each_machine_keeps_its_own(tmp_path: Path, how: str) -> None:
-    """GIVEN torchrun's own rendezvous at the first machine's address WHEN both replay THEN all ranks communicate."""
-    trace = tmp_path / "one-gpu.msgpack"
+@contextmanager
+def namespaces() -> Iterator[list[Machine]]:
+    """Two network namespaces with a cable between them. They share no loopback, no ports and no Unix sockets."""
+    names, cables = [[f"{kind}{number}-{os.getpid()}" for number in (0, 1)] for kind in ("trace", "t")]
+    addresses = ["10.77.0.1", "10.77.0.2"]
+    try:
+        if not (shutil.which("ip") and all(ip("netns", "add", name) for name in names)):
+            pytest.skip("network namespaces are not permitted here")
+        assert ip("link", "add", cables[0], "netns", names[0], "type", "veth", "peer", "name", cables[1], "netns", names[1])
+        for name, cable, address in zip(names, cables, addresses, strict=True):
+            assert ip("-n", name, "addr", "add", f"{address}/24", "dev", cable)
+            assert ip("-n", name, "link", "set", cable, "up") and ip("-n", name, "link", "set", "lo", "up")
+        yield [Machine(address, ("ip", "netns", "exec", name)) for name, address in zip(names, addresses, strict=True)]
+    finally:
+        for name in names:
+            if shutil.which("ip"):
+                ip("netns", "del", name)
+
+
+@contextmanager
+def loopback_addresses() -> Iterator[list[Machine]]:
+    with socket.socket() as there:
+        try:
+            there.bind((LOOPBACK[0], 0))
+        except OSError:  # macOS gives 127.0.0.1 alone
+            pytest.skip("this system has one loopback address")
+    yield [Machine(address) for address in LOOPBACK]
+
+
+def recorded(folder: Path) -> Path:
+    trace = folder / "one-gpu.msgpack"
     ops = [Op("aten::addmm", 100, 50, kernel=(160, 2_000), shapes=((256,), (8, 64), (64, 256)))]
     save(make_recording([("forward", 0, 4_000), ("backward", 4_000, 9_000), ("optimizer", 9_000, 10_000)], ops, steps=2), trace)
-    port = free_port(FIRST)
-    meet = {
-        "static": [[f"--master-addr={FIRST}", f"--master-port={port}", f"--node-rank={number}"] for number in (0, 1)],
-        "c10d": [["--rdzv-backend=c10d", f"--rdzv-endpoint={FIRST}:{port}", "--rdzv-id=replay"]] * 2,
-    }[how]
+    return trace
+
+
+@pytest.mark.parametrize("machines_of", [loopback_addresses, namespaces])
+@pytest.mark.parametrize("how", ["static", "c10d"])
+def test_ranks_of_two_machines_meet_and_each_machine_keeps_its_own(tmp_path: Path, how: str, machines_of: Any) -> None:
+    """GIVEN torchrun's own rendezvous at the first machine's address WHEN both replay THEN all ranks communicate."""
+    trace, port = recorded(tmp_path), free_port()
     held = (2, 1) if how == "static" else (1, 1)  # ranks of each machine
     outputs = [tmp_path / f"machine{number}.msgpack" for number in (0, 1)]
-    machines = [machine(number, held[number], meet[number], trace, outputs[number]) for number in (0, 1)]
-    told = [one.communicate(timeout=120) for one in machines]
-    assert [one.returncode for one in machines] == [0, 0], told
+    with machines_of() as machines:
+        first = machines[0].address
+        meet = {
+            "static": [[f"--master-addr={first}", f"--master-port={port}", f"--node-rank={number}"] for number in (0, 1)],
+            "c10d": [
+                ["--rdzv-backend=c10d", f"--rdzv-endpoint={first}:{port}", "--rdzv-id=replay", f"--rdzv-conf=is_host={host}"]
+                for host in ("true", "false")
+            ],
+        }[how]
+        running = [machines[at].start(held[at], meet[at], trace, outputs[at], "--steps", "3") for at in (0, 1)]
+        told = [one.communicate(timeout=600) for one in running]
+    assert [one.returncode for one in running] == [0, 0], told
 
     world = sum(held)
     places = list(range(world))
@@ -74,3 +120,17 @@ def test_ranks_of_two_machines_meet_and_each_machine_keeps_its_own(tmp_path: Pat
     for one in replays:
         assert [(one.steps.rank == rank).sum() for rank in one.ranks] == [3] * len(one.ranks)
         assert set(one.collectives.group_size.tolist()) == {world}
+
+
+@pytest.mark.parametrize("machines_of", [loopback_addresses, namespaces])
+def test_the_ranks_that_outlive_a_machine_end_at_the_timeout_of_their_group(tmp_path: Path, machines_of: Any) -> None:
+    """GIVEN a group with a limit of 20 s WHEN the second agent and its rank are killed THEN the first rank names the other."""
+    trace, port = recorded(tmp_path), free_port()
+    outputs = [tmp_path / f"machine{number}.msgpack" for number in (0, 1)]
+    with machines_of() as machines:
+        at = [f"--master-addr={machines[0].address}", f"--master-port={port}"]
+        words = ["--fail", "machine", "--timeout", "20"]
+        running = [machines[n].start(1, [*at, f"--node-rank={n}"], trace, outputs[n], *words) for n in (0, 1)]
+        told = [one.communicate(timeout=600) for one in running]
+    assert [one.returncode for one in running] == [1, 137], told
+    assert "trace: rank 1 of the group did not call all_reduce within 20 s: it ended, hangs or is busy" in told[0][1]

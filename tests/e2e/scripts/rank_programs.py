@@ -37,6 +37,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
     ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
 )
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -952,20 +953,24 @@ def pipelines(at: Place) -> Any:
         ScheduleInterleaved1F1B,
         ScheduleLoopedBFS,
         ScheduleInterleavedZeroBubble,
+        ScheduleZBVZeroBubble,
     ]
     for schedule in schedules:
         per_rank = 1 if schedule in (ScheduleGPipe, Schedule1F1B) else 2
         count = at.size * per_rank
         torch.manual_seed(5)
         layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(count)]
-        numbers_of_stages = [at.rank + at.size * turn for turn in range(per_rank)]
+        has_v_shape = schedule is ScheduleZBVZeroBubble  # The first rank has the first and the last stage.
+        last = count - 1 - at.rank if has_v_shape else at.rank + at.size
+        numbers_of_stages = [at.rank, last][:per_rank]
         stages = [PipelineStage(layers[i].to(at.device), i, count, at.device) for i in numbers_of_stages]
         target = torch.ones(8, 6, device=at.device)
         run = schedule(stages if per_rank > 1 else stages[0], n_microbatches=4, loss_fn=nn.functional.mse_loss)
         whole = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)).to(at.device)
         losses: list[torch.Tensor] = []
         inputs = (whole,) if at.rank == 0 else ()
-        output = run.step(*inputs, target=target, losses=losses) if at.rank == at.size - 1 else run.step(*inputs)
+        has_loss = count - 1 in numbers_of_stages
+        output = run.step(*inputs, target=target, losses=losses) if has_loss else run.step(*inputs)
         results.append([output, [loss.detach() for loss in losses], *[gradients(layers[i]) for i in numbers_of_stages]])
     return results
 

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Trains a tiny model as several ranks, and says at its end what every rank should agree on.
 
-torchrun --nproc-per-node=2 train_ranks.py [--fail exception|kill] [--backend gloo] [--unused] [--memory]
+torchrun --nproc-per-node=2 train_ranks.py [--fail exception|kill|machine] [--backend gloo] [--unused] [--memory]
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -38,13 +39,14 @@ def memory_mib() -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--fail", choices=["exception", "kill"])
+    parser.add_argument("--fail", choices=["exception", "kill", "machine"])
     parser.add_argument("--backend", default="nccl")
     parser.add_argument("--unused", action="store_true")
     parser.add_argument("--memory", action="store_true", help="say how much each rank has")
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--timeout", type=float, default=600.0, help="of the process group, in seconds")
     args = parser.parse_args()
-    dist.init_process_group(args.backend)
+    dist.init_process_group(args.backend, timeout=timedelta(seconds=args.timeout))
     rank, size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
@@ -52,7 +54,9 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(args.steps):
         if args.fail and rank == 1 and step == 2:
-            if args.fail == "kill":
+            if args.fail == "machine":
+                os.kill(os.getppid(), signal.SIGKILL)  # torchrun's agent
+            if args.fail != "exception":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("rank one is tired")
         x, y = torch.randn(8, 64).to(device), torch.randint(0, 10, (8,)).to(device)
