@@ -91,6 +91,7 @@ SUITES = (
         options=(("-o", "addopts="), ("-o", "addopts=")),
     ),
     Suite("gpytorch", "1.15.2", tuple(f"test/{name}" for name in "examples kernels likelihoods distributions".split()), 200),
+    Suite("linear_operator", "0.6.1", ("test",), 150, "cornellius-gp/linear_operator v0.6.1"),
     Suite("torch_geometric", "2.8.0.post1", ("test/nn", "test/utils"), 100, "pyg-team/pytorch_geometric 2.8.0.post1"),
     Suite("lightning", "2.6.5", ("tests/tests_fabric",), 100, "Lightning-AI/pytorch-lightning 2.6.5", "src"),
     Suite("timm", "1.0.31", tuple(f"tests/test_{name}.py" for name in _TIMM.split()), 100, on_gpu={"TORCH_DEVICE": "cuda"}),

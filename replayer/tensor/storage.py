@@ -169,3 +169,7 @@ class VirtualStorage(torch.UntypedStorage):
 
 def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
+
+
+# `type()` of a storage and error messages show the name of the class.
+VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

@@ -21,6 +21,7 @@ from replayer.tensor.generators import host_numbers
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
+from replayer.tensor.planning.cuda_dtypes import refusal_like
 from replayer.tensor.planning.mixed_devices import mixed_call, on_host
 from replayer.tensor.planning.shape_rules import RULES
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, on_one_device
@@ -252,6 +253,7 @@ def _cpu_kernel_error(
 
 
 _TRIED_FOR_DTYPES = 1 << 12  # elements
+_LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # CUDA has more kernels for these dtypes than the CPU.
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
@@ -270,6 +272,9 @@ def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ..
             func(*_ones_on_host(args), **_ones_on_host(kwargs))
     except (RuntimeError, TypeError) as refused:
         text = str(refused)
+        refusal = refusal_like(func, refused)
+        if refusal is not None and not _LOW_PRECISION.search(text):
+            raise refusal from None
         if _NAMES_DTYPE.search(text) and not LACKS_KERNEL.search(text):
             raise on_one_device(refused) from None
     except (IndexError, ValueError, OverflowError):

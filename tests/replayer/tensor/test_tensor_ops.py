@@ -287,6 +287,12 @@ def test_errors_are_those_of_cuda() -> None:
         torch.utils.dlpack.from_dlpack(x)
     with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
         x.pin_memory()
+    with pytest.raises(TypeError, match=r"cannot pin 'torch.storage.UntypedStorage' only CPU memory can be pinned"):
+        x.untyped_storage().pin_memory()
+    with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
+        torch.lcm(x > 0, x > 0)
+    with pytest.raises(RuntimeError, match=r"Expected result and input tensors .* on cuda:0 and input on cpu"):
+        torch.linalg.vecdot(x, x, out=torch.tensor(0.0))
     assert (x + torch.tensor(2.0)).shape == (3,)  # a scalar of the host is legal
 
 
