@@ -46,6 +46,7 @@ def _program(off: str) -> str:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.program
 def test_a_program_does_the_same_without_shortcuts() -> None:
     """GIVEN a training step WHEN all shortcuts are off THEN the same ops are launched in the same phases."""
     assert _program(",".join(torch_shortcuts.NAMES)) == _program("") != ""

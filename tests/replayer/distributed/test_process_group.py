@@ -409,7 +409,8 @@ class MnistNet(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("batch", "gradients", "losses"), [(64, 19_968_144, 3_752), (128, 9_984_072, 1_876)]
+    ("batch", "gradients", "losses"),
+    [pytest.param(64, 19_968_144, 3_752, marks=pytest.mark.program), (128, 9_984_072, 1_876)],
 )
 def test_an_epoch_of_mnist_moves_the_published_bytes(batch: int, gradients: int, losses: int) -> None:
     """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the counters are those of the study, to the byte."""
