@@ -101,7 +101,7 @@ def values_not_computed() -> int:
 
 
 def stop_here() -> None:
-    """Stop the virtual GPU, write the end of its timeline, and make torch as before the start."""
+    """Stop the virtual GPU, write the end of its timeline, and undo the changes to torch."""
     state.STATE.finish()
     backend.unregister()
     state.reset()

@@ -204,7 +204,7 @@ class InProcessGpu:
             return int(_child().values_not_computed())
 
     def stop(self) -> None:
-        """Stop the virtual GPU and make torch as before. If the GPU was already stopped, the call does nothing."""
+        """Stop the virtual GPU and undo its changes to torch. If the GPU was already stopped, the call does nothing."""
         global _running
         if not self.is_running:
             return

@@ -99,7 +99,8 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Returns a value that changes whenever the header must be rewritten, except for changed figures."""
+        """Returns a value that changes if the header must be rewritten. Changed figures of the header do not change the value.
+        """
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:

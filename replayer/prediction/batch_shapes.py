@@ -105,8 +105,8 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """Return the counts in which a sequence length appears: the length, the token pairs with and without pairs of a token with
-    itself, and the length plus one extra token."""
+    """Return the numbers by which a sequence length may appear in shapes: the length, the number of token pairs with and
+    without pairs of a token with itself, and the length plus one extra token."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 

@@ -85,7 +85,7 @@ def _replica(number: int, module: Any) -> Callable[..., Any]:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wraps the stages, and functions that are forward passes without being modules."""
+    """Wraps the stages, and the functions that run a forward pass although they are not modules."""
     hooks, parallel = DataParallelHooks(torch_module, _stage), torch_module.nn.parallel
     hooks.install()
     patch_everywhere(parallel.parallel_apply, around(parallel.parallel_apply, replicas))

@@ -139,8 +139,8 @@ class PhaseCut:
         """End the current segment, return all segments and reset.
 
         The reset keeps the information whether any event came after the last backward pass. If no event came after the last
-        backward pass, gradient clipping may follow. If other events came after it and no optimizer was called, the script has
-        updated its weights itself and continues with a forward pass.
+        backward pass, gradient clipping may follow. If other events came after the backward pass and no optimizer was called,
+        the script has updated its weights itself and continues with a forward pass.
         """
         if self.current:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))

@@ -158,7 +158,8 @@ class MemoryStats:
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
-        """Increase each of `totals` by the skipped requests of an allocation cycle. See allocation_cycles.py."""
+        """Increase each value of `totals` by its amount in `amounts`, for the requests that a replay skips. See
+        allocation_cycles.py."""
         for count, amount in zip(self._counts(), amounts, strict=True):
             count.total += amount
 

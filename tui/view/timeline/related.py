@@ -93,7 +93,7 @@ def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int,
     """Finds the next (`by` 1) or previous (-1) span with the same name, its axis position, its index, and the number of such
     spans.
 
-    After the last span, the search continues with the first.
+    After the last span, the search continues with the first span.
     """
     spans = getattr(window.scene.traces[span.side], span.table)
     if span.table == "batches":
