@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 import traces
@@ -67,43 +66,6 @@ def test_a_foreign_recording_goes_in_and_out_by_the_name_of_its_file(tmp_path: P
     written = traces.export_chrome(training(), str(tmp_path / "a.json.gz"))
     again = traces.read_kineto(str(written[0]))
     assert len(again.device) == len(training().device)
-
-
-# --- frames ---
-
-
-def test_a_frame_is_its_table_with_names() -> None:
-    for trace in (data_parallel(), training()):
-        for table in ("steps", "phases", "parts", "host", "device", "memory", "values", "batches", "collectives", "sizes"):
-            columns, frame = getattr(trace, table).columns(), traces.to_pandas(trace, table)
-            assert len(frame) == len(getattr(trace, table))
-            assert [name for name in frame if name != "end_ns"] == list(columns)
-    device = traces.to_pandas(trace, "device")
-    names = [trace.strings[index] for index in trace.device.name]
-    assert device.name.tolist() == names and set(device.kind) <= {"kernel", "memcpy", "memset", "sync", "annotation"}
-    assert np.array_equal(device.end_ns, trace.device.end_ns)
-    # THEN a column that points into another table is that frame's index
-    host = traces.to_pandas(trace, "host")
-    launched = device.dropna(subset="launch").iloc[0]
-    assert host.loc[launched.launch, "start_ns"] == trace.host.start_ns[launched.launch]
-    # THEN what is absent is missing
-    assert device.launch.isna().sum() == (trace.device.launch == traces.NONE).sum()
-    assert device.bytes.isna().tolist() == (trace.device.bytes == traces.NONE).tolist()
-    assert (device.dtypes["bytes"], device.dtypes["start_ns"]) == ("Int64", "int64")
-    assert host.shapes.isna().sum() == (trace.host.shapes == traces.NONE).sum() < len(host)
-
-
-def test_a_frame_of_no_rows_has_its_columns() -> None:
-    frame = traces.to_pandas(traces.Trace(), "collectives")
-    assert len(frame) == 0 and "dtype" in frame and "end_ns" in frame
-
-
-def test_a_frame_that_cannot_be_had_is_reported_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(traces.TraceError, match=r"^kernels: not a table of a trace; choose one of: steps, phases, host, "):
-        traces.to_pandas(traces.Trace(), "kernels")
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(traces.TraceError, match=r"^host: pandas is not installed; run: pip install pandas$"):
-        traces.to_pandas(traces.Trace(), "host")
 
 
 # --- what docs/python.md shows ---
