@@ -303,7 +303,7 @@ class StepRecorder:
         if segments:
             self._keep(is_evaluation, segments, now_ns)
         else:
-            self._events.hand_out()
+            self._events.untimed = Untimed.NO  # the events are read together with the events of the next step
         self._at, self._begins, self._stages = {}, {}, []
         self._start_ns = now_ns
         communication = self._communication

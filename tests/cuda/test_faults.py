@@ -34,12 +34,13 @@ def _both(device: Path, program: Program, folder: Path, grain: str = "kernel", *
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_a_sticky_error(device: Path, tmp_path: Path, grain: str) -> None:
     """GIVEN a device-side assert in step 31 WHEN recorded THEN the script fails with its own message and code, without a
-    traceback of ours, and the file holds the steps before the fault."""
+    traceback or warning of ours, and the file holds the steps before the fault."""
     settings = {"SIMGPU_ERROR_AT_LAUNCH": str(30 * 17)}
     native, recorded, extra_s = _both(device, Program("faults.py", ("plain",)), tmp_path, grain, **settings)
     assert native.exit_code == recorded.exit_code == 1
     assert "device-side assert triggered" in recorded.errors
     assert recorded.errors.count("Traceback") == native.errors.count("Traceback")
+    assert recorded.errors.count("CUDA warning") == native.errors.count("CUDA warning") == 0
     done = sum(1 for work in native.logs[0].work if "multi_tensor_apply" in work.name)
     assert 20 <= done < 40
     assert done - 2 <= len(recorded.trace.steps) <= done + 1

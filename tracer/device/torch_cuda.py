@@ -2,10 +2,16 @@
 
 Builds for CUDA and ROCm have these functions (`torch/_C/__init__.pyi` of PyTorch 2.13 and 2.14.1). A CPU build has none of
 these functions. The recorder calls the functions only after the script has initialized CUDA.
+
+Note [Events are never destroyed]
+    PyTorch destroys a CUDA event together with the event's Python object. After a sticky error, PyTorch then prints a warning
+    for each event (`~CUDAEvent` in c10/cuda/CUDAEvent.h). So each event of the recorder gets a reference that nobody drops. The
+    recorder reuses its events, and the number of events is that of a few steps.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,7 +29,13 @@ class TorchCuda:
         self.is_initialized: Callable[[], bool] = torch.cuda.is_initialized
         self.synchronize: Callable[[int], None] = torch.cuda.synchronize
         self.is_current_stream_capturing: Callable[[], bool] = getattr(bindings, "_cuda_isCurrentStreamCapturing", _missing)
-        self.event: Callable[[], Any] = partial(getattr(bindings, "_CudaEventBase", _missing), enable_timing=True)
+        self._new_event: Callable[[], Any] = partial(getattr(bindings, "_CudaEventBase", _missing), enable_timing=True)
+
+    def event(self) -> Any:
+        """Returns a new event that measures time. See Note [Events are never destroyed]."""
+        event = self._new_event()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
+        return event
 
 
 def _missing(*_: object, **__: object) -> Any:
