@@ -100,7 +100,11 @@ def _of_trainer() -> list[Program]:
 
 
 def _of_lightning() -> list[Program]:
-    fabric, basics = "examples/fabric", "examples/pytorch/basics"
+    fabric, basics = "examples/fabric", "examples/pytorch"
+    fewer_images = {
+        name: ((f"{basics}/basics/{name}.py", "[55000, 5000]", "[448, 64]"),)
+        for name in ("autoencoder", "backbone_image_classifier")
+    }
     by_cli = {"LT_CLI_USED": "1", "LT_DEVICES": "2"}
     trainer = "--trainer.max_epochs 1 --trainer.devices 2"
     return [
@@ -127,8 +131,10 @@ def _of_lightning() -> list[Program]:
             native=False,
         ),
         Program("lightning", "pytorch/bug_report_model", "examples/pytorch/bug_report/bug_report_model.py"),
-        Program("lightning", "pytorch/autoencoder", f"{basics}/autoencoder.py {trainer}"),
-        Program("lightning", "pytorch/backbone_image_classifier", f"{basics}/backbone_image_classifier.py {trainer}"),
+        *(
+            Program("lightning", f"pytorch/{name}", f"basics/{name}.py {trainer}", folder=basics, edits=edits)
+            for name, edits in fewer_images.items()
+        ),
     ]
 
 
@@ -146,6 +152,7 @@ def _of_deepspeed() -> list[Program]:
             f"gan_deepspeed_train.py {gan} --deepspeed_config gan_deepspeed_config.json",
             folder="training/gan",
             native=False,
+            edits=(("training/gan/utils.py", 'default=-1, help="local', 'default=os.environ["LOCAL_RANK"], help="local'),),
         ),
         *(
             Program(
@@ -159,7 +166,11 @@ def _of_deepspeed() -> list[Program]:
         ),
         *(
             Program(
-                "deepspeed", f"offload_states {kind}", f"{states} {options}", folder="training/offload_states", native=False
+                "deepspeed",
+                f"offload_states {kind}".strip(),
+                f"{states} {options}",
+                folder="training/offload_states",
+                native=False,
             )
             for kind, options in {"": "", "pinned": "--pin_memory --non_blocking"}.items()
         ),
