@@ -8,21 +8,20 @@ recorded host time between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
 from replayer.compiled.fused_attention import fuse
-from replayer.memory.graph_pool import GraphPool
-from replayer.op_signature import OpSignature
-from replayer.recording.recorded_regions import Shapes, graph_ops_of
+from replayer.memory.allocation_handle import AllocationHandle
+from replayer.memory.device.oom import OutOfMemory
+from replayer.memory.region_memory import RegionMemory
+from replayer.recording.recorded_regions import RecordedCall, Shapes, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.compiled.regions import BACKWARD, FORWARD, GRAPH_LAUNCHES, REGION
-from traces.script.patching import replaced
+from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
 
 class CompiledRegion:
@@ -35,6 +34,7 @@ class CompiledRegion:
     def __init__(self, name: str) -> None:
         self.name = name
         self.inputs: Shapes = ()
+        self.kept: list[list[AllocationHandle]] = []  # by forward whose backward has not run: see RegionMemory
         self._step = -1
         self._calls = {False: 0, True: 0}
 
@@ -43,6 +43,8 @@ class CompiledRegion:
         step = gpu().simulator.tracker.number
         if step != self._step:
             self._step, self._calls = step, {False: 0, True: 0}
+            while self.kept:
+                _free(self.kept.pop())
         number = self._calls[is_backward]
         self._calls[is_backward] += 1
         return number
@@ -77,27 +79,47 @@ class RegionGraph:
         with gpu().steps.within_ranges(*self._ranges):
             if recorded is None or computing():
                 return self._run(inputs)
-            launches = gpu().launches
-            with launches.muted(), self._memory(device, recorded):
+            return self._run_as_recorded(inputs, recorded, device)
+
+    def _run_as_recorded(self, inputs: list[TorchAny], recorded: RecordedCall, device: int) -> TorchAny:
+        here, kept = gpu(), self._region.kept
+        launches = here.launches
+        if recorded.memory is None and not recorded.launches_graph:
+            with launches.muted():
                 results = self._run(inputs)
-            for signature in recorded:
+            for signature in recorded.ops:
                 launches.launch(signature, device)
             return results
+        left = kept.pop() if self._is_backward and kept else ()
+        memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, left)
+        with launches.muted(), memory.uncounted(workspaces=recorded.launches_graph):
+            results = self._run(inputs)
+        requests = list(recorded.memory or ())
+        try:
+            for number, signature in enumerate(recorded.ops):
+                while requests and requests[0].op <= number:
+                    memory.play([requests.pop(0)])
+                launches.launch(signature, device)
+            memory.play(requests)
+        except OutOfMemory as full:
+            raise full.to_torch() from None
+        kept.append(memory.end())
+        if self._is_backward or not self._trains:
+            _free(kept.pop())
+        return results
 
-    def _memory(self, device: int, recorded: tuple[OpSignature, ...]) -> AbstractContextManager[None]:
-        """Return a context in which tensors come from a graph's pool, if the recorded call launched a CUDA graph."""
-        if not any(signature.op in GRAPH_LAUNCHES for signature in recorded):
-            return nullcontext()
-        pool = GraphPool()
-        return replaced(gpu().devices[device].allocator, malloc=pool.malloc, malloc_several=pool.malloc_several)
-
-    def _recorded(self) -> tuple[OpSignature, ...] | None:
+    def _recorded(self) -> RecordedCall | None:
         regions = gpu().recording.regions
         if not len(regions):
             return None
         region = self._region
         number = region.call_number(is_backward=self._is_backward)
-        return regions.ops(region.name, region.inputs, self._ops, number, is_backward=self._is_backward)
+        return regions.call(region.name, region.inputs, self._ops, number, is_backward=self._is_backward)
+
+
+def _free(handles: list[AllocationHandle]) -> None:
+    for handle in handles:
+        handle.allocator.free(handle)
 
 
 def _shapes_of(inputs: list[TorchAny]) -> Shapes:

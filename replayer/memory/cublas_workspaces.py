@@ -102,10 +102,12 @@ class BlasWorkspaces:
         if not size_bytes or (held is not None and held.size_bytes >= size_bytes):
             return
         try:
-            handle = allocator.malloc(size_bytes, stream)
+            handle = allocator.malloc_kept(size_bytes, stream)
         except OutOfMemory as full:
             raise full.to_torch() from None
         assert handle is not None
+        if handle.allocator is not allocator:
+            return  # The workspace belongs to the private pool of a CUDA graph.
         self._held[key] = handle
         if held is not None:
             allocator.free(held)

@@ -86,6 +86,8 @@ class TensorAllocator:
         finally:
             self._lock.release()
 
+    malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
+
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
         """Allocate several sizes in order, at less than half the cost of single calls.
 

@@ -1,8 +1,9 @@
 """Lists recorded calls of compiled regions as the ops that a replay launches in place of a region's own ops.
 
 regions = RecordedRegions.of(trace, rank, match_keys, keys)
-regions.ops("0/1", inputs=((32, 64),), graph_ops={...}, call=0, is_backward=False)
-    # (OpSignature("aten::mm", ...), OpSignature("triton_poi_fused_add_0", ...)); None without such a recorded region
+call = regions.call("0/1", inputs=((32, 64),), graph_ops={...}, number=0, is_backward=False)    # None: not recorded
+call.ops        # (OpSignature("aten::mm", ...), OpSignature("triton_poi_fused_add_0", ...))
+call.memory     # (BlockRequest(8192, block=0, outlives=True, op=0), ...)
 """
 
 from __future__ import annotations
@@ -10,16 +11,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from replayer.memory.region_memory import BlockRequest
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import MatchKeys
-from traces.compiled.regions import RegionCall, region_calls
+from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
 from traces.model.layouts import Shape
 from traces.model.trace import Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 Shapes = tuple[Shape, ...]
 GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical name
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """What one call of a region launches and allocates. `memory` is None if the recording has no memory events."""
+
+    ops: tuple[OpSignature, ...]
+    memory: tuple[BlockRequest, ...] | None
+
+    @property
+    def launches_graph(self) -> bool:
+        return any(signature.op in GRAPH_LAUNCHES for signature in self.ops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +45,8 @@ class _RecordedRegion:
     The recorded calls of a region come from the step that calls the region most often.
     """
 
-    forward: dict[Shapes, list[tuple[OpSignature, ...]]] = field(default_factory=dict)
-    backward: dict[Shapes, list[tuple[OpSignature, ...]]] = field(default_factory=dict)
+    forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
+    backward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
 
 
 class RecordedRegions:
@@ -48,20 +64,20 @@ class RecordedRegions:
             by_step = steps.setdefault((call.region, call.is_backward, call.inputs), {})
             by_step.setdefault(call.step, []).append(call)
         signatures = _Signatures(trace, match_keys, keys)
+        memory = _Memory(trace)
         made = cls()
         for (name, is_backward, inputs), by_step in steps.items():
             region = made._regions.setdefault(name, _RecordedRegion())
             calls = region.backward if is_backward else region.forward
-            calls[parse_shapes(inputs)] = [signatures.of_call(call) for call in max(by_step.values(), key=len)]
+            of_step = max(by_step.values(), key=len)
+            calls[parse_shapes(inputs)] = [RecordedCall(signatures.of_call(call), memory.of_call(call)) for call in of_step]
         return made
 
     def __len__(self) -> int:
         return len(self._regions)
 
-    def ops(
-        self, name: str, inputs: Shapes, graph_ops: GraphOps, call: int, *, is_backward: bool
-    ) -> tuple[OpSignature, ...] | None:
-        """Return the recorded ops of call number `call` of a region in a step. Further calls repeat the last recorded call.
+    def call(self, name: str, inputs: Shapes, graph_ops: GraphOps, number: int, *, is_backward: bool) -> RecordedCall | None:
+        """Return the recorded call `number` of a region in a step. Further calls repeat the last recorded call.
 
         A region of the script is the recorded region with the same number, if its inputs have the same shapes. If the shapes
         differ, the first recorded region with these inputs is used, because torch numbers functions in tracing order. If the
@@ -75,12 +91,10 @@ class RecordedRegions:
             if (other := next(others, None)) is not None:
                 self._taken[name, inputs] = other
                 found = self._calls(self._regions[other], inputs, graph_ops, is_backward)
-        return found[min(call, len(found) - 1)] if found else None
+        return found[min(number, len(found) - 1)] if found else None
 
     @staticmethod
-    def _calls(
-        region: _RecordedRegion | None, inputs: Shapes, graph_ops: GraphOps, is_backward: bool
-    ) -> list[tuple[OpSignature, ...]]:
+    def _calls(region: _RecordedRegion | None, inputs: Shapes, graph_ops: GraphOps, is_backward: bool) -> list[RecordedCall]:
         if region is None:
             return []
         calls = region.backward if is_backward else region.forward
@@ -88,7 +102,7 @@ class RecordedRegions:
         if known:
             return known
         without_inputs = calls.get((), [])
-        return without_inputs if any(_fits(ops, graph_ops) for ops in without_inputs) else []
+        return without_inputs if any(_fits(call.ops, graph_ops) for call in without_inputs) else []
 
 
 def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
@@ -135,3 +149,33 @@ class _Signatures:
             known = self._known[ids] = OpSignature(name, shapes, (dtype,) * len(shapes), layout=layout)
             self._keys[known] = self._match_keys.of_op(name, shapes, dtype, "", layout)
         return known
+
+
+class _Memory:
+    """Reads the memory requests of calls."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._host = trace.host
+        events = trace.memory
+        self._events = events.take(np.argsort(events.time_ns, kind="stable"))
+
+    def of_call(self, call: RegionCall) -> tuple[BlockRequest, ...] | None:
+        events, host = self._events, self._host
+        if not len(events):
+            return None
+        first, end = np.searchsorted(events.time_ns, (host.start_ns[call.code], host.end_ns[call.code]))
+        here = events.take(np.arange(first, end))
+        here = here.take((here.device >= 0) & (here.thread == host.thread[call.code]))
+        begun_ops = np.searchsorted(host.start_ns[list(call.launching)], here.time_ns).tolist()
+        blocks: dict[int, int] = {}
+        freed: list[int | None] = []
+        addresses, sizes = here.address.tolist(), here.bytes.tolist()
+        for row, (address, size_bytes) in enumerate(zip(addresses, sizes, strict=True)):
+            if size_bytes > 0:
+                blocks[address] = row
+            freed.append(row if size_bytes > 0 else blocks.pop(address, None))
+        left = set(blocks.values())
+        return tuple(
+            BlockRequest(size_bytes, block, size_bytes > 0 and block in left, op)
+            for size_bytes, block, op in zip(sizes, freed, begun_ops, strict=True)
+        )

@@ -51,6 +51,7 @@ class RecordedRun:
         self.first: list[int] = []  # replayed once, in the recorded order
         self.cycle: list[int] = []  # steady steps, replayed in rotation while the script runs
         self.evaluations: list[int] = []
+        self._evaluated: list[int] = []
         self._trained: list[int] = []
         self._turns: list[int] = []
         self._period = 0  # in training steps, or 0; see Note [Training steps of several kinds]
@@ -101,13 +102,15 @@ class RecordedRun:
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
         self._trained = sorted([*clean, *profiled, *warmup]) or evaluations or list(range(len(self.steps)))
+        self._evaluated = evaluations
         self.evaluations = [i for i in evaluations if self.steps[i].has_kernels] or evaluations
         if profiled and self.trace.grain == "kernel":
             steady = profiled
-            for n, i in enumerate(warmup):
+            for i in warmup:
                 if not self.steps[i].has_kernels:
                     alike = [k for k in profiled if self.steps[k].passes == self.steps[i].passes] or profiled
-                    self.steps[i] = self.steps[alike[n % len(alike)]].as_slow_as(self.steps[i])
+                    turn = _in_turn(alike, self._trained, self._trained.index(i))
+                    self.steps[i] = self.steps[turn].as_slow_as(self.steps[i])
         else:
             steady = clean or profiled
         if profiled and steady:
@@ -123,11 +126,11 @@ class RecordedRun:
 
     def step(self, number: int) -> RecordedStep:
         """Return the recorded step for training step `number` (from 0). The first steps are replayed in order, then the steady
-        steps in rotation.
+        steps in turn.
 
         See Note [Training steps of several kinds].
         """
-        chosen, last = self.steps[self._at(self.first, number)], len(self._trained)
+        chosen, last = self.steps[self._at(self.first[: -len(self.cycle)], number)], len(self._trained)
         if number >= last and not self._period:
             return chosen
         place = number if number < last else last - self._period + (number - last) % self._period
@@ -141,10 +144,11 @@ class RecordedRun:
     def evaluation(self, number: int) -> RecordedStep:
         """Return the recorded step for evaluation step `number`.
 
-        Recorded evaluation steps are used in rotation, or steady steps if there are none.
+        Recorded evaluation steps are used in turn, or steady steps if there are none.
         """
-        drivers = self.evaluations or self.cycle
-        return self.steps[drivers[number % len(drivers)]]
+        if not self.evaluations:
+            return self.steps[self.cycle[number % len(self.cycle)]]
+        return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
         """Return the recorded training or evaluation step with this number.
@@ -157,9 +161,7 @@ class RecordedRun:
         return next((i for i, one in enumerate(self.steps) if one is step or one.row == step.row), NONE)
 
     def _at(self, first: list[int], number: int) -> int:
-        if number < len(first):
-            return first[number]
-        return self.cycle[(number - len(first)) % len(self.cycle)]
+        return first[number] if number < len(first) else _in_turn(self.cycle, self._trained, number)
 
     def _sample(self) -> None:
         """Collect op durations for scaling, and fit the device's speed."""
@@ -199,6 +201,16 @@ class RecordedRun:
                 continue
             for shapes, dtype, ns in samples:
                 yield op, shapes, self.convolution_outputs.of(shapes) if op == "convolution" else (), dtype, ns
+
+
+def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
+    """Return the chosen step that provides the times of step `number` of `steps`: this step if it is chosen.
+
+    Otherwise the chosen steps take turns, counted from the first. Steps that alternate between shapes thus keep their order.
+    """
+    if number < len(steps) and steps[number] in chosen:
+        return steps[number]
+    return chosen[(number - steps.index(chosen[0])) % len(chosen)]
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:

@@ -57,7 +57,7 @@ class ModuleRanges:
         self._ours: Any = None
 
     def begin(self) -> None:
-        if _has_compiled():
+        if has_compiled():
             return
         call, in_range, names, name_of = self._cls.__call__, self._range, self._names, self._name
 
@@ -79,6 +79,7 @@ class ModuleRanges:
         return name
 
 
-def _has_compiled() -> bool:
+def has_compiled() -> bool:
+    """Returns whether torch.compile has traced a function in this process."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return bool(counters and counters["frames"])

@@ -3,15 +3,29 @@
 optimizer.zero_grad()       # phase "zero_grad"
 loss.backward()
 optimizer.step()            # phase "optimizer"; ends the training step
+
+A compiled `step` has no range "Optimizer.step" of torch in a profile, so the recorder adds a range.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from tracer.state import optimizers, recorder
+from tracer.surfaces.torch_nn_module import has_compiled
+from traces.script.patching import around
 from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    ScriptHooks(torch, recorder, optimizers()).optimizers()
+    def in_range(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        to = recorder()
+        if to is None or not to.steps.profiling or not has_compiled():
+            return call(*args, **kwargs)
+        with torch.autograd.profiler.record_function("optimizer"):
+            return call(*args, **kwargs)
+
+    hooks = ScriptHooks(torch, recorder, optimizers())
+    hooks.optimizers(whole_step=lambda call: around(call, in_range))

@@ -41,8 +41,8 @@ class RegionCall:
     region or NONE.
 
     `region` is torch's number of the region, or the position among the step's graphs if torch did not mark regions. `inputs`
-    has the shapes of the forward's arguments, or "". `graph` is the key of Inductor's graph, or "". `work` are device rows in
-    launch order.
+    has the shapes of the forward's arguments, or "". `graph` is the key of Inductor's graph, or "". `code` is the host row of
+    Inductor's code, or `row`. `launching` are the ops of the code, and `work` are device rows in launch order.
     """
 
     region: str
@@ -50,6 +50,7 @@ class RegionCall:
     inputs: str
     graph: str
     row: int
+    code: int
     region_row: int
     step: int
     launching: tuple[int, ...]
@@ -85,15 +86,18 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings
     numbers = _Numbers(trace, region)
-    graphs = _graph_keys(trace, kind, unit)
+    codes = _codes(trace, kind, unit)
     calls = []
     for row, step in zip(rows, step_of.tolist(), strict=True):
         is_backward = names[host.name[row]] == BACKWARD
         number, inputs = numbers.of(row, step, is_backward=is_backward)
         launched = work.get(row, [])
-        launching = _launching(trace, row, launched)
-        graph, around = graphs.get(row, ""), int(region[row])
-        calls.append(RegionCall(number, is_backward, inputs, graph, row, around, step, launching, tuple(launched)))
+        code = codes.get(row, row)
+        graph = _graph_key(names[host.name[code]])
+        launching = _launching(trace, row, code, launched)
+        calls.append(
+            RegionCall(number, is_backward, inputs, graph, row, code, int(region[row]), step, launching, tuple(launched))
+        )
     return calls
 
 
@@ -136,30 +140,33 @@ def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
     return found
 
 
-def _launching(trace: Trace, unit: int, work: list[int]) -> tuple[int, ...]:
-    """Return the rows of the outermost ops in a call that launched this work. If a call of a region has its own kernels, the
-    call counts as one op."""
+def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int, ...]:
+    """Return the rows of the outermost ops in a call's code that launched this work. If a call of a region has its own kernels,
+    the call counts as one op."""
     host = trace.host
     is_op = ((host.kind == HostKind.OP) | is_graph_launch(trace)) & ~is_region_range(trace)
     rows: dict[int, None] = {}
     for launched in work:
         at, op = int(trace.device.launch[launched]), NONE
-        while at > unit:
+        while at > code:
             op = at if is_op[at] else op
             at = int(host.parent[at])
+        if at != code:
+            continue  # AOTAutograd launches ops before and after Inductor's code.
         if op == NONE:
             return (unit,) if host.kind[unit] == HostKind.OP else ()
         rows[op] = None
     return tuple(rows)
 
 
-def _graph_keys(trace: Trace, kind: Column, unit: Column) -> dict[int, str]:
-    keys = {}
-    for row in np.flatnonzero(kind == _Range.GRAPH).tolist():
-        text = trace.strings[trace.host.name[row]]
-        if text.startswith(GRAPH):
-            keys[int(unit[row])] = text.removeprefix(GRAPH).removesuffix(" ##")
-    return keys
+def _codes(trace: Trace, kind: Column, unit: Column) -> dict[int, int]:
+    """Return the host rows of Inductor's code by the row of the call."""
+    graphs = np.flatnonzero(kind == _Range.GRAPH)[::-1].tolist()  # Code may call code. The outermost range comes last here.
+    return {int(unit[row]): row for row in graphs if _graph_key(trace.strings[trace.host.name[row]])}
+
+
+def _graph_key(text: str) -> str:
+    return text.removeprefix(GRAPH).removesuffix(" ##") if text.startswith(GRAPH) else ""
 
 
 def _step_of(trace: Trace, rank: int, start_ns: Column) -> Column:

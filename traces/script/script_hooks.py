@@ -108,11 +108,16 @@ class ScriptHooks:
 
         return next_batch
 
-    def optimizers(self, step: Wrapper = lambda call: call, zero: Wrapper = lambda call: call) -> None:
+    def optimizers(
+        self,
+        step: Wrapper = lambda call: call,
+        zero: Wrapper = lambda call: call,
+        whole_step: Wrapper = lambda call: call,
+    ) -> None:
         """Wrap `step` and `zero_grad` of the optimizers' base class and of classes that override them.
 
         See Note [Wrapping an optimizer's step]. `step` and `zero` are additional wrappers, applied inside torch's own
-        wrappers.
+        wrappers, and `whole_step` is applied around torch's own wrapper of `step`.
         """
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
@@ -126,7 +131,7 @@ class ScriptHooks:
             listener.optimizer_stepped(is_first)
 
         def wrap_step_with_phase(call: Call) -> Call:
-            return stepping.around(wrap_step(step(call)), stepped)
+            return stepping.around(whole_step(wrap_step(step(call))), stepped)
 
         def hooked(wrap: Wrapper, call: Call) -> Call:
             wrapped: Any = wrap(call)

@@ -49,6 +49,11 @@ def test_a_call_of_a_region_takes_the_kernels_of_the_recorded_call(tmp_path: Pat
     launching = [made.strings[made.host.name[row]] for row in region_calls(made)[0].launching]
     assert launching == (["cudaGraphLaunch"] if graphs else ["aten::addmm", "triton_poi_fused_relu_0"])
     assert traces.compare(recorded, made).verdict.same
+    # AND a forward allocates what the recorded forward allocated: one block, or nothing outside of a CUDA graph's pool
+    forward = region_calls(made)[0]
+    start_ns, end_ns = made.host.start_ns[forward.row], made.host.end_ns[forward.row]
+    within = (made.memory.time_ns >= start_ns) & (made.memory.time_ns <= end_ns)
+    assert made.memory.bytes[within].tolist() == ([] if graphs else [512])
 
 
 def test_a_region_with_other_inputs_does_not_take_recorded_kernels(tmp_path: Path) -> None:

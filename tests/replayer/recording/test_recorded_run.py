@@ -46,3 +46,9 @@ def test_any_order_of_steps_has_a_driver(passes: list[str], number: int) -> None
     recording = RecordedRun.of(_recorded("".join(passes), "P" * len(passes)))
     driver = recording.step(number)
     assert number >= len(passes) or len(driver.segments) // 3 == int(passes[number])
+
+
+def test_profiled_steps_keep_their_turn() -> None:
+    """GIVEN batches of three lengths in turns, and the profiled steps 5, 6 and 7 THEN each step has the times of its length."""
+    recording = RecordedRun.of(_recorded("1" * 10, "WSSSSPPPSS"))
+    assert [recording.step(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]

@@ -82,3 +82,34 @@ def test_a_profile_without_compiled_code_has_no_regions() -> None:
     events.op("aten::relu", 0, 10, [[8]])
     events.launch("cudaLaunchKernel", 2, ("relu_kernel", 3))
     assert region_calls(events.trace()) == []
+
+
+def test_ops_around_inductors_code_are_not_launched_by_the_code() -> None:
+    """GIVEN a backward in which AOTAutograd creates a zero gradient before Inductor's code THEN the call has the work of both,
+    but only the code's op."""
+    events = Events()
+    events.op("CompiledFunctionBackward", 0, 100, [[4]])
+    events.op("aten::zeros", 5, 10, [[4]])
+    events.launch("cudaLaunchKernel", 7, ("fill_kernel", 2))
+    events.host("user_annotation", "## Call CompiledFxGraph fa ##", 20, 70)
+    events.op("triton_poi_fused_0", 30, 10, [[4]])
+    events.launch("cuLaunchKernel", 32, ("triton_poi_fused_0", 3))
+    (call,) = region_calls(trace := events.trace())
+    assert launching(trace, call) == ["triton_poi_fused_0"]
+    assert len(call.work) == 2
+    assert trace.strings[trace.host.name[call.code]].startswith("## Call")
+
+
+def test_an_optimizers_range_within_a_region_is_a_phase() -> None:
+    """GIVEN a compiled function that steps an optimizer after the backward THEN the step has the phase "optimizer"."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#1", 0, 500)
+    events.op("aten::mm", 10, 10, [[4, 8], [8, 8]])
+    events.launch("cudaLaunchKernel", 12, ("gemm", 3))
+    events.op("autograd::engine::evaluate_function: MmBackward0", 50, 30, [[4, 8]], thread=2)
+    events.op("Torch-Compiled Region: 1/0", 200, 100, [])
+    events.host("user_annotation", "optimizer", 210, 80)
+    events.op("triton_for_fused_0", 220, 10, [[8, 8]])
+    events.launch("cuLaunchKernel", 222, ("triton_for_fused_0", 3))
+    trace = events.trace()
+    assert [trace.strings[name] for name in trace.phases.name] == ["other", "forward", "backward", "optimizer"]

@@ -48,6 +48,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.comparison.thresholds import FEWEST_STEADY, MOST_OPS_OF_A_BATCH, SLOW_START
+from traces.compiled.regions import REGION
 from traces.figures.measure import enclosing
 from traces.kineto.spans.launches import before_launched_work
 from traces.kineto.spans.spans import RankTables
@@ -83,6 +84,7 @@ _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
 _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 _MODULE = re.compile(r"nn\.Module: ")
+_REGION = re.compile(re.escape(REGION))
 _BEFORE_ALL_NS = -(1 << 62)
 _TRAINING_KERNEL = re.compile(
     r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
@@ -380,6 +382,11 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     # A launch of a CUDA graph counts as one op in place of all ops of the graph.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
+    # A compiled region with ops stands for its ops. A phase may begin within the region, for example a compiled optimizer step.
+    around = host.parent[visible]
+    around = np.unique(around[around != NONE])
+    see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
+    visible &= ~see_through
     tops = np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.around] == NONE))
     on_engine = ~on_main[tops] | strings.matching(host.name[tops], BACKWARD_NODE.match)
     copies = _copying_tops(tables, tops, strings)

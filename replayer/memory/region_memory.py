@@ -1,0 +1,167 @@
+"""Memory of a compiled region's call, as recorded.
+
+A replay runs a region op by op, but the recorded region allocated only what its fused kernels write. During the region's run,
+tensors therefore get memory that no figure counts. The recorded requests and frees follow, and the tensors that outlive the
+run take the recorded blocks of their size.
+
+    memory = RegionMemory(allocator, stream=0)
+    with memory.uncounted():
+        y = graph(x)
+    memory.play(requests)               # memory_allocated() rises and falls as recorded
+    memory.end()                        # y has a block of the device, if the recorded call left such a block
+
+Tensors without a recorded block stay uncounted. For example, torch.compile keeps tensors of its CUDA graphs in a private pool,
+which each replay of the graph uses again. PyTorch does not count these tensors (torch/_inductor/cudagraph_trees.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar, NamedTuple, TypeVar
+
+from replayer.memory.allocation_handle import AllocationHandle
+from replayer.memory.device.blocks import UsedStream
+from replayer.memory.device.caching_allocator import SMALL_BYTES
+from replayer.memory.device.settings import BLOCK_BYTES
+from replayer.memory.tensor_allocator import TensorAllocator
+from traces.script.patching import replaced
+
+Handle = TypeVar("Handle", bound=AllocationHandle)
+_FIRST_ADDRESS = 0x7F_0000_0000_0000
+
+
+class BlockRequest(NamedTuple):
+    """A recorded allocation (positive bytes) or free (negative bytes) of a block.
+
+    `block` numbers the blocks of the call. It is None for blocks from before the call. `outlives` is True for an allocation
+    that the call does not free. `op` is the number of the call's ops that were launched before.
+    """
+
+    size_bytes: int
+    block: int | None
+    outlives: bool
+    op: int
+
+
+class _RegionHandle(AllocationHandle):
+    """An allocation in a region's run, first without a block of the device."""
+
+    __slots__ = ("real",)
+
+    def __init__(self, owner: RegionMemory, size_bytes: int, stream: int, address: int) -> None:
+        self.allocator, self.size_bytes, self.stream, self.address = owner, size_bytes, stream, address
+        self.real: AllocationHandle | None = None
+
+    def take(self, real: AllocationHandle | None) -> None:
+        if real is not None:
+            self.real, self.address = real, real.address
+
+
+class RegionMemory:
+    """The memory of one call on one stream. Each tensor in the process gets an address of its own.
+
+    `kept` are the blocks that the region's forward left and that no tensor of the replay took. The recorded backward may free
+    them.
+    """
+
+    _next: ClassVar[int] = _FIRST_ADDRESS
+
+    def __init__(self, allocator: TensorAllocator, stream: int, kept: Sequence[AllocationHandle] = ()) -> None:
+        self._allocator = allocator
+        self._stream = stream
+        self._alive: dict[int, _RegionHandle] = {}
+        self._freed: list[AllocationHandle] = []  # during the run, such as a backward's saved tensors
+        self._kept = list(kept)
+        self._blocks: dict[int, AllocationHandle] = {}
+
+    @contextmanager
+    def uncounted(self, *, workspaces: bool) -> Iterator[None]:
+        """Inside this context, tensors get uncounted memory, and frees wait for `play`.
+
+        `workspaces`: cuBLAS workspaces also are uncounted.
+        """
+        with replaced(self._allocator, malloc=self.malloc, malloc_several=self.malloc_several, free=self._free_later):
+            if workspaces:
+                with replaced(self._allocator, malloc_kept=self.malloc):
+                    yield
+            else:
+                yield
+
+    def _free_later(self, handle: AllocationHandle) -> None:
+        if handle.allocator is self._allocator:
+            self._freed.append(handle)
+        else:
+            handle.allocator.free(handle)
+
+    def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
+        """Return memory for a tensor, or None for 0 bytes."""
+        if not size_bytes:
+            return None
+        address = self._next
+        RegionMemory._next += _rounded(size_bytes)
+        self._alive[address] = made = _RegionHandle(self, size_bytes, stream, address)
+        return made
+
+    def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
+        return [self.malloc(size_bytes, stream) for size_bytes in sizes_bytes]
+
+    def free(self, handle: AllocationHandle) -> None:
+        assert isinstance(handle, _RegionHandle)
+        if handle.real is not None:
+            self._allocator.free(handle.real)
+        else:
+            self._alive.pop(handle.address, None)
+
+    def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
+        if isinstance(handle, _RegionHandle) and handle.real is not None:
+            self._allocator.record_stream(handle.real, stream)
+
+    def play(self, requests: Iterable[BlockRequest]) -> None:
+        """Execute recorded requests. Raises OutOfMemory."""
+        for size_bytes, block, outlives, _op in requests:
+            if size_bytes > 0:
+                taker = _best(self._alive.values(), size_bytes) if outlives else None
+                made = self._allocator.malloc(size_bytes if taker is None else taker.size_bytes, self._stream)
+                assert made is not None
+                if taker is not None:
+                    del self._alive[taker.address]
+                    taker.take(made)
+                elif block is not None:
+                    self._blocks[block] = made
+                continue
+            freed = self._blocks.pop(block, None) if block is not None else None
+            for handles in (self._freed, self._kept):
+                if freed is None and (freed := _best(handles, -size_bytes)) is not None:
+                    handles.remove(freed)
+            if freed is not None:
+                self._allocator.free(freed)
+
+    def end(self) -> list[AllocationHandle]:
+        """Free what the run freed and the recording did not, and return the blocks that no tensor took.
+
+        A tensor without a recorded block takes a freed block of its size, because a kernel may write to its input's memory.
+        """
+        for handle in list(self._alive.values()):
+            reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
+            if reused is not None:
+                self._freed.remove(reused)
+                del self._alive[handle.address]
+                handle.take(reused)
+        for left in (*self._freed, *self._kept):
+            self._allocator.free(left)
+        return list(self._blocks.values())
+
+
+def _rounded(size_bytes: int) -> int:
+    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _best(handles: Iterable[Handle], block_bytes: int) -> Handle | None:
+    """Return the largest allocation that PyTorch's allocator can have placed in a block of this size.
+
+    The allocator splits a block if more than 1 MiB of a large block, or anything of a small block, is left over.
+    """
+    smallest = block_bytes - (SMALL_BYTES if block_bytes > SMALL_BYTES else 0)
+    fitting = (one for one in handles if smallest <= _rounded(one.size_bytes) <= block_bytes)
+    return max(fitting, key=lambda one: one.size_bytes, default=None)

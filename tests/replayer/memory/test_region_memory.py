@@ -1,0 +1,104 @@
+"""Memory of a compiled region's call: recorded requests in place of the tensors' own."""
+
+from __future__ import annotations
+
+from replayer.memory.allocation_handle import AllocationHandle
+from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.region_memory import BlockRequest, RegionMemory
+from replayer.memory.tensor_allocator import TensorAllocator
+
+MIB = 1 << 20
+
+
+def allocator() -> TensorAllocator:
+    return TensorAllocator(DeviceMemory(0, 64 * MIB))
+
+
+def allocated(of: TensorAllocator) -> int:
+    return of.flush().usage.allocated_bytes
+
+
+def taken(of: RegionMemory | TensorAllocator, size_bytes: int) -> AllocationHandle:
+    handle = of.malloc(size_bytes, 0)
+    assert handle is not None
+    return handle
+
+
+def test_results_take_recorded_blocks_and_intermediates_count_nothing() -> None:
+    """GIVEN a run with an intermediate of 4096 bytes and a result of 2000 WHEN the recorded call allocates a temporary block
+    of 1024 and one block of 2048 that outlives it THEN the peak is 3072, and the result has 2048."""
+    device = allocator()
+    memory = RegionMemory(device, 0)
+    with memory.uncounted(workspaces=False):
+        intermediate, result = taken(device, 4096), taken(device, 2000)
+        assert allocated(device) == 0
+        device.free(intermediate)
+    memory.play([BlockRequest(1024, 0, False, 0), BlockRequest(2048, 1, True, 0), BlockRequest(-1024, 0, False, 0)])
+    assert memory.end() == []
+    assert (allocated(device), device.flush().usage.peak_allocated_bytes) == (2048, 3072)
+    assert result.size_bytes == 2000
+    result.allocator.free(result)
+    assert allocated(device) == 0
+
+
+def test_saved_tensors_are_freed_in_the_recorded_order() -> None:
+    """GIVEN a backward that frees saved tensors of 1 and 2 MiB WHEN the recorded call frees 2 MiB, allocates a gradient of
+    2 MiB and then frees 1 MiB THEN the peak is 3 MiB."""
+    device = allocator()
+    saved = [taken(device, MIB), taken(device, 2 * MIB)]
+    memory = RegionMemory(device, 0)
+    with memory.uncounted(workspaces=False):
+        taken(device, 2 * MIB)
+        for handle in saved:
+            device.free(handle)
+    assert allocated(device) == 3 * MIB
+    memory.play([BlockRequest(-2 * MIB, None, False, 0), BlockRequest(2 * MIB, 0, True, 0), BlockRequest(-MIB, None, False, 0)])
+    memory.end()
+    assert (allocated(device), device.flush().usage.peak_allocated_bytes) == (2 * MIB, 3 * MIB)
+
+
+def test_a_result_written_into_its_input_takes_the_inputs_block() -> None:
+    """GIVEN a run that frees an input of 512 bytes and returns 512 WHEN the recording has no requests THEN 512 stay."""
+    device = allocator()
+    source = taken(device, 512)
+    memory = RegionMemory(device, 0)
+    with memory.uncounted(workspaces=False):
+        result = taken(device, 512)
+        device.free(source)
+    memory.end()
+    assert (allocated(device), result.address) == (512, source.address)
+
+
+def test_blocks_without_a_tensor_are_kept_until_the_backward_frees_them() -> None:
+    """GIVEN a forward that leaves 1024 bytes for which the replay has no tensor WHEN the backward frees 1024 THEN 0 stay."""
+    device = allocator()
+    forward = RegionMemory(device, 0)
+    forward.play([BlockRequest(1024, 0, True, 0)])
+    kept = forward.end()
+    assert allocated(device) == 1024
+    backward = RegionMemory(device, 0, kept)
+    backward.play([BlockRequest(-1024, None, False, 0)])
+    assert allocated(device) == 0
+    assert backward.end() == []
+
+
+def test_a_block_that_was_not_split_belongs_to_a_smaller_request() -> None:
+    """PyTorch leaves up to 1 MiB of a large block unsplit: a block of 2.875 MiB may hold 2 MiB, but not 1.5 MiB."""
+    device = allocator()
+    memory = RegionMemory(device, 0)
+    with memory.uncounted(workspaces=False):
+        small, large = taken(device, 3 * MIB // 2), taken(device, 2 * MIB)
+    memory.play([BlockRequest(23 * MIB // 8, 0, True, 0)])
+    assert allocated(device) == 2 * MIB
+    assert large.address < small.address  # `small` has no block of the device
+
+
+def test_workspaces_of_cublas_count_except_in_cuda_graphs() -> None:
+    device = allocator()
+    memory = RegionMemory(device, 0)
+    with memory.uncounted(workspaces=False):
+        device.malloc_kept(512, 0)
+    assert allocated(device) == 512
+    with memory.uncounted(workspaces=True):
+        device.malloc_kept(512, 0)
+    assert allocated(device) == 512
