@@ -48,6 +48,6 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
     except TorchDynamoException:
         raise
     except Exception as error:
-        ran_eagerly(name, error)
+        ran_eagerly(name, type(error).__name__, str(error))
         eager: Callable[..., TorchAny] = module.forward
         return eager

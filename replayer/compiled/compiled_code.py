@@ -21,20 +21,27 @@ _compile_ns: list[int] = []
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Count the time inside this context as this host's time for tracing functions."""
-    begun_ns = perf_counter_ns()
+    """Count the time inside this context as this host's time for tracing functions.
+
+    If torch's Dynamo fails to trace a function and raises nothing, the function runs eagerly, as without a replay.
+    """
+    utils: TorchAny = sys.modules["torch._dynamo.utils"]
+    before, begun_ns = len(utils.get_compilation_metrics()), perf_counter_ns()
     try:
         yield
     finally:
         _compile_ns.append(perf_counter_ns() - begun_ns)
+    for one in utils.get_compilation_metrics()[before:]:
+        if one.fail_type:
+            region = f"{one.compile_id} {_place(one)}" if one.co_name else str(one.compile_id)
+            ran_eagerly(region, one.fail_type, one.fail_reason or "")
 
 
-def ran_eagerly(region: str, error: BaseException) -> None:
+def ran_eagerly(region: str, error: str, text: str) -> None:
     """Note that a region could not be traced. One line on stderr names the region."""
-    text = str(error)
-    reason = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    reason = f"{error}: {text.splitlines()[0]}" if text else error
     _eager.append(EagerRegion(region, reason))
-    print(f"trace: compiled region {region} cannot be traced in a replay and runs eagerly ({reason})", file=sys.stderr)
+    print(f"trace: compiled region {region} cannot be traced and runs eagerly ({reason})", file=sys.stderr)
 
 
 def compiled_code() -> CompiledCode | None:

@@ -42,7 +42,8 @@ class RecordedCall:
 class _RecordedRegion:
     """Holds a region's recorded calls of the forward and of the backward, by the shapes of their inputs.
 
-    The recorded calls of a region come from the step that calls the region most often.
+    The recorded calls of a region come from the last of the steps that call the region most often, because the first steps of a
+    profile may contain compilation and tuning.
     """
 
     forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class RecordedRegions:
         for (name, is_backward, inputs), by_step in steps.items():
             region = made._regions.setdefault(name, _RecordedRegion())
             calls = region.backward if is_backward else region.forward
-            of_step = max(by_step.values(), key=len)
+            of_step = max(reversed(by_step.values()), key=len)
             calls[parse_shapes(inputs)] = [RecordedCall(signatures.of_call(call), memory.of_call(call)) for call in of_step]
         return made
 

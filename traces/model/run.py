@@ -160,7 +160,7 @@ class LibrarySteps:
 
 @dataclass(frozen=True)
 class EagerRegion:
-    """Describes a compiled region that a replay could not trace and therefore ran eagerly."""
+    """Describes a compiled region that could not be traced and therefore ran eagerly."""
 
     region: str
     reason: str

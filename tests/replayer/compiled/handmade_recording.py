@@ -53,7 +53,8 @@ class Events:
 
     def memory(self, at: int, size_bytes: int, address: int) -> None:
         args = {"Device Type": 1, "Device Id": 0, "Addr": address, "Bytes": size_bytes}
-        self.made.append({"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": at, "args": args})
+        place = {"pid": 1, "tid": 1, "ts": at}
+        self.made.append({"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", **place, "args": args})
 
     def trace(self) -> Trace:
         device = {"id": 0, "name": "NVIDIA A100-SXM4-40GB", "totalGlobalMem": 40 << 30}

@@ -167,7 +167,36 @@ def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_named() -> None:
     told = compiled_code()
     assert told is not None and told.regions == 1
     assert [(one.region, one.reason) for one in told.eager] == [("0/0", "AssertionError: no trace")]
-    assert "compiled region 0/0 cannot be traced in a replay and runs eagerly" in said.getvalue()
+    assert "compiled region 0/0 cannot be traced and runs eagerly" in said.getvalue()
+
+
+def test_a_function_that_dynamo_gives_up_on_is_named() -> None:
+    """GIVEN a graph break in a loop, at which Dynamo runs the whole function eagerly THEN the function and the reason are
+    noted, but a function that raises with fullgraph=True is not."""
+    from replayer.compiled.compiled_code import compiled_code
+
+    use()
+
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = x + 1
+            torch._dynamo.graph_break()
+        return x
+
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        assert torch.compile(loop)(torch.ones(2, device="cuda")).shape == (2,)
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            torch.compile(breaks, fullgraph=True)(torch.ones(2, device="cuda"))
+    told = compiled_code()
+    assert told is not None
+    (one,) = [one for one in told.eager if " loop (" in one.region or " breaks (" in one.region]
+    assert one.reason.startswith("Unsupported: Call to `torch._dynamo.graph_break()`")
+    assert said.getvalue().count("loop (test_other_surfaces.py:") == 1
 
 
 # --- profilers
