@@ -135,7 +135,8 @@ def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
 )
 def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, program: str, grain: str) -> None:
     """GIVEN a recording WHEN it is replayed by its own clock, without the device THEN the replay is the same program. At kernel
-    grain, 98 % of the GPU time is matched op by op, and the GPU is busy for as long, to 0.5 %."""
+    grain, 98 % of the GPU time is matched op by op, and the GPU is busy for as long, to 0.5 %. The memory peak of compiled code
+    is the same, to 2 %."""
     run = recorded(program, grain)
     compared = replay(run, tmp_path)
     assert compared.verdict.sameness.value == "same program", compared.verdict.reason
@@ -143,6 +144,9 @@ def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, progra
         assert compared.coverage is not None
         assert compared.coverage["exact"] + compared.coverage["equivalent"] >= 0.98
         assert compared.gpu_busy.error == pytest.approx(0, abs=0.005)
+    if program.startswith("compiled"):
+        (memory,) = compared.memory.values()
+        assert memory.replayed_peak_bytes == pytest.approx(memory.recorded_peak_bytes, rel=0.02)
 
 
 def test_a_wrong_recording_is_found(recorded: Recorded) -> None:

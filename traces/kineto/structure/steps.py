@@ -383,7 +383,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
     # A compiled region with ops stands for its ops. A phase may begin within the region, for example a compiled optimizer step.
-    around = host.parent[visible]
+    around = host.around[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
     visible &= ~see_through
