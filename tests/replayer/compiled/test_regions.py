@@ -23,7 +23,7 @@ def replay(recorded: Trace, folder: Path, *, mode: str = "default", batch: int =
     traces.save(recorded, file)
     options = ["--trace", str(file), "-o", str(made), "--clock", "recorded", str(script)]
     command = [str(Path(sys.executable).parent / "trace"), "replay", *options]
-    subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     return traces.load(made)
 
 
