@@ -83,7 +83,7 @@ class WorkloadObserver:
         if id(module) not in self._modules:
             self._modules[id(module)] = weakref.ref(module)
             # Frozen TorchScript modules have no training flag.
-            self._training += sum(getattr(part, "training", False) for part in module.modules())
+            self._training += sum(getattr(part, "training", False) for part in parts_of(module))
 
     def backward_passed(self) -> None:
         """Handle the completion of a backward pass."""
@@ -112,7 +112,7 @@ class WorkloadObserver:
 def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:
     """Return the signature with these modules added. Shared modules and parameters count once."""
     outermost = list(outermost)
-    modules = {id(part): part for module in outermost for part in module.modules()}
+    modules = {id(part): part for module in outermost for part in parts_of(module)}
     if not modules:
         return signature
     parameters = {id(p): p for module in outermost for p in initialized_parameters(module)}
@@ -123,6 +123,19 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
     return signature.with_model(sizes, names, trainable, shapes)
 
 
+def parts_of(module: Any) -> list[Any]:
+    """Return the module and all modules inside. `Module.modules` gives the same, but a RemoteModule refuses this method."""
+    found, waiting = {}, [module]
+    while waiting:
+        part = waiting.pop()
+        if part is not None and id(part) not in found:
+            found[id(part)] = part
+            waiting += reversed(list(part._modules.values()))
+    return list(found.values())
+
+
 def initialized_parameters(module: Any, *, recurse: bool = True) -> list[Any]:
     """Return the parameters that have a shape. Lazy modules create their parameters in the first forward pass."""
-    return [parameter for parameter in module.parameters(recurse) if not hasattr(parameter, "materialize")]
+    of_parts = (part._parameters.values() for part in (parts_of(module) if recurse else [module]))
+    found = {id(parameter): parameter for of in of_parts for parameter in of if parameter is not None}
+    return [parameter for parameter in found.values() if not hasattr(parameter, "materialize")]
