@@ -236,7 +236,7 @@ def test_ops_around_launches_are_found_as_by_walking_up(outermost: bool) -> None
         rows = int(random.integers(0, 30))
         trace = Trace()
         parents = [int(random.integers(NONE, max(row + (random.random() < 0.1), 0))) for row in range(rows)]
-        trace.host = HostSpans.of(kind=random.integers(0, 4, rows), parent=parents)
+        trace.host = HostSpans.of(kind=random.integers(0, 4, rows), parent=parents, name=[NONE] * rows)
         trace.device = DeviceSpans.of(launch=random.integers(NONE, rows + 2, 20))
         walked = []
         for launch in trace.device.launch.tolist():
