@@ -97,6 +97,7 @@ class TimelineView(Widget, can_focus=True):
         window = self.window
         if window is None:
             return Strip.blank(self.size.width, self.palette.label)
+        self._fit(window)
         if y < RULER_LINES:
             return self._ruler(window, y)
         if self._drawn is None:
@@ -126,8 +127,14 @@ class TimelineView(Widget, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         if self.window is not None:
-            self.window.resize(*self._room())
+            self._fit(self.window)
             self.redraw()
+
+    def _fit(self, window: Window) -> None:
+        """Resizes the window to the widget. On a busy machine, a line can be drawn before the event of a new size arrives."""
+        if (window.columns, window.rows.height) != self._room():
+            window.resize(*self._room())
+            self._drawn = None
 
     def _column(self, event: events.MouseEvent) -> int:
         return event.x - self.label_width - 1
