@@ -26,7 +26,7 @@ from traces.script.launch import run_child
 from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
-from tui.commands.replay_library import card_alone, card_of, choice_of, saved_in
+from tui.commands.replay_library import card_alone, card_of, choice_of, library_messages, saved_in
 from tui.formatting import count_text, counted, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
 from tui.outputs import json_text, show_text
@@ -110,6 +110,8 @@ def run(asked: StallsOptions) -> int:
         full = tempfile.gettempdir()
         raise TraceError(f"{full} is full, and the runs are stored there; set TMPDIR to another folder") from error
     (ready, _), cached_run, *cold = done
+    for message in library_messages(ready):
+        say(message)
     found = stalls_of(ready, *cached_run, _cores(), list(cores), *(cold[0] if cold else (None, None)))
     shares = {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
     show_text(json_text(extended(StallsFacts, found, **shares)) if asked.json else "\n".join(text(found, asked, cached)))
@@ -136,7 +138,7 @@ def _run(
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
     """Runs the script once. Returns the timeline, the data loaded for each batch, and the exit code.
 
-    `path` is None if the times are from the library. All runs share `folder`, so messages are not repeated.
+    `path` is None if the times are from the library.
     """
     out, socket = folder / "out", folder / "storage"
     out.mkdir(exist_ok=True)
