@@ -94,8 +94,9 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Gives up timing a collective whose Work objects were deleted without a wait. Takes no lock, because finalizers may
-        call this method at any time.
+        """Stops timing a collective if the script deletes its Work objects without waiting for the collective.
+
+        Finalizers call this method at any time, so the method takes no lock.
         """
         self._writer.collectives.give_up(pending)
 

@@ -43,9 +43,13 @@ class Schedule:
         if evaluation:
             return StepKind.EVALUATION
         profile = self.profile if self._end else ""
-        if self._count < self._first_clean or (self._count > 0 and not self._has_trained) or profile == "prepare":
+        if self._count < self._first_clean or self._is_first_training or profile == "prepare":
             return StepKind.WARMUP
         return StepKind.PROFILED if profile else StepKind.STEADY
+
+    @property
+    def _is_first_training(self) -> bool:
+        return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:
         """Makes the current step a clean step, because the profiler cannot attach yet. The next step tries again."""
@@ -59,7 +63,7 @@ class Schedule:
             self._evaluation = "record" if self.profile else "prepare"
         if self._evaluation and (not evaluation or not self._evaluations_left):
             self._evaluation, self._evaluations_left = "", 0
-        elif not evaluation and self._count > 0 and not self._has_trained:
+        elif not evaluation and self._is_first_training:
             self._count = min(1, self._prepare)
         elif not evaluation or not self._has_trained:
             self._count += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -36,20 +36,16 @@ def _one_kernel(operator: TorchAny, inputs: list[VirtualTensor], args: TorchAny)
     """Launch one kernel. PyTorch's rule of the operator has the shapes and strides of the results."""
     from torch._higher_order_ops.utils import registered_hop_fake_fns
 
-    device = inputs[-1].device
-
-    def on_meta(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-    def on_device(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-
-    results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, on_meta, args))
-    made = tree_map_only(torch.Tensor, on_device, results)
+    results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, partial(_like, device="meta"), args))
+    made = tree_map_only(torch.Tensor, partial(_like, device=inputs[-1].device), results)
     shapes, dtypes = zip(*((tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in inputs), strict=True)
     outputs = tuple(tuple(one.shape) for one in made if isinstance(one, torch.Tensor))
     gpu().launches.launch(_signature(operator.name(), shapes, dtypes, outputs), inputs[-1].meta.index)
     return made
+
+
+def _like(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 @lru_cache

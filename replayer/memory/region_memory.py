@@ -81,12 +81,9 @@ class RegionMemory:
 
         `workspaces`: cuBLAS workspaces also are uncounted.
         """
-        with replaced(self._allocator, malloc=self.malloc, malloc_several=self.malloc_several, free=self._free_later):
-            if workspaces:
-                with replaced(self._allocator, malloc_kept=self.malloc):
-                    yield
-            else:
-                yield
+        kept = {"malloc_kept": self.malloc} if workspaces else {}
+        with replaced(self._allocator, malloc=self.malloc, malloc_several=self.malloc_several, free=self._free_later, **kept):
+            yield
 
     def _free_later(self, handle: AllocationHandle) -> None:
         if handle.allocator is self._allocator:

@@ -1,5 +1,4 @@
-"""Handles ops whose result values the host knows. The module also handles indexing by host tensors, which are copied to the
-device first.
+"""Handles ops whose results are known without computing on the device, and indexing by tensors in host memory.
 
 Each handler runs the op from its plan and then sets `Allocation.known`. Reads use `Allocation.known` if no value was recorded.
 

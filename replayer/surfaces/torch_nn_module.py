@@ -1,6 +1,7 @@
 """Patches torch.nn.Module.
 
-Moving a module keeps its parameter objects. The surface reports outermost calls of modules, so that evaluation steps are found.
+When a script moves a module to the GPU, the parameters stay the same Python objects, as on a real GPU. The patches also report
+outermost calls of modules, by which evaluation steps are found.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -33,7 +33,7 @@ class View(NamedTuple):
 
 
 class Same(NamedTuple):
-    """Plan for a call whose result is one of the arguments."""
+    """The call returns one of its arguments."""
 
     of: Where
 
@@ -52,9 +52,9 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """Plan for a call that changes the metadata of an argument.
+    """The call changes the metadata of an argument.
 
-    `rebound` names the argument whose allocation the changed argument takes over, if any.
+    If the changed argument gets the allocation of another argument, `rebound` names the other argument.
     """
 
     of: Where

@@ -1,4 +1,4 @@
-"""Ranks on several machines: two torchrun agents that know of each other only by an address, each under a replay of its own.
+"""Tests ranks on two machines. Each machine replays its own torchrun agent, and the agents meet at a network address.
 
 A machine is a network namespace of Linux, or one of two loopback addresses where namespaces are not permitted.
 """

@@ -4,10 +4,10 @@
     figures(recording, recording.marks, [1, 2]).pace_ns
     waits(recording)                                        # [(start_ns, end_ns), ...]
 
-Work belongs to the step in whose host span the work was launched. A step is complete on a device when all work up to this step
-has ended. A step ends with its host span and its own work, and begins where the previous step ended. A wait is a runtime call
-that returns when device work ends, and could not have returned earlier: CUDA documents the wait, or the call lasted for 50 us
-and the work ended in its last tenth. Queries that follow each other count as one call.
+A step owns the work that was launched during its host span. A step is complete on a device when the work of this step and of
+all earlier steps has ended. A step ends with its host span and its own work, and begins where the previous step ended. A wait
+is a runtime call that returns when device work ends, and could not have returned earlier: CUDA documents the wait, or the call
+lasted for 50 us and the work ended in its last tenth. Queries that follow each other count as one call.
 """
 
 from __future__ import annotations

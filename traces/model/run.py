@@ -139,9 +139,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a model call whose time comes from a library cell. A library cell is a set of published timings for one GPU and
-    model.
-    """
+    """A call of a model that takes the time of a library cell: published timings of one model on one GPU."""
 
     cell: str
     batch: int

@@ -272,8 +272,8 @@ class _EntriesOfThread(threading.local):
 class PhaseScope:
     """Represents a phase of the script as a reusable context manager. Only a thread's outermost entry is reported.
 
-    An optimizer may call another optimizer, and a checkpointed layer runs a backward pass inside a backward pass. While
-    `listener` returns None, no phase is reported, for example in a DataLoader worker or a process that does not use the GPU.
+    An optimizer may call another optimizer, and a checkpointed layer runs a backward pass inside a backward pass. In processes
+    without a listener, such as DataLoader workers, no phases are reported.
     """
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:

@@ -54,7 +54,7 @@ class _ProcessFiles:
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
     """Records the script and returns the script's exit code. `stderr` is the file descriptor for the script's stderr.
 
-    `is_brief` suppresses the summary, for runs of a sweep.
+    A sweep sets `is_brief`, so that its runs print no summaries.
     """
     output = record.output or Path(default_name(record.script))
     require_writable(output)

@@ -158,8 +158,7 @@ class MemoryStats:
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
-        """Increase each value of `totals` by its amount in `amounts`, for the requests that a replay skips. See
-        allocation_cycles.py."""
+        """Add `amounts` to `totals`, value by value. This counts the requests that allocation_cycles.py skips."""
         for count, amount in zip(self._counts(), amounts, strict=True):
             count.total += amount
 

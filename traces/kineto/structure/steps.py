@@ -382,7 +382,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     # A launch of a CUDA graph counts as one op in place of all ops of the graph.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
-    # A compiled region with ops stands for its ops. A phase may begin within the region, for example a compiled optimizer step.
+    # A phase may begin inside a compiled region, such as a compiled optimizer step, so the ops in the region are read instead.
     around = host.around[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True

@@ -39,7 +39,7 @@ _HOST_KINDS = {
 }
 _ENDINGS = {
     Ending.BY: "only the wait for this event was recorded, so the time is an upper limit",
-    Ending.UNSEEN: "not recorded: the time shown is that of the launching call",
+    Ending.UNSEEN: "not recorded; this is the time of the call that launched the work",
 }
 _LABEL = 12
 _HEAD = 280  # characters of a name before the facts, a longer name is repeated in full below
