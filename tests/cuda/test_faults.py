@@ -106,7 +106,7 @@ def test_lost_records(device: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_no_context_of_ours(device: Path, tmp_path: Path, grain: str) -> None:
+def test_recording_a_cpu_script_creates_no_cuda_context(device: Path, tmp_path: Path, grain: str) -> None:
     """GIVEN a process that trains on the CPU WHEN recorded THEN it has no CUDA context, and its child can use the GPU."""
     recorded = record(device, Program("on_cpu.py"), grain, tmp_path)
     assert (recorded.exit_code, recorded.output) == (0, "1.0\n"), recorded.errors[-2000:]

@@ -94,7 +94,7 @@ def test_the_trainer_of_transformers_trains_evaluates_and_saves(transformers: Ru
     assert replayed["steps"] == 20 and {"model.safetensors", "optimizer.pt"} <= set(replayed["saved"])
 
 
-def test_transformers_take_the_kernels_of_cuda(transformers: Runs) -> None:
+def test_transformers_run_the_attention_and_optimizer_kernels_of_cuda(transformers: Runs) -> None:
     """Flash where half precision meets no mask that hides anything, else memory-efficient; optimizers by lists or fused."""
     ops = transformers.ops()
     flash = ops["_scaled_dot_product_flash_attention_backward"]

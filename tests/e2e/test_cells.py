@@ -147,7 +147,7 @@ def test_a_script_is_found_by_what_it_trains_and_batch_sizes_may_change(library:
     assert replayed.phases.origin[forward].tolist() == [Origin.PHASE] * 3 + [Origin.SCALED] * 2
 
 
-def test_accumulated_gradients_and_several_calls_take_their_sum(library: Path) -> None:
+def test_accumulated_batches_and_repeated_calls_are_charged_for_every_pass(library: Path) -> None:
     (library / "accumulate.py").write_text(ACCUMULATE)
     done = replay(library, "--gpu", "g9", "accumulate.py")
     assert done.returncode == 0, done.stderr

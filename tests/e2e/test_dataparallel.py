@@ -79,7 +79,7 @@ def replayed(folder: Path, name: str, batch: int) -> Trace:
     return load(folder / f"{name}.msgpack")
 
 
-def test_one_gpu_and_two_differ_by_what_was_published_and_where_it_was(tmp_path: Path) -> None:
+def test_diff_of_one_and_two_gpus_shows_the_published_cost_per_phase(tmp_path: Path) -> None:
     """GIVEN both columns of the study WHEN one script runs on each THEN trace diff tells what two GPUs cost, part by part."""
     one, two = replayed(tmp_path, "p100-no-cudnn", 128), replayed(tmp_path, "p100x2-no-cudnn", 256)
     files = "p100-no-cudnn.msgpack", "p100x2-no-cudnn.msgpack"

@@ -151,7 +151,7 @@ def test_bytes_are_those_that_the_virtual_gpus_copied(tmp_path: Path, one_gpu: P
         assert len(cell["peak_memory_bytes"]) == cell["gpus"] and cell["device"] == "Tesla P100-PCIE-16GB"
 
 
-def test_cells_on_the_published_figures_tell_their_parts(tmp_path: Path) -> None:
+def test_cells_replayed_on_published_figures_report_the_time_of_each_part(tmp_path: Path) -> None:
     """GIVEN the published times of ResNet-18 on two P100 THEN either version takes them."""
     (tmp_path / "several.py").write_text(SEVERAL)
     small = "cell --model resnet18 --batch-size 256 --gpus 2 --image-size 28 --warmup 2 --steps 2"
@@ -190,7 +190,7 @@ def test_a_network_that_does_not_fit_is_a_row_of_its_own(tmp_path: Path, one_gpu
     assert "| resnet18 | 11.18 M | 32 | 1 | 2 | nn | out of memory |" in study_tables.table(rows)
 
 
-def test_a_grid_measures_what_is_not_measured_yet_each_cell_by_a_command_of_its_own(
+def test_a_grid_runs_one_command_per_cell_and_skips_measured_cells(
     tmp_path: Path, one_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """GIVEN a grid of which one cell is measured and another cannot run THEN it measures the third, and says which failed."""

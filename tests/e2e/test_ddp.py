@@ -86,7 +86,7 @@ def test_thirty_two_ranks_share_what_they_have_in_common(trace: Path) -> None:
         assert of["private"] < 0.3 * of["rss"] and of["pss"] < 0.4 * of["rss"]
 
 
-def test_what_the_script_tells_the_gpu_by_the_environment_comes_in_time(trace: Path, tmp_path: Path) -> None:
+def test_cuda_environment_variables_that_a_rank_sets_take_effect(trace: Path, tmp_path: Path) -> None:
     """GIVEN ranks to which torch came before their first line WHEN they set CUDA's variables THEN these hold all the same."""
     (tmp_path / "train.py").write_text("""
 import os

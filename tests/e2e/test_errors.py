@@ -29,7 +29,7 @@ def launch(x):
 """
 
 
-def test_the_error_of_a_package_that_wants_the_driver_is_followed_by_its_name_and_what_a_replay_is(tmp_path: Path) -> None:
+def test_an_error_for_lack_of_the_driver_is_followed_by_the_package_name(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "fastkernels"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(KERNELS)
@@ -66,7 +66,7 @@ dist.barrier()
 """
 
 
-def test_a_rank_that_fails_after_sharded_training_on_a_device_by_number_has_its_own_error_last(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_rank_is_printed_last_after_sharded_training(tmp_path: Path) -> None:
     script = tmp_path / "fsdp.py"
     script.write_text(SHARDED)
     done = replay("--nproc", "2", "--gpus", "2", script, cwd=tmp_path)

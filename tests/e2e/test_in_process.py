@@ -189,7 +189,7 @@ print(json.dumps([gpu.report().to_json(), gpu.step_time, gpu.peak_memory]))
     assert peak_memory == there["memory"]["cuda:0"]["replayed_peak_bytes"]
 
 
-def test_a_replay_is_compared_with_files_traces_and_stopped_gpus(recording: Path, tmp_path: Path) -> None:
+def test_a_replay_is_comparable_with_files_traces_and_other_replays(recording: Path, tmp_path: Path) -> None:
     """Steps of 66 ms are recorded. The slower recording has steps of 99 ms, so the replay is 33.3 % faster."""
     slower = tmp_path / "slower.msgpack"
     save(phase_recording({"h2d": 2, "forward": 20, "loss": 1, "backward": 73, "optimizer": 3}), slower)
@@ -254,7 +254,7 @@ print(error_of("stop"))
     assert told[-1] == "ValueError: %gpu stop: no virtual GPU runs"
 
 
-def test_four_gpus_need_kernels_as_in_the_command(recording: Path, tmp_path: Path) -> None:
+def test_start_and_trace_replay_reject_four_gpus_without_recorded_kernels(recording: Path, tmp_path: Path) -> None:
     """A recording with phase times only cannot become four GPUs, neither in a process nor with `trace replay --gpus 4`."""
     said = run(
         f"""

@@ -109,7 +109,7 @@ def test_the_wheel_has_one_package_and_one_path(wheels: dict[str, Path]) -> None
 
 
 @pytest.mark.parametrize("order", [("ours", "theirs"), ("theirs", "ours")], ids=" then ".join)
-def test_both_work_installed_in_either_order_and_when_the_other_is_removed(
+def test_two_packages_with_one_module_name_work_in_either_install_order(
     tmp_path: Path, wheels: dict[str, Path], order: tuple[str, str]
 ) -> None:
     # GIVEN both, WHEN they are looked at THEN each has its files
@@ -219,9 +219,7 @@ def test_a_script_sees_its_own_modules_and_no_command_does(trace: Command, tmp_p
         assert "a replay" in trace("doctor")
 
 
-def test_the_installed_package_has_the_gpu_in_the_process_and_the_pytest_plugin(
-    wheels: dict[str, Path], tmp_path: Path
-) -> None:
+def test_the_installed_package_provides_gpu_and_the_pytest_plugin(wheels: dict[str, Path], tmp_path: Path) -> None:
     environment = Environment(tmp_path / "environment", wheels)
     environment.install("theirs")
     environment.install("ours")

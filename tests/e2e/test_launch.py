@@ -209,7 +209,7 @@ def test_packages_of_the_tool_move_to_private_names_and_still_find_each_other(pl
 
 
 @pytest.mark.parametrize("text", ["print('theirs')\nmine = 1", "raise ValueError('broken')", "import missing"])
-def test_a_sitecustomize_of_the_users_own_runs(place: Place, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sitecustomize_module_of_the_user_still_runs(place: Place, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write("signature/sitecustomize.py", text)
     place.write("script.py", "import sys, tiny, sitecustomize; print(sitecustomize.mine, sys.path)")
     monkeypatch.setenv("PYTHONPATH", str(place.folder / "signature"))

@@ -170,7 +170,7 @@ def test_a_rank_ends_without_tearing_down_what_the_ranks_share(place: Place) -> 
     assert [Path(f"left-open-{rank}").read_text() for rank in range(2)] == ["written"] * 2
 
 
-def test_more_than_128_ranks_are_machines_of_eight(place: Place) -> None:
+def test_more_than_128_ranks_are_split_into_machines_of_eight_ranks(place: Place) -> None:
     place.write(
         "script.py",
         SAYS
@@ -185,7 +185,7 @@ say(*(os.environ[name] for name in "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_
     assert sorted(out) == sorted(wanted)
 
 
-def test_what_libraries_say_of_leaks_when_a_forked_rank_ends_is_not_heard(place: Place) -> None:
+def test_leak_messages_of_libraries_are_hidden_when_a_forked_rank_ends(place: Place) -> None:
     place.write(
         "tiny.py",
         """
@@ -210,7 +210,7 @@ def test_what_libraries_say_of_leaks_when_a_forked_rank_ends_is_not_heard(place:
 
 
 @pytest.mark.parametrize(("fails", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("0", 0)])
-def test_the_first_failure_ends_the_others_and_is_the_run_s(place: Place, fails: str, code: int) -> None:
+def test_the_first_failed_rank_stops_the_others_and_sets_the_exit_code(place: Place, fails: str, code: int) -> None:
     """GIVEN three ranks of which the middle one fails WHEN the others would go on for ever THEN they are ended."""
     waits = "time.sleep(60)" if code else "0"
     place.write("script.py", SAYS + f"import sys, time, tiny\n{fails} if os.environ['RANK'] == '1' else {waits}\n")

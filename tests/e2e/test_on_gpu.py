@@ -127,7 +127,7 @@ def test_wheels_come_from_a_folder(tmp_path: Path) -> None:
     assert done.returncode == 2 and "there are no wheels" in done.stderr
 
 
-def test_what_fails_or_has_no_time_costs_only_itself(on_gpu: Any, tmp_path: Path) -> None:
+def test_a_failed_or_timed_out_check_does_not_affect_the_other_checks(on_gpu: Any, tmp_path: Path) -> None:
     def failing(run: Any) -> dict[str, Any]:
         on_gpu.call(run, [sys.executable, "-c", "print('bad luck'); raise SystemExit(3)"])
         return {}

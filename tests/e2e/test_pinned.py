@@ -80,7 +80,7 @@ def test_what_the_allocator_says_is_locked_is_what_the_system_says(script: Path)
         assert int(owned) <= int(locked) <= int(owned) + (64 << 10)  # labels take a page each
 
 
-def test_without_the_right_to_lock_one_process_says_so_and_all_go_on(script: Path) -> None:
+def test_one_process_reports_that_memory_cannot_be_locked_and_all_continue(script: Path) -> None:
     processes, (line,) = _replay(script, 0)
     assert [words[:2] for words in processes] == [["{True}", "0"]] * 2
     assert "RLIMIT_MEMLOCK" in line and "ulimit -l unlimited" in line

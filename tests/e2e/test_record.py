@@ -265,7 +265,7 @@ def test_a_script_that_validates_before_it_trains_has_steps_of_both_profiled(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.msgpack", "first.py"]
 
 
-def test_ctrl_c_is_the_scripts_own(place: Path) -> None:
+def test_ctrl_c_interrupts_the_script_and_the_recording_is_still_written(place: Path) -> None:
     process = started(place)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -275,7 +275,7 @@ def test_ctrl_c_is_the_scripts_own(place: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kills the whole session at once")
-def test_where_everything_is_killed_the_part_is_readable(place: Path) -> None:
+def test_the_partial_file_is_readable_after_sigkill(place: Path) -> None:
     process = started(place)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
@@ -401,7 +401,7 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=batch):
 """
 
 
-def test_a_recording_and_its_replay_tell_the_same_workload(tmp_path: Path, phase_trace: Path) -> None:
+def test_a_recording_and_its_replay_have_the_same_workload_signature(tmp_path: Path, phase_trace: Path) -> None:
     (tmp_path / "train.py").write_text(WORKLOAD)
     done = record("--on", phase_trace, "--grain", "phase", "-o", "a.msgpack", "train.py", "4", "16", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -227,7 +227,7 @@ dist.destroy_process_group()
 """
 
 
-def test_the_time_of_a_blocking_operation_on_gpus_is_the_devices(tmp_path: Path, gpu: Path) -> None:
+def test_a_blocking_gpu_collective_gets_its_device_time(tmp_path: Path, gpu: Path) -> None:
     (tmp_path / "reduce.py").write_text(WAITED_FOR)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "reduce.py"]
     trace = record("--on", str(gpu), "--grain", "phase", "--", *torchrun, cwd=tmp_path)
@@ -275,7 +275,7 @@ dist.destroy_process_group()
 """
 
 
-def test_the_time_of_an_operation_beside_the_script_is_the_devices_where_the_script_stood_still(tmp_path: Path) -> None:
+def test_an_asynchronous_collective_gets_its_device_time_if_the_script_waited(tmp_path: Path) -> None:
     mm = Op("aten::mm", 5, 20, kernel=(10, 100_000), shapes=((64, 64), (64, 64)))
     save(make_recording([("forward", 0, 300_000)], [mm], steps=3), tmp_path / "kernels.msgpack")
     (tmp_path / "reduce.py").write_text(LET_GO)
@@ -353,7 +353,7 @@ def record_buckets(folder: Path, backend: str, *words: str) -> dict[int, list[tu
 
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
-def test_what_cpp_starts_is_in_the_phase_grain_once(tmp_path: Path) -> None:
+def test_collectives_started_in_cpp_are_recorded_once_in_the_phase_grain(tmp_path: Path) -> None:
     """GIVEN two ranks with gloo THEN PyTorch's flight recorder tells of DDP's own, each once, and nothing is set for that."""
     for calls in record_buckets(tmp_path, "gloo").values():
         buckets = [(size, step) for name, size, phase, _, step in calls if (name, phase) == ("all_reduce", "backward")]
@@ -370,7 +370,7 @@ def test_what_cpp_starts_is_in_the_phase_grain_once(tmp_path: Path) -> None:
     assert "TORCH_FR" not in settings and "TRACE_BUFFER" not in settings
 
 
-def test_what_cpp_starts_of_a_process_group_written_in_python_is_timed_on_the_device(tmp_path: Path, gpu: Path) -> None:
+def test_collectives_started_in_cpp_on_a_python_process_group_get_device_times(tmp_path: Path, gpu: Path) -> None:
     for calls in record_buckets(tmp_path, "nccl", "--on", str(gpu)).values():
         first, later = LAYERS
         buckets = [size for name, size, *_ in calls if name == "all_reduce" and size != 20]

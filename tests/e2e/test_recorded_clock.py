@@ -69,7 +69,7 @@ def test_a_script_that_times_itself_without_synchronizing_sees_the_recorded_host
     assert done.stdout.splitlines() == ["151 4000 5850"] * 6
 
 
-def test_what_is_recorded_on_a_recording_is_that_recording(tmp_path: Path) -> None:
+def test_recording_a_replay_reproduces_the_replayed_recording(tmp_path: Path) -> None:
     save(phase_recording({"forward": 8, "backward": 9, "optimizer": 2}), tmp_path / "a.msgpack")
     done = trace("record", "--on", "a.msgpack", "--grain", "phase", "-o", "b.msgpack", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -79,7 +79,7 @@ def test_what_is_recorded_on_a_recording_is_that_recording(tmp_path: Path) -> No
         assert abs(told["phases"][name]["device_error"]) < 0.002, name
 
 
-def test_what_runs_between_the_optimizer_and_the_loader_is_no_loading_whoever_looks(tmp_path: Path) -> None:
+def test_work_between_the_optimizer_and_the_loader_is_never_counted_as_loading(tmp_path: Path) -> None:
     """GIVEN a script that averages its weights after each step, and waits 30 ms for a batch WHEN it is recorded, most of its
     steps without the profiler THEN the averaging is no loading, in clean steps, in the profile and in a replay of them."""
     ops = [Op("aten::addmm", 30_100, 50, kernel=(30_160, 500), shapes=((256,), (8, 64), (64, 256)))]

@@ -165,7 +165,7 @@ def test_strict_ends_the_script_at_the_first_op_that_is_not_exact(tmp_path: Path
     ("ending", "code"),
     [("sys.exit(3)", 3), ("raise ValueError('mine')", 1), ("import os; os._exit(5)", 5), ("", 0)],
 )
-def test_the_exit_code_is_the_scripts(tmp_path: Path, phase_trace: Path, ending: str, code: int) -> None:
+def test_replay_returns_the_exit_code_of_the_script(tmp_path: Path, phase_trace: Path, ending: str, code: int) -> None:
     script = written(tmp_path, TRAIN + "\n" + ending + "\n")
     done = trace_command("replay", script, "1", "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == code, done.stderr
@@ -330,7 +330,7 @@ def test_a_module_is_replayed_as_python_runs_it(tmp_path: Path, phase_trace: Pat
     assert "device cuda:0" in done.stdout
 
 
-def test_a_replay_tells_time_by_module_forward_and_backward(tmp_path: Path, kernel_trace: Path) -> None:
+def test_a_replay_reports_forward_and_backward_time_of_each_module(tmp_path: Path, kernel_trace: Path) -> None:
     # GIVEN a model whose kernels are recorded or estimated, for more steps than autograd's numbers are noted in
     script, replay = written(tmp_path, TRAIN), tmp_path / "replay.msgpack"
     ran = trace_command("replay", "--trace", kernel_trace, "--clock", "virtual", "-o", replay, script, "6", cwd=tmp_path)
@@ -351,7 +351,7 @@ def test_a_replay_tells_time_by_module_forward_and_backward(tmp_path: Path, kern
     assert np.array_equal(steps, np.searchsorted(trace.steps.end_ns, trace.host.start_ns[forward[of_backward]]))
 
 
-def test_memory_is_requested_and_freed_at_the_ops_that_do(tmp_path: Path, kernel_trace: Path) -> None:
+def test_each_memory_event_has_the_start_time_of_its_op(tmp_path: Path, kernel_trace: Path) -> None:
     script, replay = written(tmp_path, TRAIN), tmp_path / "replay.msgpack"
     ran = trace_command("replay", "--trace", kernel_trace, "--clock", "virtual", "-o", replay, script, "12", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr

@@ -62,7 +62,7 @@ def stalls(folder: Path, *words: str, limit: Callable[[], None] | None = None) -
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, preexec_fn=limit)
 
 
-def test_a_disk_that_is_too_slow_is_named_with_the_rate_that_would_do(tmp_path: Path) -> None:
+def test_stalls_report_a_slow_disk_and_the_rate_needed(tmp_path: Path) -> None:
     done = stalls(tmp_path, "--disk", "2MB/s", "--json", "train.py", "0.0003")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
@@ -76,7 +76,7 @@ def test_a_disk_that_is_too_slow_is_named_with_the_rate_that_would_do(tmp_path: 
     assert facts["disk_bytes_per_s"] == pytest.approx(200_000 / facts["gpu"]["step_ns"] * 1e9, rel=0.1)
 
 
-def test_preparation_that_is_too_slow_is_named_with_the_workers_that_would_do(tmp_path: Path) -> None:
+def test_stalls_report_slow_preprocessing_and_the_workers_needed(tmp_path: Path) -> None:
     done = stalls(tmp_path, "--cores", "1,4", "train.py", "0.005")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Preparing batches on the CPU is the bottleneck")
@@ -130,7 +130,7 @@ def test_a_disk_that_fills_up_during_a_run_is_named_and_nothing_is_compared(tmp_
     assert done.stderr.splitlines()[-1] == f"trace: {small} {said}"
 
 
-def test_a_script_without_a_loader_and_one_that_dies_end_in_a_line(tmp_path: Path) -> None:
+def test_stalls_print_one_error_line_without_a_loader_or_after_a_crash(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import torch\ntorch.ones(3).cuda().sum().item()\n")
     done = stalls(tmp_path, "plain.py")
     assert done.returncode == 2
@@ -164,7 +164,7 @@ def test_an_empty_data_folder_ends_in_a_line_that_says_so(tmp_path: Path) -> Non
         ("raise OSError('7.jpg is no image')", "7.jpg is no image"),
     ],
 )
-def test_a_loader_that_dies_ends_in_a_line_with_its_own_words(tmp_path: Path, dies: str, says: str) -> None:
+def test_stalls_report_the_error_of_a_dead_loader_in_one_line(tmp_path: Path, dies: str, says: str) -> None:
     script = TRAIN.replace("import sys, time", "import os, signal, sys, time").replace("data = self", f"{dies}; data = self")
     assert dies in script
     (tmp_path / "dies.py").write_text(script)

@@ -105,7 +105,7 @@ def test_every_byte_flipped(tmp_path: Path, write: Callable[[Path], None]) -> No
     assert differences(load(path), small_trace()) == []
 
 
-def test_parts_follow_their_phases_when_those_of_lost_steps_go(tmp_path: Path) -> None:
+def test_parts_keep_their_phases_after_phases_of_lost_steps_are_dropped(tmp_path: Path) -> None:
     """Phases may stand in any order: of those of steps 2, 0 and 1, the first has lost its step."""
     trace, path = small_trace(), tmp_path / "t.part"
     stream = TraceStream(path)

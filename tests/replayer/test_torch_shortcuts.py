@@ -69,7 +69,7 @@ def _keyers(op: Any, count: int) -> list[Keyer]:
 
 
 @pytest.mark.warm
-def test_compiled_keys_tell_apart_what_plain_ones_do() -> None:
+def test_compiled_keys_distinguish_the_same_calls_as_plain_keys() -> None:
     """GIVEN calls of one op WHEN two of them have one compiled key THEN they have one plain key, and the other way round."""
     use()
     aten = torch.ops.aten
@@ -138,7 +138,7 @@ def test_an_optimizer_of_virtual_tensors_looks_for_no_overrides_and_updates_as_u
 
 
 @pytest.mark.warm
-def test_a_parameter_with_an_override_is_heard_in_step_and_zero_grad() -> None:
+def test_step_and_zero_grad_call_the_overrides_of_parameter_subclasses() -> None:
     use()
     own: Any = _with_gradient(torch.ones(3).as_subclass(Heard).requires_grad_())
     virtual = _with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda")))

@@ -245,7 +245,7 @@ def test_ranks_run_the_same_words(child: dict[str, Any]) -> None:
     assert (child["ranks"], child["words"]) == (3, ["-m", "train", "--lr", "1"])
 
 
-def test_the_exit_code_is_the_scripts(child: dict[str, Any]) -> None:
+def test_replay_returns_the_exit_code_of_the_script(child: dict[str, Any]) -> None:
     for child["code"] in (0, 1, 3, 143):
         assert run("replay train.py --trace t.msgpack".split()) == child["code"]
 

@@ -87,7 +87,7 @@ def test_copies_whose_name_does_not_give_the_host_memory_count_for_both_kinds() 
         assert transfers.copy("h2d", pinned, 1).others == frozenset()
 
 
-def test_others_are_the_recorded_copies_whose_time_a_copy_must_not_take() -> None:
+def test_others_lists_the_recorded_copies_of_other_kinds() -> None:
     names = (PINNED, PAGEABLE, "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)")
     trace = _trace(*((name, 8, 1_000) for name in names))
     transfers = CopyCosts.of(trace, SPEED)

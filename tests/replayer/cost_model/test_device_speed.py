@@ -43,6 +43,6 @@ def test_the_fitted_speed_is_what_long_ops_reached() -> None:
     assert fitted_speed(samples[:3], SPEED) == SPEED
 
 
-def test_a_recording_of_whole_microseconds_shows_short_kernels_as_nothing_which_is_no_floor() -> None:
+def test_kernels_rounded_to_zero_do_not_lower_the_shortest_kernel_time() -> None:
     durations_ns = np.array([0] * 50 + [2_000] * 150)
     assert shortest_kernel_ns(durations_ns) == KERNEL_FLOOR_NS

@@ -42,13 +42,13 @@ def test_a_stride_is_determined_by_the_output() -> None:
 
 
 @pytest.mark.parametrize(("card", "least", "most"), [(V100, 11.0, 14.0), (A100, 14.0, 19.5)])
-def test_a_large_product_reaches_what_was_measured(card: object, least: float, most: float) -> None:
+def test_a_large_matrix_product_reaches_the_measured_throughput(card: object, least: float, most: float) -> None:
     """Of 14.0 and 19.5 TFLOP/s in fp32; 12 and 16 were measured at such sizes."""
     estimate = OpCosts(card).estimate("addmm", PRODUCT, "float32")  # type: ignore[arg-type]
     assert least < 2 * 4096**3 / estimate.ns / 1000 < most and estimate.origin is Origin.PUBLISHED
 
 
-def test_origins_tell_tables_from_curves_and_data_sheets() -> None:
+def test_the_origin_says_table_curve_or_data_sheet() -> None:
     assert OpCosts(V100).estimate("addmm", PRODUCT, "float32").origin is Origin.PUBLISHED
     assert OpCosts(H100).estimate("addmm", PRODUCT, "float32").origin is Origin.CURVE
     assert OpCosts(A100).estimate("addmm", PRODUCT, "bfloat16").origin is Origin.ROOFLINE
@@ -139,7 +139,7 @@ def test_a_convolution_grows_by_curve_and_by_a_plain_law() -> None:
     assert costs.ratio("convolution", "float32", (grouped, ()), (grown, ())) == pytest.approx(by_curve)
 
 
-def test_shared_lanes_do_not_reach_their_data_sheet() -> None:
+def test_the_fp32_peak_with_shared_lanes_is_below_the_data_sheet() -> None:
     a6000 = card_of("NVIDIA RTX A6000")
     assert peaks_of(a6000)[0] == pytest.approx(0.75 * a6000.tflops["fp32"] * 1e3)
     assert peaks_of(a6000, "fp16")[0] == a6000.tflops["fp16"] * 1e3 and peaks_of(A100)[0] == A100.tflops["fp32"] * 1e3
@@ -173,7 +173,7 @@ def test_another_form_of_a_measured_gpu_shares_its_curve_and_not_its_data_sheet(
     st.integers(0, 3),
     st.integers(2, 64),
 )
-def test_sizes_beyond_the_measured_ones_are_cut_with_their_bytes_and_arithmetic(
+def test_sizes_above_the_measured_range_get_the_efficiency_of_the_largest_size(
     net: tuple[str, tuple[int, ...]], at: int, times: int
 ) -> None:
     """GIVEN work `times` as large as any that was measured THEN a curve sees the largest one, and neither more bytes nor less

@@ -166,7 +166,7 @@ def test_a_group_of_gloo_outlives_what_uses_it() -> None:
     run_ranks(2, body, backend="gloo")
 
 
-def test_on_a_clock_that_stands_still_gloo_takes_what_its_transfer_does_after_the_last_rank() -> None:
+def test_on_the_recorded_clock_gloo_transfers_start_when_the_last_rank_arrives() -> None:
     """GIVEN a rank that comes 20 ms late to an all-reduce of 15 MB THEN both go on 10 ms and the copies after it came."""
 
     def body(rank: int) -> None:
@@ -223,7 +223,7 @@ def test_recorded_operations_take_their_recorded_times_and_others_scaled_ones() 
     assert 8_000_000 < (ends[0] - latest)[3] < 10_000_000
 
 
-def test_the_early_rank_computes_on_and_waits_on_its_device() -> None:
+def test_the_collective_of_the_early_rank_waits_on_its_device_not_its_host() -> None:
     """GIVEN a rank whose data is ready 50 ms late WHEN both all-reduce THEN the other's kernel lasts until that one's came."""
     late_ns = 50_000_000
 
@@ -343,7 +343,7 @@ def test_communication_overlaps_backward_and_the_optimizer_waits_for_it() -> Non
         assert communication(trace).hidden_ns > 0
 
 
-def test_no_sync_says_nothing_and_bucket_views_share_memory() -> None:
+def test_no_sync_starts_no_all_reduce_and_bucket_views_share_memory() -> None:
     def body(rank: int) -> None:
         net = DistributedDataParallel(nn.Linear(16, 4).cuda(rank), device_ids=[rank], gradient_as_bucket_view=True)
         x = torch.randn(2, 16).cuda(rank)
@@ -412,7 +412,7 @@ class MnistNet(nn.Module):
     ("batch", "gradients", "losses"),
     [pytest.param(64, 19_968_144, 3_752, marks=pytest.mark.program), (128, 9_984_072, 1_876)],
 )
-def test_an_epoch_of_mnist_moves_the_published_bytes(batch: int, gradients: int, losses: int) -> None:
+def test_an_mnist_epoch_transfers_the_published_number_of_bytes(batch: int, gradients: int, losses: int) -> None:
     """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the counters are those of the study, to the byte."""
     images, parameters = 60_000, 5_322
 

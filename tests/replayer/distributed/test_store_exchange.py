@@ -16,7 +16,7 @@ from replayer.timing.clock import RecordedClock
 HOUR_NS = 3_600 * 10**9
 
 
-def test_clocks_that_stand_still_agree_where_the_ranks_first_meet_however_long_each_really_took_to_come() -> None:
+def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
     # GIVEN two ranks whose clocks have been moved differently by their own waits, and only by those
     store, clocks = HashStore(), [RecordedClock(), RecordedClock()]
     clocks[1].wait_until(clocks[0].now_ns() + HOUR_NS)

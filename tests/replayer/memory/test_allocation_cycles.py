@@ -83,7 +83,7 @@ class Twin:
 
 
 @given(steps, steps, st.integers(0, 4), st.integers(0, 6), st.integers(0, 3), st.integers(0, 4))
-def test_steps_that_come_again_and_again_give_the_same_addresses_statistics_and_rows(
+def test_repeated_steps_have_the_addresses_statistics_and_rows_of_single_requests(
     usual: list[Move], other: list[Move], kept: int, compare_after: int, interruption: int, settle_every: int
 ) -> None:
     twin = Twin(settle_every)
@@ -158,7 +158,7 @@ def test_a_script_that_reads_the_state_in_each_step_has_no_cycles() -> None:
     assert memory.mallocs == 60
 
 
-def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
+def test_a_block_that_the_script_keeps_longer_than_usual_is_not_reused() -> None:
     # GIVEN steps that each make a result and let the one before go
     allocator = TensorAllocator(DeviceMemory(0, CAPACITY_BYTES))
     kept = allocator.malloc(MIB, 0)
@@ -177,7 +177,7 @@ def test_what_a_script_keeps_longer_this_time_is_not_given_out_again() -> None:
     assert result.block.address == result.address
 
 
-def test_in_a_cycle_too_memory_runs_out_at_the_request_that_does_not_fit() -> None:
+def test_memory_runs_out_at_the_request_that_does_not_fit_in_a_cycle() -> None:
     """GIVEN a cycle of a result of 400 MiB WHEN the script keeps its results THEN the one too many fails at its own call."""
     allocator = TensorAllocator(DeviceMemory(0, 1000 * MIB))
     for _ in range(10):

@@ -43,7 +43,7 @@ def test_the_message_is_that_of_the_replaying_pytorch(machine: Machine, version:
     assert capacity_of(machine, Device(0, 0, "GPU", GIB), version).oom_text == oom_text
 
 
-def test_the_words_of_2_14() -> None:
+def test_the_out_of_memory_message_of_torch_2_14() -> None:
     text = capacity_of(Machine(), Device(0, 0, "GPU", GIB), "2.14.1+cu130").oom_text
     assert "setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See" in text
     assert text.endswith("notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)")

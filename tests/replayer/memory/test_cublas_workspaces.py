@@ -49,7 +49,7 @@ def test_the_first_product_takes_a_workspace_and_later_ones_none() -> None:
     assert torch.cuda.memory_reserved() == 22 * MIB
 
 
-def test_training_takes_two_for_autograds_thread_has_its_own() -> None:
+def test_training_keeps_a_second_workspace_for_the_autograd_thread() -> None:
     """The known 16.25 MiB of a model that trains on anything before Hopper."""
     keeping()
     model = torch.nn.Linear(4, 4, device="cuda")
@@ -60,7 +60,7 @@ def test_training_takes_two_for_autograds_thread_has_its_own() -> None:
     assert held() == 2 * USUAL_BYTES == 17_039_360
 
 
-def test_each_stream_device_and_living_thread_has_its_own() -> None:
+def test_each_stream_device_and_live_thread_has_its_own_workspace() -> None:
     keeping(devices=2)
     multiply()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -86,7 +86,7 @@ def test_workspaces_can_be_freed() -> None:
 
 
 @pytest.mark.parametrize(("text", "size_bytes"), [(":4096:8", 32 * MIB), (":16:8:4096:2", USUAL_BYTES), (":0:0", 0)])
-def test_the_environment_says_how_large_they_are(text: str, size_bytes: int) -> None:
+def test_the_environment_variable_sets_the_workspace_size(text: str, size_bytes: int) -> None:
     keeping(major=9)
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = text  # of this test's own process
     multiply()
@@ -101,7 +101,7 @@ def test_an_invalid_environment_variable_is_reported() -> None:
     assert held() == USUAL_BYTES
 
 
-def test_the_script_may_choose_their_size() -> None:
+def test_the_script_can_set_the_workspace_size() -> None:
     keeping()
     blas: Any = torch.backends.cuda
     assert blas.cublas_workspace_size() == USUAL_BYTES == blas.cublaslt_workspace_size()
@@ -115,7 +115,7 @@ def test_the_script_may_choose_their_size() -> None:
     assert held() == 16 * MIB  # the larger one serves
 
 
-def test_a_device_without_room_for_one_is_full() -> None:
+def test_a_product_runs_out_of_memory_if_its_workspace_does_not_fit() -> None:
     gpu = keeping()
     kept = torch.empty((16 << 30) - 6 * MIB, dtype=torch.uint8, device="cuda")
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 20\.00 MiB"):
@@ -139,7 +139,7 @@ def test_a_device_without_room_for_one_is_full() -> None:
         ("1.13 to 2.3", 8, 0),
     ],
 )
-def test_they_are_kept_where_the_recorded_release_keeps_them(torch_version: str, major: int, size_bytes: int) -> None:
+def test_the_torch_release_and_gpu_decide_whether_workspaces_are_kept(torch_version: str, major: int, size_bytes: int) -> None:
     keeping(major=major, torch=torch_version)
     multiply()
     multiply()
@@ -153,7 +153,7 @@ def test_other_builds_keep_no_workspaces(cuda: str | None, hip: str | None, torc
     assert held() == 0
 
 
-def test_rocm_keeps_them_too() -> None:
+def test_workspaces_are_kept_on_rocm() -> None:
     gpu = use()
     gpu.blas = BlasWorkspaces(Machine(torch="2.9.0+rocm6.4", hip="6.4"), [9], ["gfx942:sramecc+:xnack-"])
     multiply()

@@ -32,7 +32,7 @@ def test_both_passes_take_the_recorded_size_after_each_output(channels: int, sid
     assert of_convolution(backward(channels, side, (weight, (channels,)))) == ((), taken, ())  # the first layer, with a bias
 
 
-def test_with_64_channels_only_the_weights_gradient_takes_one() -> None:
+def test_with_64_channels_only_the_weight_gradient_uses_a_workspace() -> None:
     taken = (round(110.8125 * MIB), -round(110.8125 * MIB))
     assert of_convolution(forward(64, 56)) == ()
     assert of_convolution(backward(64, 56, ((32, 64, 56, 56), (64, 64, 3, 3)))) == ((), (), taken)

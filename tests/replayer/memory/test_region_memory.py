@@ -24,7 +24,7 @@ def taken(of: RegionMemory | TensorAllocator, size_bytes: int) -> AllocationHand
     return handle
 
 
-def test_results_take_recorded_blocks_and_intermediates_count_nothing() -> None:
+def test_results_take_recorded_blocks_and_intermediates_are_not_counted() -> None:
     """GIVEN a run with an intermediate of 4096 bytes and a result of 2000 WHEN the recorded call allocates a temporary block
     of 1024 and one block of 2048 that outlives it THEN the peak is 3072, and the result has 2048."""
     device = allocator()

@@ -93,7 +93,7 @@ def test_a_smaller_card_fails_where_the_script_would_have() -> None:
         assert not outcome.fits and outcome.asked_bytes > 0 and outcome.peak_bytes == memory.usage.peak_allocated_bytes
 
 
-def test_two_runs_tell_of_any_batch_size() -> None:
+def test_two_runs_give_the_memory_requests_for_any_batch_size() -> None:
     scaled = ScaledRequests.of(train(16), 16, train(32), 32)
     assert scaled is not None
     for batch in (1, 7, 100):
@@ -104,7 +104,7 @@ def test_two_runs_tell_of_any_batch_size() -> None:
     assert not run_requests(train(limit + 1), capacity(2_000), PLAIN).fits
 
 
-def test_runs_whose_requests_come_in_another_order_tell_of_no_third() -> None:
+def test_runs_with_requests_in_different_orders_cannot_be_scaled() -> None:
     assert ScaledRequests.of(train(16), 16, train(32, steps=2), 32) is None
     assert ScaledRequests.of(train(16), 16, train(16), 16) is None
 
@@ -156,7 +156,7 @@ def test_a_workspace_that_found_no_room_once_is_not_requested_again() -> None:
     assert run_requests(log, capacity(1_000), PLAIN).retries == 0
 
 
-def test_a_block_that_another_stream_uses_is_free_when_that_has_ended() -> None:
+def test_a_block_used_by_another_stream_is_freed_when_the_stream_ends() -> None:
     memory, log = logged()
     block = memory.malloc(MIB, 0)
     assert block is not None

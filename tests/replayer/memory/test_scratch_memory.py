@@ -32,7 +32,7 @@ def test_workspaces_are_allocated_between_the_outputs_in_the_recorded_order() ->
     assert device.memory.usage.allocated_bytes == 1024
 
 
-def test_a_convolution_does_without_what_does_not_fit() -> None:
+def test_a_convolution_skips_a_workspace_that_does_not_fit() -> None:
     """cuDNN takes another algorithm; it is no failure of the script's."""
     device = FakeDevice(0, 64 * MIB)
     scratch = ScratchScope(device.allocator, 0, "aten::cudnn_convolution", ((80 * MIB, -80 * MIB, 4 * MIB, -4 * MIB),))

@@ -24,7 +24,7 @@ moves = st.lists(
 
 
 @given(moves, st.integers(0, 5))
-def test_blocks_and_statistics_are_those_of_doing_everything_at_once(
+def test_delayed_requests_give_the_blocks_and_statistics_of_immediate_requests(
     program: list[tuple[int | None, int | None]], read_every: int
 ) -> None:
     at_once, behind = DeviceMemory(0, 1 << 30), DeviceMemory(0, 1 << 30)
@@ -54,7 +54,7 @@ def test_blocks_and_statistics_are_those_of_doing_everything_at_once(
 
 
 @given(st.lists(st.lists(st.integers(0, 30 * MIB), max_size=4), max_size=6))
-def test_several_requests_at_once_are_those_requests_one_by_one(batches: list[list[int]]) -> None:
+def test_a_batch_of_requests_equals_the_same_requests_one_by_one(batches: list[list[int]]) -> None:
     """GIVEN steps that repeat, so that a cycle comes about, and one request more in the last THEN addresses agree."""
     at_once, single = (TensorAllocator(DeviceMemory(0, 8 << 30)) for _ in range(2))
     for step in range(5):

@@ -119,7 +119,7 @@ def test_statistics_have_all_of_torchs_keys(answers: dict[str, Any]) -> None:
     assert answers["nested"] == 3 * MIB + 512
 
 
-def test_torchs_own_summary_is_printed_over_our_statistics(answers: dict[str, Any]) -> None:
+def test_memory_summary_of_torch_prints_the_virtual_statistics(answers: dict[str, Any]) -> None:
     assert "| Allocated memory      |   3072 KiB |  33792 KiB |  33792 KiB |  30720 KiB |" in answers["summary"]
 
 
@@ -129,7 +129,7 @@ def test_this_process_is_listed(answers: dict[str, Any]) -> None:
     assert answers["backend"] == "native"
 
 
-def test_raw_memory_goes_by_its_address(answers: dict[str, Any]) -> None:
+def test_raw_memory_is_allocated_and_deleted_by_address(answers: dict[str, Any]) -> None:
     assert answers["raw"] >= 0x7F00_0000_0000 and answers["raw"] % 512 == 0
     assert answers["raw allocated"] == 5 * MIB + 512
     assert answers["raw deleted"] == [None, 3 * MIB + 512]
@@ -164,6 +164,8 @@ def test_a_device_that_is_not_there_is_rejected_with_torchs_message(answers: dic
         ("uvm", "torch.cuda.memory._use_uvm"),
     ],
 )
-def test_the_rest_is_rejected_by_name(answers: dict[str, Any], question: str, call: str) -> None:
+def test_calls_that_are_not_emulated_raise_not_emulated_with_their_names(
+    answers: dict[str, Any], question: str, call: str
+) -> None:
     assert answers["cache on"] is None
     assert answers[question].startswith(f"NotEmulated: {call} is not emulated by the virtual GPU: ")

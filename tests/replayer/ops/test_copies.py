@@ -109,7 +109,7 @@ def test_recorded_values_come_first() -> None:
     ]
 
 
-def test_a_clone_is_equal_until_one_of_both_is_written() -> None:
+def test_a_clone_equals_its_source_until_either_is_written() -> None:
     use()
     x = torch.rand(3, device="cuda").sin()
     y = x.clone()
@@ -120,7 +120,7 @@ def test_a_clone_is_equal_until_one_of_both_is_written() -> None:
     assert not before and not after
 
 
-def test_values_known_to_the_host_come_second() -> None:
+def test_reads_return_values_that_the_host_knows() -> None:
     use()
     assert torch.zeros(3, device="cuda").tolist() == [0.0] * 3
     assert torch.full((2,), 7, device="cuda").tolist() == [7, 7]

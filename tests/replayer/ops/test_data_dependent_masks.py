@@ -11,7 +11,7 @@ from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 
 
-def test_what_the_recording_found_is_how_large_the_result_is() -> None:
+def test_results_of_masks_have_the_recorded_sizes() -> None:
     gpu = use()
     gpu.selections = {(10,): 7, (10, 4): 23}
     x: Any = torch.rand(10, 4, device="cuda")

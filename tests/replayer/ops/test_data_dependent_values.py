@@ -35,7 +35,7 @@ def parts(value: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_what_the_recording_found_is_how_large_the_result_is(case: int) -> None:
+def test_data_dependent_results_have_the_recorded_sizes(case: int) -> None:
     """GIVEN the size of a program on the host WHEN it is that of the recording THEN each result looks as on the host."""
     ask, along = CASES[case]
     gpu = use()

@@ -174,7 +174,7 @@ def _launched(layer: nn.Module, *inputs: torch.Tensor, gpu: SurfaceGpu) -> set[s
     return set(gpu.launched)
 
 
-def test_recurrent_layers_take_cudnn() -> None:
+def test_recurrent_layers_use_cudnn() -> None:
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     for make in (nn.LSTM, nn.GRU, nn.RNN):
         launched = _launched(make(6, 4, 2).cuda(), torch.rand(5, 2, 6, device="cuda"), gpu=gpu)

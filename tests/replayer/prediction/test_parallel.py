@@ -11,13 +11,15 @@ BUCKETS = st.lists(st.tuples(st.integers(1, 1 << 25), st.integers(0, 10_000_000)
 
 
 @given(backward_ns=st.integers(0, 50_000_000), buckets=BUCKETS)
-def test_time_after_backward_is_between_the_last_and_all_buckets(backward_ns: int, buckets: list[tuple[int, int]]) -> None:
+def test_the_time_left_after_backward_lies_between_one_bucket_and_all_buckets(
+    backward_ns: int, buckets: list[tuple[int, int]]
+) -> None:
     left_ns = left_after_backward_ns(float(backward_ns), buckets)
     all_ns, last_ns = sum(took for _, took in buckets), buckets[-1][1]
     assert max(last_ns, all_ns - backward_ns) - 1 <= left_ns <= all_ns + 1
 
 
-def test_reductions_that_run_beside_a_long_backward_pass_leave_the_last_one() -> None:
+def test_a_long_backward_pass_hides_every_all_reduce_except_the_last() -> None:
     assert left_after_backward_ns(1_000_000.0, [(10, 1_000), (10, 1_000), (10, 2_000)]) == 2_000
     assert left_after_backward_ns(0.0, [(10, 1_000), (10, 1_000)]) == 2_000
     assert left_after_backward_ns(1_000_000.0, []) == 0

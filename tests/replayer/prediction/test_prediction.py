@@ -44,7 +44,7 @@ def test_the_same_durations_give_the_same_times() -> None:
 
 
 @pytest.mark.parametrize("times", [2, 50])
-def test_longer_kernels_queue_and_rows_stay(times: int) -> None:
+def test_longer_kernels_do_not_overlap_and_no_kernel_is_lost(times: int) -> None:
     trace = training()
     longer = Retiming(trace).at(trace.device.duration_ns * times)
     assert len(longer.device) == len(trace.device) and longer.device.duration_ns.sum() == times * trace.device.duration_ns.sum()
@@ -83,13 +83,13 @@ def test_shapes_growing_with_batch(op: str, shapes: tuple[tuple[int, ...], ...],
     assert known.at(32, op, shapes) == shapes
 
 
-def test_another_length_changes_its_dimensions_and_pairs() -> None:
+def test_another_sequence_length_changes_length_and_length_squared_dimensions() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
     assert known.at(32, "convolution", ((32, 64, 1, 2556), (64, 64, 1, 1))) == ((32, 64, 1, 8256), (64, 64, 1, 1))
     assert known.at(64, "addmm", ((512,), (2272, 128), (128, 512))) == ((512,), (8192, 128), (128, 512))
 
 
-def test_a_token_before_the_sequence_grows_with_it() -> None:
+def test_a_length_of_sequence_plus_one_token_scales_with_the_sequence() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
     assert known.at(64, "softmax", ((256, 1, 72),)) == ((512, 1, 129),)
     assert known.at(32, "addmm", ((256,), (2304, 128), (128, 256))) == ((256,), (4128, 128), (128, 256))
@@ -97,7 +97,7 @@ def test_a_token_before_the_sequence_grows_with_it() -> None:
 
 
 @pytest.mark.parametrize(("recorded_us", "least", "most"), [(400, 7.0, 8.0), (2, 1.0, 4.0)])
-def test_a_copy_within_the_device_grows_by_its_bytes_beside_its_launch(recorded_us: int, least: float, most: float) -> None:
+def test_the_predicted_time_of_a_device_copy_scales_with_its_bytes(recorded_us: int, least: float, most: float) -> None:
     """GIVEN a large copy THEN eight times the batch takes eight times as long; a small one is a launch above all."""
     width = 2_000_000 if recorded_us > 100 else 200
     ops = [Op("aten::copy_", 10 * i, 8, kernel=(500 * i + 5, recorded_us), shapes=((32, width),) * 2) for i in range(4)]
@@ -246,7 +246,7 @@ def test_what_one_predictor_says_does_not_depend_on_what_it_said_before() -> Non
         assert predictor.predict(conditions) == predict(trace, conditions)
 
 
-def test_without_shapes_data_sheets_tell() -> None:
+def test_kernels_without_shapes_scale_by_the_data_sheets() -> None:
     """GIVEN no shapes at all WHEN another GPU is asked for THEN memory traffic goes by its bandwidth."""
     bare = training()
     bare.host.shapes[:] = NONE
@@ -274,7 +274,7 @@ def test_an_unknown_recorded_gpu_is_reported() -> None:
 
 
 @pytest.mark.parametrize("several", [Conditions(nproc=4), Conditions(gpus=2)])
-def test_a_recording_of_ranks_is_no_base_for_more_of_them(several: Conditions) -> None:
+def test_predicting_more_ranks_needs_a_recording_of_one_rank(several: Conditions) -> None:
     trace = training()
     trace.collectives = Collectives.of(
         rank=[0], name=[trace.strings.add("all_reduce")], start_ns=[10_000], duration_ns=[30_000], device=[0]
@@ -293,7 +293,7 @@ def test_the_user_gives_a_batch_size_that_was_not_recorded(tmp_path: Path, capsy
     assert busy["predicted_ns"] >= busy["recorded_ns"]
 
 
-def test_gpu_time_per_step_counts_every_step_that_works() -> None:
+def test_gpu_time_per_step_counts_every_step_with_gpu_work() -> None:
     """GIVEN a first step that is not steady THEN no step is told to be busier than it is long."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(20)]
     trace = make_recording([("forward", 0, 210)], ops, steps=4)

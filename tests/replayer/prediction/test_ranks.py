@@ -77,7 +77,7 @@ def asked(trace: Trace, ranks: int, parallel: str, link_gbps: float = 0.0) -> Pr
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tp"])
-def test_one_rank_is_the_recording(parallel: str) -> None:
+def test_predicting_one_rank_returns_the_recorded_figures(parallel: str) -> None:
     trace = transformer()
     alone, plain = asked(trace, 1, parallel), predict(trace, Conditions())
     assert (alone.step, alone.busy, alone.phases, alone.parallel) == (plain.step, plain.busy, plain.phases, None)
@@ -239,7 +239,9 @@ def test_what_was_assumed_is_reported_beside_the_estimate(
     assert facts["estimated"] is True and facts["parallel"]["assumed"] and facts["parallel"]["moved_bytes"] > 0
 
 
-def test_a_sweep_over_ranks_says_what_they_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_over_ranks_prints_the_parallelism_and_the_memory_per_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save(transformer(), tmp_path / "t.msgpack")
     words = ["predict", str(tmp_path / "t.msgpack"), "--sweep", "nproc", "--parallel", "fsdp", "--recorded-batch", "4"]
     assert run([*words, "--json"]) == 0

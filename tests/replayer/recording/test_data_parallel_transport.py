@@ -68,7 +68,7 @@ def test_kernels_of_nccl_are_ops_of_their_own_on_each_device() -> None:
     assert [one.kernels for one in forward.lane(1).exact[instances[REDUCE]]] == [(2,)]
 
 
-def test_kernels_of_collectives_and_of_all_reduces_are_none() -> None:
+def test_all_reduces_and_recorded_collectives_are_not_data_parallel_transfers() -> None:
     trace = recording((_BROADCAST, DeviceKind.KERNEL, 0), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", DeviceKind.KERNEL, 1))
     assert len(nccl_ops(trace)) == 1
     trace.collectives = Collectives.of(name=[0], start_ns=[0], duration_ns=[1])

@@ -49,12 +49,12 @@ def test_products_tell_whether_a_workspace_is_kept(trace: Trace, kept: bool | No
 
 
 @pytest.mark.parametrize("name", ["a100_particle_fwd_bs2", "h100_transformer_toy"])
-def test_real_recordings_kept_theirs(shared_traces: Path, name: str) -> None:
+def test_real_recordings_kept_their_cublas_workspaces(shared_traces: Path, name: str) -> None:
     assert keeps_workspaces(read_kineto(shared_traces / f"{name}.json.gz"), 0, frozenset({USUAL, 32 << 20}))
 
 
 @pytest.mark.parametrize(("allocated_bytes", "kept"), [(USUAL - 512, False), (USUAL + 512, None)])
-def test_less_allocated_after_a_product_than_a_workspace_is_none(allocated_bytes: int, kept: bool | None) -> None:
+def test_no_workspace_was_kept_if_less_memory_than_a_workspace_is_allocated(allocated_bytes: int, kept: bool | None) -> None:
     """GIVEN a recording of our own, whose release keeps workspaces WHEN less is allocated THEN this one kept none."""
     trace = recorded(4096, torch="2.13.0+cu126")
     trace.runs = {}

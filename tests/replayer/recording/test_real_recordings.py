@@ -65,7 +65,7 @@ def test_a_real_recording_played_by_its_own_ops_keeps_its_step_times(shared_trac
     assert not any(stage.simulator.stats.step_lag_ns)
 
 
-def test_time_before_a_steps_first_phase_is_charged_before_the_scripts_first_phase() -> None:
+def test_recorded_time_before_the_first_phase_of_a_step_is_charged() -> None:
     """GIVEN 20 us of each step before its first phase, with no op in them WHEN it is played THEN they are not lost."""
 
     def played(trace: Trace) -> list[int]:

@@ -25,7 +25,7 @@ def _recorded(passes: str, kinds: str) -> Trace:
 
 
 @pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS"])
-def test_a_step_is_driven_by_one_with_as_many_passes(kinds: str) -> None:
+def test_a_step_replays_a_recorded_step_with_the_same_number_of_passes(kinds: str) -> None:
     """GIVEN two trainers in turns WHEN a replay is longer than the recording THEN each kind is driven by its own."""
     passes = "1121212121"
     recording = RecordedRun.of(_recorded(passes, kinds))
@@ -42,7 +42,7 @@ def test_a_kind_that_was_not_profiled_is_driven_by_another() -> None:
 
 
 @given(st.lists(st.sampled_from("12"), min_size=1, max_size=12), st.integers(0, 60))
-def test_any_order_of_steps_has_a_driver(passes: list[str], number: int) -> None:
+def test_every_step_number_maps_to_a_recorded_step(passes: list[str], number: int) -> None:
     recording = RecordedRun.of(_recorded("".join(passes), "P" * len(passes)))
     driver = recording.step(number)
     assert number >= len(passes) or len(driver.segments) // 3 == int(passes[number])

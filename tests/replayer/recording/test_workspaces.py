@@ -72,7 +72,7 @@ def test_addresses_tell_a_workspace_from_an_output_of_its_size() -> None:
     assert program(trace, "aten::convolution") == ((4 * MIB,), (-4 * MIB,))
 
 
-def test_other_shapes_and_other_ops_have_none() -> None:
+def test_other_shapes_and_other_ops_have_no_workspace() -> None:
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
     assert program(trace, "aten::convolution", ((4, 3, 8, 8), (4, 3, 3, 3))) == ()
     assert program(trace, "aten::relu_", ((2, 4, 6, 6),)) == ()
@@ -92,7 +92,7 @@ def test_without_shapes_or_memory_events_nothing_is_known() -> None:
     assert program(conv_trace(), "aten::convolution") == ()
 
 
-def test_a_real_recording_tells_cudnns_workspaces(shared_traces: Path) -> None:
+def test_cudnn_workspaces_are_found_in_a_real_recording(shared_traces: Path) -> None:
     """ResNet-50 on a V100: a 3x3 convolution of 512 channels takes 54 MiB forward, and twice, in turn, backward."""
     trace = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
     image, weight = (32, 512, 7, 7), (512, 512, 3, 3)

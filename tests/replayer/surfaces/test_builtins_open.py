@@ -112,7 +112,7 @@ def test_going_to_another_place_is_a_seek() -> None:
     assert storage.reads == [("0.bin", 1000, 1), ("0.bin", 19_000, 1)]
 
 
-def test_files_outside_of_loading_are_as_usual() -> None:
+def test_files_opened_outside_data_loading_behave_as_usual() -> None:
     tmp_path = data_folder()
     storage: Any = Storage()
     builtins_open.install(torch, storage)
@@ -205,7 +205,7 @@ class Stream(IterableDataset[dict[str, Any]]):
         yield from ({"x": number, "labels": -number} for number in range(self.count))
 
 
-def test_a_stream_without_a_length_is_repeated_too_and_its_batches_may_be_emptied() -> None:
+def test_the_first_batch_of_an_iterable_dataset_is_repeated_unchanged() -> None:
     repeat_first_batch(torch, at_most=5)
     got = list(DataLoader(Stream(9), batch_size=2))
     assert len(got) == 5
@@ -213,7 +213,7 @@ def test_a_stream_without_a_length_is_repeated_too_and_its_batches_may_be_emptie
     assert list(DataLoader(Stream(0), batch_size=2)) == []
 
 
-def test_workers_that_persist_end_with_the_first_batch() -> None:
+def test_persistent_workers_end_after_the_first_batch() -> None:
     repeat_first_batch(torch, at_most=5)
     loader = DataLoader(Files(data_folder(), Path.read_bytes), batch_size=2, num_workers=1, persistent_workers=True)
     before = set(multiprocessing.active_children())

@@ -39,7 +39,7 @@ def told(*calls: tuple[object, bool]) -> list[tuple[int, bool]]:
     return [(id(module), grad) for module, grad in calls]
 
 
-def test_only_the_outermost_call_is_reported_and_whether_gradients_are_on() -> None:
+def test_the_outermost_module_call_is_reported_with_its_gradient_mode() -> None:
     gpu = _started()
     model, criterion = Twice().cuda(), nn.MSELoss()
     x = torch.ones(2, 4, device="cuda")
@@ -60,7 +60,7 @@ def test_a_call_that_fails_leaves_the_module() -> None:
     assert gpu.modules == told((model, True), (model, True))
 
 
-def test_a_process_without_gpu_tells_nothing_and_computes() -> None:
+def test_modules_compute_and_report_nothing_in_a_process_without_gpu() -> None:
     gpu = use()
     assert Twice()(torch.ones(2, 4)).shape == (2, 4)
     assert gpu.modules == []
@@ -105,7 +105,7 @@ def test_compiled_modules_run_eagerly_and_functional_calls_too() -> None:
     assert not torch.func.functional_call(model, weights, (x,)).any()
 
 
-def test_hooks_pickles_copies_and_subclasses_of_call_work() -> None:
+def test_patched_module_calls_keep_hooks_pickling_copying_and_overrides_working() -> None:
     gpu = _started()
     model, x = Twice(), torch.ones(2, 4)
     called: list[str] = []
@@ -131,7 +131,7 @@ def test_hooks_pickles_copies_and_subclasses_of_call_work() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_a_backward_pass_calls_again_is_reported_as_any_call(reentrant: bool) -> None:
+def test_module_calls_repeated_by_checkpointing_are_reported(reentrant: bool) -> None:
     gpu = _started()
     model = Twice().cuda()
     x = torch.ones(2, 4, device="cuda", requires_grad=True)

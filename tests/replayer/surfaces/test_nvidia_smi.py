@@ -26,6 +26,6 @@ def test_queries_answer_as_nvidia_smi_does() -> None:
     assert any("16160MiB" in line for line in answer(TOLD, []))
 
 
-def test_what_it_does_not_know_it_says() -> None:
+def test_nvidia_smi_rejects_unknown_options_by_name() -> None:
     with pytest.raises(ValueError, match="--gpu-reset"):
         answer(TOLD, ["--gpu-reset"])

@@ -48,7 +48,7 @@ def test_the_accelerator_has_the_streams_of_cuda() -> None:
     assert gpu.now_ns == 1000
 
 
-def test_the_accelerator_tells_the_memory_of_cuda() -> None:
+def test_torch_accelerator_reports_the_memory_of_the_virtual_gpu() -> None:
     use()
     held = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
     assert torch.accelerator.memory_allocated() == held.numel() == torch.accelerator.max_memory_allocated()

@@ -24,7 +24,7 @@ def _said_after(path: str, text: str) -> str:
     return said.getvalue()
 
 
-def test_the_package_is_named_that_asks_for_the_driver() -> None:
+def test_the_message_names_the_package_that_asked_for_the_driver() -> None:
     in_triton = _said_after("/x/site-packages/triton/backends/driver.py", "libcuda.so cannot found!")
     assert in_triton.startswith("trace: triton asked for NVIDIA's driver, its libraries or device memory.")
     built = "libcudart.so.12: cannot open shared object file: No such file or directory"
@@ -34,7 +34,7 @@ def test_the_package_is_named_that_asks_for_the_driver() -> None:
     assert in_extension.startswith("trace: a C++ or CUDA extension asked for NVIDIA's driver")
 
 
-def test_an_error_in_a_line_is_that_of_the_worker_or_of_its_cause() -> None:
+def test_the_one_line_error_shows_the_error_of_the_worker_or_the_cause() -> None:
     sent = "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n x\nKeyError: 'a'\n"
     assert sys_excepthook.in_a_line(RuntimeError(sent)) == "KeyError: 'a'"
     assert sys_excepthook.in_a_line(ValueError("no image\nat all")) == "ValueError: no image"

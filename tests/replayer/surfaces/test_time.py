@@ -48,7 +48,7 @@ def test_a_wait_for_the_gpu_shows_on_the_scripts_clocks() -> None:
     assert HOUR <= time.perf_counter() - began < HOUR + 60
 
 
-def test_a_loop_that_reads_the_time_until_it_has_come_ends_on_the_recorded_clock() -> None:
+def test_a_loop_that_polls_the_time_ends_on_the_recorded_clock() -> None:
     PatchedTime(RecordedClock()).install()
     began_ns, asked = time.monotonic_ns(), 0
     while time.monotonic_ns() < began_ns + 1_000_000:
@@ -56,7 +56,7 @@ def test_a_loop_that_reads_the_time_until_it_has_come_ends_on_the_recorded_clock
     assert asked == 1_000_000 // POLL_NS - 1
 
 
-def test_names_that_were_taken_before_are_virtual_too_and_installing_twice_is_once() -> None:
+def test_names_imported_before_install_are_virtual_and_install_can_be_repeated() -> None:
     script = module("train", "from time import perf_counter as now, sleep\nimport time\n")
     patched_time = PatchedTime(VirtualClock())
     patched_time.install()
@@ -156,7 +156,7 @@ def test_sleeps_without_anything_to_wait_for_are_jumps() -> None:
     assert HOUR <= time.monotonic() - began < HOUR + 60
 
 
-def test_a_sleep_after_use_of_the_device_is_a_jump_although_a_child_runs() -> None:
+def test_sleep_takes_no_real_time_after_gpu_use_while_a_child_runs() -> None:
     """GIVEN a script that uses the device between its sleeps THEN its sleeps take no real time."""
     patched_time, calls = PatchedTime(VirtualClock()), itertools.count()
     patched_time.install()

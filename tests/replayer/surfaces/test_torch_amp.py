@@ -27,7 +27,7 @@ def test_autocast_acts_on_the_device_and_is_reported_as_cuda() -> None:
     assert not torch.is_autocast_enabled()
 
 
-def test_autocast_to_bfloat16_and_on_the_host_beside_it() -> None:
+def test_autocast_to_bfloat16_applies_to_gpu_and_cpu_separately() -> None:
     use(name="NVIDIA A100-SXM4-40GB")
     x = torch.ones(2, 2, device="cuda")
     with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
@@ -60,7 +60,7 @@ def test_the_old_spellings_mean_cuda() -> None:
     assert torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
 
 
-def test_autocast_is_of_its_thread() -> None:
+def test_autocast_applies_to_its_own_thread_only() -> None:
     use()
     seen: list[bool] = []
     with torch.autocast("cuda"):

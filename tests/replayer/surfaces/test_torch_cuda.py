@@ -63,7 +63,7 @@ def test_properties_of_a_device_that_was_not_recorded_give_the_error_of_torch() 
         torch.cuda.get_device_properties(1)
 
 
-def test_recorded_properties_go_before_those_of_the_chip() -> None:
+def test_recorded_device_properties_override_those_of_the_chip_table() -> None:
     use(name="Tesla V100-SXM2-16GB", multi_processor_count=79, shared_memory_per_block_optin=98304)
     properties: Any = torch.cuda.get_device_properties(0)
     assert properties.multi_processor_count == 79
@@ -143,7 +143,7 @@ def test_a_forked_child_cannot_use_what_its_parent_started(use_it: str) -> None:
     )
 
 
-def test_a_forked_child_may_ask_and_seed() -> None:
+def test_a_forked_child_can_query_cuda_and_set_the_seed() -> None:
     use()
     torch.cuda.init()
 

@@ -40,7 +40,7 @@ def captured(x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
     return graph, y
 
 
-def test_a_capture_takes_no_time_on_the_device_and_a_replay_one_launch() -> None:
+def test_graph_capture_takes_no_device_time_and_graph_replay_is_one_launch() -> None:
     """GIVEN a recording of two products 10 ms apart WHEN a graph of both replays THEN they follow on one another at once."""
     gpu, log = start()
     x = torch.ones(4, 4, device="cuda")

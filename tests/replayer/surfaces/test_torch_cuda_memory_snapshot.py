@@ -35,7 +35,7 @@ def text_of(lines: str) -> str:
 
 
 @pytest.mark.parametrize("expandable", [False, True])
-def test_every_viewer_of_pytorch_takes_a_snapshot_and_adds_up_to_our_figures(expandable: bool) -> None:
+def test_memory_viewers_of_pytorch_read_snapshots_and_agree_with_memory_stats(expandable: bool) -> None:
     """GIVEN a history WHEN PyTorch's viewers read the snapshot THEN their sums are those of memory_stats."""
     use(devices=2)
     set_allocator(f"expandable_segments:{expandable}")
@@ -124,7 +124,7 @@ def test_the_history_names_who_asked_and_who_let_go() -> None:
 
 
 @pytest.mark.parametrize("context", [None, "state", "alloc"])
-def test_frames_are_kept_as_far_as_asked(context: str | None) -> None:
+def test_snapshots_keep_the_frames_that_the_context_option_asks_for(context: str | None) -> None:
     use()
     memory._record_memory_history(context=context)
     x = torch.zeros(8, device="cuda")
@@ -150,7 +150,7 @@ def test_the_last_entries_are_kept_and_actions_can_be_left_out() -> None:
     assert memory._snapshot()["device_traces"] == [[]]
 
 
-def test_running_out_is_reported_to_observers_before_the_error_and_stands_in_the_history() -> None:
+def test_observers_see_out_of_memory_first_and_the_history_records_it() -> None:
     """The observer may take a snapshot itself, as PyTorch's manual shows."""
     use()
     memory._record_memory_history(context=None)

@@ -20,7 +20,7 @@ def test_a_range_begins_and_ends_with_its_name() -> None:
     assert gpu.ranges == ["+", "+", "forward", "step 3"]
 
 
-def test_pushing_tells_the_depth_and_popping_too_much_what_nvtx_says() -> None:
+def test_range_push_and_range_pop_return_the_depths_that_nvtx_returns() -> None:
     gpu = use()
     torch.ones(2, device="cuda")
     assert (nvtx.range_push("outer"), nvtx.range_push("inner")) == (0, 1)
@@ -39,7 +39,7 @@ def test_ranges_by_id_may_overlap() -> None:
     assert gpu.ranges == ["+", "+", "first", "second", "+", "here"]
 
 
-def test_ranges_before_the_gpu_is_used_are_none() -> None:
+def test_ranges_before_the_first_gpu_use_are_not_reported() -> None:
     gpu = use()
     with torch.profiler.record_function("imports"):
         torch.ones(2)

@@ -13,7 +13,7 @@ import torch
 from tests.replayer.fake_gpu import use
 
 
-def test_states_have_the_size_and_the_content_of_cuda() -> None:
+def test_rng_states_have_the_size_and_layout_of_cuda() -> None:
     use()
     torch.cuda.manual_seed(5)
     state = torch.cuda.get_rng_state()

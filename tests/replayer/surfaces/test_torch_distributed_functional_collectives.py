@@ -123,7 +123,7 @@ def test_dtensors_are_sharded_and_made_whole_again() -> None:
     assert calls(run_ranks(2, body)[1])["all_gather_into_tensor"] == 2
 
 
-def test_a_send_and_a_receive_of_the_compiler_arrive() -> None:
+def test_a_functional_send_reaches_its_receive() -> None:
     if not hasattr(OPS, "isend"):
         pytest.skip("before torch 2.13 there was none")
 

@@ -84,7 +84,7 @@ def test_a_work_that_is_not_awaited_leaves_the_capture_unjoined() -> None:
     run_ranks(2, body)
 
 
-def test_a_wait_of_the_host_breaks_the_capture() -> None:
+def test_a_host_wait_invalidates_a_graph_capture() -> None:
     def body(rank: int) -> None:
         with (
             pytest.raises(RuntimeError, match="previous error during capture"),

@@ -80,7 +80,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("amp", [False, True])
-def test_the_published_parts_come_out_of_the_unmodified_data_parallel(amp: bool) -> None:
+def test_unmodified_data_parallel_reproduces_the_published_part_times(amp: bool) -> None:
     """GIVEN the recording of two P100 WHEN nn.DataParallel trains on it THEN its parts take their published times."""
     trace = load(find("p100x2-no-cudnn"))
     trace.workload = None  # here a small network stands for what it tells
@@ -239,14 +239,14 @@ def test_both_devices_compute_at_the_same_time_and_a_step_takes_little_more_than
     assert 0.5 < (end - begin) / (rows[-1]["start_ns"] + rows[-1]["duration_ns"] - rows[0]["start_ns"]) < 0.7
 
 
-def test_without_a_given_link_that_of_the_kind_of_device_is_taken() -> None:
+def test_copies_between_gpus_use_the_default_link_of_the_device() -> None:
     _, log = _use(_one_gpu(64), gpus=2)
     torch.zeros(1 << 20, device="cuda").to("cuda:1")
     [copy] = [row for name, row in _work(log, DeviceKind.MEMCPY, 0) if "PtoP" in name]
     assert copy["duration_ns"] == int((4 << 20) / 12.6) + KERNEL_FLOOR_NS  # PCI Express 3
 
 
-def test_fewer_gpus_than_recorded_are_the_first_and_more_need_kernels() -> None:
+def test_replay_on_more_gpus_than_recorded_needs_recorded_kernels() -> None:
     _use(load(find("p100x2-no-cudnn")), gpus=1)
     assert torch.cuda.device_count() == 1
     with pytest.raises(TraceError, match=r"--gpus 3 needs .* but this recording has 2 GPUs"):

@@ -99,7 +99,7 @@ def test_every_factory_can_pin(name: str) -> None:
     assert gpu.copies == []
 
 
-def test_gradients_and_default_devices_are_minded() -> None:
+def test_pinning_respects_requires_grad_and_the_default_device() -> None:
     use()
     assert torch.zeros(3, pin_memory=True, requires_grad=True).requires_grad
     assert not torch.zeros(3, pin_memory=True).requires_grad
@@ -197,7 +197,7 @@ def test_a_forked_worker_neither_has_nor_frees_its_parents_pinned_memory() -> No
     assert before == (_vm_locked_bytes(), _stat("allocated_bytes.current"))
 
 
-def test_a_fork_before_any_use_of_the_device_pins_its_own() -> None:
+def test_a_child_forked_before_gpu_use_can_pin_memory() -> None:
     use()
     child = os.fork()
     if not child:

@@ -88,7 +88,7 @@ def test_a_scripts_own_profile_shows_what_its_ops_allocate() -> None:
     run_ranks(1, body)
 
 
-def test_a_scripts_own_profile_tells_waits_and_which_copy_is_which_and_no_shapes_unasked() -> None:
+def test_a_profile_made_by_the_script_has_copies_waits_and_requested_shapes() -> None:
     """GIVEN copies that a profiler sees in part, waits WHEN profiled THEN each is told as it was, and shapes if asked for."""
 
     def body(rank: int) -> None:

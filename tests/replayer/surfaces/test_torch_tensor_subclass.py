@@ -40,7 +40,7 @@ def test_a_wrapper_of_virtual_tensors_trains_on_cuda() -> None:
     assert isinstance(x.grad, Wrapper) and x.grad.device == x.device
 
 
-def test_what_a_subclass_says_itself_stays() -> None:
+def test_a_property_that_a_subclass_overrides_is_kept() -> None:
     use()
 
     class Elsewhere(Wrapper):

@@ -49,7 +49,7 @@ def _installed(recorded: list[str]) -> tuple[Any, Any]:
     return gpu, active[0]
 
 
-def test_a_kernel_is_launched_and_forgets_what_it_may_write() -> None:
+def test_a_kernel_launch_is_counted_and_invalidates_the_values_of_its_arguments() -> None:
     gpu, driver = _installed([])
     x = torch.zeros(4, device="cuda")
     JITFunction(twice_kernel).run(x, 4, grid=(1,), warmup=False)

@@ -96,7 +96,7 @@ def test_a_location_may_be_a_function_that_moves_storages() -> None:
     assert storage.cuda(1).device == torch.device("cuda", 1) and storage.to(device="cpu").nbytes() == 16
 
 
-def test_files_of_the_format_before_zip_files_go_both_ways() -> None:
+def test_checkpoints_in_the_format_before_zip_can_be_saved_and_loaded() -> None:
     use()
     model, _ = _train()
     host = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64))

@@ -46,7 +46,7 @@ def test_what_follows_from_known_numbers_is_known() -> None:
     check()
 
 
-def test_what_is_drawn_or_written_over_is_not_known_nor_what_is_large_and_varied() -> None:
+def test_random_overwritten_or_large_varied_values_are_not_known() -> None:
     use()
     x = torch.ones(3, dtype=torch.int64, device="cuda")
     assert (x + 1).tolist() == [2] * 3
@@ -157,7 +157,7 @@ def test_a_copied_storage_of_at_most_16384_bytes_is_known() -> None:
         assert (storage.allocation.known is not None) == (count == 16_384)  # type: ignore[union-attr]
 
 
-def test_a_storage_comes_back_as_it_is_known() -> None:
+def test_a_storage_copied_to_the_host_has_its_known_values() -> None:
     """GIVEN a filled tensor, a known one and one of random numbers THEN their bytes on the host are these values or zeros."""
     use()
     filled, known, drawn = (

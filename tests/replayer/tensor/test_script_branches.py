@@ -47,13 +47,13 @@ def test_what_leads_to_no_error_is_answered_as_usual() -> None:
     assert 100 < asked < 2000  # an end of a loop is no error
 
 
-def test_a_false_number_is_still_an_error() -> None:
+def test_an_assertion_on_a_known_value_still_fails() -> None:
     """What the script wrote there itself is known."""
     with pytest.raises(AssertionError):
         exec("assert a > 3", {"__name__": "__main__", "a": torch.tensor(2.0).cuda()})
 
 
-def test_steps_of_a_solver_are_accepted_before_they_are_nothing() -> None:
+def test_an_adaptive_solver_accepts_steps_before_they_shrink_to_zero() -> None:
     t, h, tried = torch.zeros((), device="cuda"), torch.ones((), device="cuda"), 0
     while t < 2:
         error = torch.randn(8, 8, device="cuda").abs().max()

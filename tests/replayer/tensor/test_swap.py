@@ -44,7 +44,7 @@ def test_swapped_tensors_have_each_others_values_and_keep_their_references() -> 
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_a_model_moves_to_the_gpu_and_back_beside_its_profile(running: bool) -> None:
+def test_a_profiled_model_moves_to_the_gpu_and_back(running: bool) -> None:
     model, x = torch.nn.Linear(8, 8), torch.ones(2, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     before = model.weight.detach().clone()
@@ -67,7 +67,7 @@ def test_a_model_moves_to_the_gpu_and_back_beside_its_profile(running: bool) -> 
     assert torch.equal(model.weight, before)
 
 
-def test_a_weight_that_autocast_has_cast_moves() -> None:
+def test_a_weight_in_the_autocast_cache_can_be_moved() -> None:
     model = torch.nn.Linear(8, 8)
     with torch.autocast("cpu", torch.bfloat16):
         model(torch.ones(2, 8))
@@ -75,7 +75,7 @@ def test_a_weight_that_autocast_has_cast_moves() -> None:
     assert model.weight.is_cuda
 
 
-def test_a_release_that_hides_the_count_is_rejected_by_name() -> None:
+def test_swap_raises_not_emulated_if_the_reference_count_is_inaccessible() -> None:
     tensor = torch.zeros(3)
     reference = WEAK_REFERENCE(tensor)
     with mock.patch.object(swap, "_weak_count_offset", lambda: None), pytest.raises(NotEmulated, match=r"delete the profile"):

@@ -99,7 +99,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def test_optimizers_take_the_path_of_a_gpu() -> None:
+def test_optimizers_launch_the_ops_that_they_launch_on_a_gpu() -> None:
     gpu = use()
     failures = []
     for name, make in OPTIMIZERS.items():
@@ -151,7 +151,7 @@ def test_a_state_can_be_loaded_while_a_graph_is_alive() -> None:
     assert model.weight.grad is not None and loss.requires_grad
 
 
-def test_corners_of_autograd() -> None:
+def test_rarely_used_features_of_autograd_work() -> None:
     use()
     x = torch.rand(4, 4, device="cuda", requires_grad=True)
     (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)

@@ -55,7 +55,7 @@ def test_the_clock_reads_as_time_since_the_epoch(clock: WallClock | VirtualClock
 
 
 @pytest.mark.parametrize("step_us", [200, 1_000, 3_000, 100_000])
-def test_deadlines_are_met_without_adding_up_and_spinning_takes_a_twentieth_at_most(
+def test_lateness_does_not_accumulate_and_spinning_takes_at_most_a_twentieth(
     monkeypatch: pytest.MonkeyPatch, step_us: int
 ) -> None:
     machine = Machine(monkeypatch, read_ns=100, late_ns=60_000)
@@ -76,7 +76,7 @@ def test_deadlines_are_met_without_adding_up_and_spinning_takes_a_twentieth_at_m
     assert spun_ns <= 0.05 * passed_ns + clocks._SPIN_SAVED_NS + looking_ns
 
 
-def test_saved_time_for_spinning_is_used_up_by_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spinning_uses_up_the_saved_spin_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step of 100 us spins for 100 us and earns 5 us: 1 ms of saved time is enough for ten steps."""
     Machine(monkeypatch, read_ns=100, late_ns=60_000)
     clock = WallClock()
@@ -88,7 +88,7 @@ def test_saved_time_for_spinning_is_used_up_by_spinning(monkeypatch: pytest.Monk
     assert max(late_ns[:9]) <= 500 and max(late_ns[10:]) > 5_000
 
 
-def test_a_virtual_wait_only_moves_the_clock_and_what_really_takes_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_virtual_clock_adds_waits_to_real_time_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     clock = VirtualClock()
     begin_ns = clock.now_ns()
@@ -121,7 +121,7 @@ def test_a_paused_virtual_clock_moves_by_waits_only(monkeypatch: pytest.MonkeyPa
     assert clock.now_ns() == begin_ns + 4 * MS
 
 
-def test_a_recorded_clock_moves_by_waits_and_questions_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorded_clock_advances_only_by_waits_and_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     clock = RecordedClock()
     begin_ns = clock.now_ns()
@@ -136,7 +136,7 @@ def test_a_recorded_clock_moves_by_waits_and_questions_only(monkeypatch: pytest.
     assert ScaledClock(clock, "2").speed == 2 and machine.slept_ns == 0
 
 
-def test_asking_until_something_has_happened_ends_on_a_recorded_clock_whatever_its_speed() -> None:
+def test_a_polling_loop_ends_on_a_recorded_clock_of_any_speed() -> None:
     clock = ScaledClock(RecordedClock(), "0.5")
     begin_ns, asked = clock.now_ns(), 0
     while clock.poll_ns() < begin_ns + MS:
@@ -144,7 +144,7 @@ def test_asking_until_something_has_happened_ends_on_a_recorded_clock_whatever_i
     assert asked == 2 * MS // POLL_NS - 1
 
 
-def test_a_recorded_clock_goes_at_the_machines_pace_in_a_forked_child_until_that_replays(
+def test_the_recorded_clock_runs_in_real_time_until_a_forked_child_replays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine(monkeypatch)

@@ -100,7 +100,7 @@ def test_another_batch_size_takes_the_bandwidth_of_this_trace() -> None:
     assert took_us == pytest.approx(4_000, rel=0.001)
 
 
-def test_a_copy_to_the_host_is_none_to_the_device() -> None:
+def test_a_copy_to_the_host_never_gets_a_host_to_device_time() -> None:
     took_us, origin, name, _ = _copied(_trace(PAGEABLE), pinned=False, direction="d2h")
     assert (origin, name) == (Origin.ROOFLINE, "Memcpy DtoH (Device -> Pageable)")
     assert SIZE_BYTES / took_us / 1e3 == pytest.approx(4.4, rel=0.01)

@@ -30,7 +30,7 @@ def test_the_kth_call_takes_the_kth_recorded_call() -> None:
     assert [match and match[1].kernels for match in taken] == [(0,), (1,), (2,), (3,), None]
 
 
-def test_a_call_matches_at_the_level_it_sees_and_takes_all_kernels_below() -> None:
+def test_a_call_matches_an_outer_op_and_gets_the_kernels_of_its_children() -> None:
     inner = Op("aten::cudnn_convolution", 4, 8, kernel=(20, 30), shapes=((1, 3, 8, 8), (4, 3, 3, 3)))
     outer = Op("aten::conv2d", 0, 20, shapes=((1, 3, 8, 8), (4, 3, 3, 3)), children=[inner])
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [outer]))
@@ -71,7 +71,7 @@ def test_a_recorded_call_far_ahead_is_not_borrowed() -> None:
     assert segment.match(other) is not None
 
 
-def test_a_call_of_its_own_shapes_in_another_segment_is_better_than_one_of_other_shapes() -> None:
+def test_equal_shapes_in_another_segment_match_before_other_shapes_in_this_segment() -> None:
     """GIVEN two forward segments WHEN the first asks for the second's product THEN it gets that one, and so does the second."""
     ops = [
         Op("aten::mm", 0, 5, kernel=(2, 1), shapes=((1, 1), (1, 1))),
@@ -155,7 +155,7 @@ def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps:
         assert answers[0] == answers[1]
 
 
-def test_a_look_during_a_remembered_phase_takes_what_was_launched_by_then() -> None:
+def test_a_sync_during_a_known_phase_takes_the_kernels_launched_so_far() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
     recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
     call = signature("aten::mm", (4, 4))
@@ -191,7 +191,7 @@ def test_each_device_has_claims_of_its_own() -> None:
     assert [kernels[k].duration_ns // 1000 for k in lane.unmatched()] == [110] and segment.unmatched() == []
 
 
-def test_a_process_whose_first_device_hardly_works_is_on_the_next_one() -> None:
+def test_the_main_device_of_a_process_is_the_one_with_the_most_kernels() -> None:
     ops = [Op("aten::relu", at, 5, kernel=(at + 5, 10)) for at in range(0, 1_000, 50)]
     trace = make_recording([("forward", 0, 2_000)], ops)
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
@@ -201,14 +201,14 @@ def test_a_process_whose_first_device_hardly_works_is_on_the_next_one() -> None:
     assert len(segment.kernels) == 19 and len(segment.lane(1).kernels) == 1
 
 
-def test_a_segment_without_kernels_of_that_device_claims_as_one() -> None:
+def test_a_segment_without_kernels_on_a_device_uses_its_own_lane() -> None:
     trace = make_recording([("forward", 0, 50)], [Op("aten::relu", 0, 5, kernel=(5, 10))])
     segment = StepMatcher((recording := RecordedRun.of(trace)).step(0), recording.keys, {}).segment("forward")
     assert segment.lane(1) is segment
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_kernel_without_an_op_is_that_of_a_call_that_no_op_stands_for(same: bool) -> None:
+def test_a_kernel_without_an_op_belongs_to_a_call_without_a_recorded_op(same: bool) -> None:
     """GIVEN a small add, and another one whose op the profiler lost WHEN the recorded program calls a large add."""
     adds = [Op("aten::add", 10 + 30 * i, 10, kernel=(15 + 30 * i, 20 + i), shapes=((4, 4),)) for i in range(2)]
     trace = make_recording([("backward", 0, 100)], adds)

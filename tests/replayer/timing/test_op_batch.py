@@ -107,7 +107,7 @@ def recorded(forward: list[str], backward: list[str]) -> Trace:
     st.lists(st.tuples(st.integers(0, 39), calls), max_size=2),
     st.integers(9, 50),
 )
-def test_ops_played_at_once_start_where_they_would_start_one_by_one(
+def test_batched_ops_start_at_the_times_of_single_ops(
     called: list[Call], missing: list[tuple[int, Call]], changes: list[tuple[int, Call]], every: int
 ) -> None:
     # GIVEN a script that calls nearly what was recorded, and two replays of it, of which one plays its calls in batches
@@ -136,7 +136,7 @@ turning = st.sampled_from(["aten::mm", "aten::relu", "aten::_log_softmax", "aten
 @given(
     st.lists(st.tuples(turning, st.just(False), st.sampled_from([0, 0, 1, 400])), min_size=12, max_size=60), st.integers(9, 50)
 )
-def test_ops_without_kernels_played_at_once_start_where_they_would_start_one_by_one(called: list[Call], every: int) -> None:
+def test_batched_ops_without_kernels_start_at_the_times_of_single_ops(called: list[Call], every: int) -> None:
     scripts = [Script(covered(), at_once=at_once) for at_once in (True, False)]
     for forward, after in ((called, False), (called, False), (called, True), (called[::-1], False), (called[1:], True)):
         for script in scripts:
@@ -170,7 +170,7 @@ def test_a_phase_without_calls_the_last_time_may_have_some_the_next() -> None:
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
-def test_a_full_launch_queue_holds_the_host_of_a_passage_back_as_it_holds_back_single_calls() -> None:
+def test_a_full_launch_queue_delays_a_batch_of_calls_like_single_calls() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 9_000)) for i in range(50)]
     scripts = [Script(make_recording([("forward", 0, 900)], ops), at_once=at_once) for at_once in (True, False)]
     for script in scripts:

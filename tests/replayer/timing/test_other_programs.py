@@ -54,7 +54,7 @@ def test_a_script_with_fewer_or_more_of_the_same_ops_is_a_different_program(call
     assert took_ns == (2 * calls + 1) * 30 * US  # how long after an op the recorded host came to the next one, in the median
 
 
-def test_what_was_not_recorded_of_a_different_program_is_estimated_when_it_is_called() -> None:
+def test_an_unrecorded_op_of_a_different_program_is_estimated_at_its_call() -> None:
     stage = recorded()
     step(stage, 3)
     stage.within("zero_grad")
@@ -67,7 +67,7 @@ def test_what_was_not_recorded_of_a_different_program_is_estimated_when_it_is_ca
     assert sum(charged_ns[origin] for origin in estimated) > before_ns
 
 
-def test_what_is_estimated_when_its_phase_ends_belongs_to_the_op_that_was_called() -> None:
+def test_work_estimated_at_the_end_of_a_phase_belongs_to_its_op() -> None:
     """GIVEN ops that the remainder might have stood for WHEN it turns out not to THEN each op has its own estimated work."""
     stage = recorded()
     stage.within("zero_grad")
@@ -81,14 +81,14 @@ def test_what_is_estimated_when_its_phase_ends_belongs_to_the_op_that_was_called
     assert names == ["aten::tanh"] * 4
 
 
-def test_a_forward_pass_under_other_names_alone_is_a_different_program() -> None:
+def test_a_forward_pass_with_only_other_op_names_is_a_different_program() -> None:
     stage = recorded()
     for _ in range(2):
         step(stage, 10, "aten::matmul_of_another_release")
     assert stage.simulator.stats.charged_ns[Origin.PHASE] == 0
 
 
-def test_a_few_ops_under_other_names_are_another_release_of_the_recorded_program() -> None:
+def test_a_program_with_a_few_renamed_ops_is_the_recorded_program() -> None:
     """GIVEN nine of ten calls as recorded WHEN one has another name THEN the recorded kernels stand for it."""
     stage = recorded()
     stage.within("zero_grad")
@@ -143,7 +143,7 @@ def test_without_shapes_an_op_of_a_different_program_is_estimated() -> None:
     assert sum(charged[origin] for origin in by_name) > before_ns
 
 
-def test_a_one_time_recorded_call_gives_no_time_to_a_different_program() -> None:
+def test_recorded_one_time_setup_is_not_charged_to_a_different_program() -> None:
     """GIVEN a first mm that set up its library for 5 ms, WHEN another program is replayed THEN its host does not."""
     forward = [Op("aten::mm", 10, 5_000, kernel=(5_005, 30), launch_us=4_990)]
     forward += [Op("aten::mm", 5_010 + 30 * i, 10, kernel=(5_015 + 30 * i, 30)) for i in range(1, 10)]
@@ -156,7 +156,7 @@ def test_a_one_time_recorded_call_gives_no_time_to_a_different_program() -> None
         assert stage.stream.ready_ns < begun_ns + 1_000 * US
 
 
-def test_a_model_with_a_layer_less_gets_none_of_the_time_of_the_layer_that_it_lacks() -> None:
+def test_a_model_with_one_layer_less_gets_no_time_for_the_missing_layer() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 5)) for i in range(8)]
     stage = Stage(make_recording([("forward", 0, 100), ("backward", 100, 200), ("optimizer", 200, 210)], ops, steps=2))
     for _ in range(2):

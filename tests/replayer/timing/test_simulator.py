@@ -127,7 +127,7 @@ def test_nothing_sleeps_per_op_while_the_host_is_only_a_little_ahead() -> None:
     assert len(stage.clock.waits) - before <= 1  # the phase's begin may catch up, the ops do not
 
 
-def test_time_the_recorded_host_spent_waiting_for_the_device_is_not_waited_twice() -> None:
+def test_recorded_host_waits_for_the_device_are_not_charged_twice() -> None:
     # GIVEN a recorded read: the host blocks in cudaStreamSynchronize from 130 to 300 us, until the kernel ends
     item = Op("aten::_local_scalar_dense", 125, 180, kernel=(290, 10), shapes=())
     ops = [Op("aten::mm", 110, 10, kernel=(118, 170)), item]
@@ -151,7 +151,7 @@ def test_time_the_recorded_host_spent_waiting_for_the_device_is_not_waited_twice
     assert (thread, until_ns) == (0, stage.thread.host_ns) and until_ns - since_ns == pytest.approx(170 * US, abs=12 * US)
 
 
-def test_what_the_recorded_host_had_launched_is_charged_when_the_host_looks_during_a_phase() -> None:
+def test_a_sync_during_a_phase_charges_the_kernels_launched_so_far() -> None:
     ops = [
         *(Op("aten::mm", 110 + 2 * i, 2, kernel=(118 + 50 * i, 50)) for i in range(10)),
         Op("aten::old", 140, 10, kernel=(719, 30)),
@@ -199,7 +199,7 @@ def test_a_full_launch_queue_blocks_the_host() -> None:
     assert stage.thread.host_ns >= first_end
 
 
-def test_time_in_which_the_recorded_launch_queue_was_full_is_not_waited_twice() -> None:
+def test_recorded_waits_for_a_full_launch_queue_are_not_charged_twice() -> None:
     # GIVEN a host that launches in 2 us what takes 10 us, until 1022 launches are pending; then each launch waits for room
     ops, at_us = [], 0
     for i in range(1_400):
@@ -219,7 +219,7 @@ def test_time_in_which_the_recorded_launch_queue_was_full_is_not_waited_twice() 
     assert abs(stage.thread.host_ns - begin_ns - at_us * US) <= 20 * US
 
 
-def test_in_a_recording_without_shapes_an_op_that_it_holds_elsewhere_takes_what_it_usually_takes() -> None:
+def test_without_recorded_shapes_an_op_in_another_phase_gets_its_typical_time() -> None:
     ops = [Op("aten::mm", 110 + 20 * i, 10, kernel=(118 + 20 * i, 9 + i), shapes=()) for i in range(3)]
     stage = Stage(make_recording([("forward", 100, 200)], ops))
     stage.simulator.tracker.enter(stage.thread, "optimizer")
@@ -284,7 +284,7 @@ def test_a_phase_grained_trace_paces_host_and_device_by_its_phases() -> None:
     assert stage.simulator.stats.missing == {}
 
 
-def test_a_phase_beside_an_earlier_one_takes_only_the_time_after_it() -> None:
+def test_a_phase_that_overlaps_an_earlier_phase_gets_only_the_remaining_time() -> None:
     """GIVEN a copy from 0 to 150 us on a second stream, forward from 10 to 100 us and backward from 100 to 300 us WHEN the
     recording is replayed THEN forward takes no time and backward 150 us. Their times between events are as recorded."""
     trace = phase_grained()
@@ -303,7 +303,7 @@ def test_a_phase_beside_an_earlier_one_takes_only_the_time_after_it() -> None:
     assert between_events == {"h2d": 150 * US, "forward": 90 * US, "backward": 200 * US, "optimizer": 10 * US}
 
 
-def test_an_event_during_a_phase_grained_phase_reads_its_share_of_the_ops_of_the_step_before() -> None:
+def test_an_event_during_a_phase_reads_the_share_of_earlier_ops() -> None:
     stage = Stage(phase_grained())
     marks = []
     for _ in range(2):
@@ -323,7 +323,7 @@ def test_an_event_during_a_phase_grained_phase_reads_its_share_of_the_ops_of_the
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 40)), min_size=1, max_size=12),
     st.integers(0, 500),
 )
-def test_the_rest_of_a_phase_played_at_once_lies_where_it_would_lie_one_by_one(
+def test_the_remaining_kernels_of_a_phase_run_at_the_same_times_when_batched(
     kernels: list[tuple[int, int, int]], busy_us: int
 ) -> None:
     ops, launch_us, free_us = [], 10, 0
@@ -347,7 +347,7 @@ def test_the_rest_of_a_phase_played_at_once_lies_where_it_would_lie_one_by_one(
     assert rows[0] == rows[1]
 
 
-def test_a_host_that_waits_during_a_phase_grained_phase_does_not_wait_its_time_twice() -> None:
+def test_a_wait_during_a_phase_grained_phase_is_not_charged_twice() -> None:
     stage = Stage(phase_grained())
     for _ in range(3):
         stage.within("h2d", "aten::copy_")
@@ -362,7 +362,7 @@ def test_a_host_that_waits_during_a_phase_grained_phase_does_not_wait_its_time_t
 
 
 @pytest.mark.parametrize("after", ["backward", "optimizer"])
-def test_a_wait_after_a_phase_is_the_next_ones_as_recorded(after: str) -> None:
+def test_a_wait_after_a_phase_is_charged_to_the_next_phase_as_recorded(after: str) -> None:
     """GIVEN recorded phases of which the one after `after` holds a wait WHEN the script waits there THEN just that passes."""
     lengths_ms = {"zero_grad": 10, "forward": 100, "backward": 50, "optimizer": 40}
     lengths_ms[{"backward": "optimizer", "optimizer": "zero_grad"}[after]] += 300
@@ -397,7 +397,7 @@ def test_a_loop_that_never_ends_a_step_goes_on_taking_the_recorded_times() -> No
 
 
 @pytest.mark.parametrize("pad_loader", [False, True])
-def test_with_recorded_waits_the_machines_own_loading_does_not_count_where_the_clock_can_leave_it_out(pad_loader: bool) -> None:
+def test_the_clock_pauses_while_this_machine_loads_data_if_waits_are_recorded(pad_loader: bool) -> None:
     stage = Stage(make_recording([("loader", 0, 400), ("forward", 400, 500)], []), pad_loader=pad_loader)
     stage.simulator.tracker.enter(stage.thread, "loader")
     assert stage.clock.paused is pad_loader

@@ -46,7 +46,7 @@ def test_a_segment_costs_the_host_no_more_than_was_recorded(calls: list[list[int
         (1_000, 60, 1_010, 5_000, 5_000),  # the launch queue is full until then
     ],
 )
-def test_a_call_starts_with_the_latest_of_pace_script_and_queue(
+def test_a_call_starts_when_host_pace_script_and_launch_queue_allow_it(
     host_ns: int, advance_ns: int, called_ns: int, room_ns: int, expected: int
 ) -> None:
     assert call_start(host_ns, advance_ns, called_ns, room_ns) == expected
@@ -60,14 +60,16 @@ def test_a_call_starts_with_the_latest_of_pace_script_and_queue(
         (1_070, 5, 1_070, 5, 0, 1_075),  # nothing to do still takes its place in the queue
     ],
 )
-def test_a_kernel_ends_its_duration_after_its_launch_and_the_work_before_it(
+def test_a_kernel_starts_after_its_launch_and_after_earlier_work_on_its_stream(
     launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int, expected: int
 ) -> None:
     assert kernel_end(launch_ns, latency_ns, ready_ns, gap_ns, duration_ns) == expected
 
 
 @given(st.lists(st.tuples(NS, SHORT_NS, SHORT_NS, SHORT_NS)), NS)
-def test_kernels_over_arrays_end_as_one_after_another(kernels: list[tuple[int, int, int, int]], ready_ns: int) -> None:
+def test_kernel_end_times_computed_with_arrays_equal_those_of_a_loop(
+    kernels: list[tuple[int, int, int, int]], ready_ns: int
+) -> None:
     ends_ns, end_ns = [], ready_ns
     for launch_ns, latency_ns, gap_ns, duration_ns in kernels:
         end_ns = kernel_end(launch_ns, latency_ns, end_ns, gap_ns, duration_ns)
@@ -77,7 +79,9 @@ def test_kernels_over_arrays_end_as_one_after_another(kernels: list[tuple[int, i
 
 
 @given(st.lists(st.tuples(NS, NS, SHORT_NS, SHORT_NS)), NS)
-def test_calls_over_arrays_end_as_one_after_another(calls: list[tuple[int, int, int, int]], host_ns: int) -> None:
+def test_call_end_times_computed_with_arrays_equal_those_of_a_loop(
+    calls: list[tuple[int, int, int, int]], host_ns: int
+) -> None:
     ends_ns, end_ns = [], host_ns
     for called_ns, room_ns, advance_ns, own_ns in calls:
         end_ns = call_start(end_ns, advance_ns, called_ns, room_ns) + own_ns

@@ -49,7 +49,7 @@ def test_every_block_is_placed_where_the_gpu_placed_it(shared_traces: Path, name
     assert sum(extent.end - extent.start for extent in extents) <= cached_bytes
 
 
-def test_no_recording_with_addresses_and_totals_is_left_out(shared_traces: Path) -> None:
+def test_every_real_recording_with_addresses_and_totals_is_tested_here(shared_traces: Path) -> None:
     """GIVEN all real recordings WHEN asked for addresses and totals THEN those that have them are tested here."""
     telling = set()
     for path in shared_traces.glob("**/*.json.gz"):
@@ -69,7 +69,9 @@ def memory_rows(text: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("wrong", ["OWN_SEGMENT_BYTES", "SMALL_SEGMENT_BYTES", "large split", "small split"])
-def test_the_proof_notices_a_wrong_rule(shared_traces: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+def test_the_comparison_with_recordings_detects_a_wrong_allocator_rule(
+    shared_traces: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
     """GIVEN one rule changed WHEN the events are played THEN they no longer agree.
 
     Splitting large blocks too eagerly is the one change that recordings cannot show: they hold the sizes of blocks, not

@@ -145,7 +145,7 @@ def test_missing_memory_is_taken_from_empty_pages_of_other_streams() -> None:
     assert memory.usage.stats()["num_alloc_retries"] == 1
 
 
-def test_running_out_leaves_what_was_mapped_and_says_the_segment() -> None:
+def test_an_out_of_memory_error_keeps_mapped_pages_and_names_the_segment_size() -> None:
     """GIVEN 100 MiB of which 10 are others' WHEN more than 80 are asked for THEN it fails, in the words of a plain segment."""
     memory = memory_of(capacity_bytes=100 * MIB, outside_bytes=10 * MIB)
     kept = take(memory, 78 * MIB)
@@ -157,7 +157,7 @@ def test_running_out_leaves_what_was_mapped_and_says_the_segment() -> None:
     assert memory.usage.reserved_bytes == 80 * MIB
 
 
-def test_a_fraction_is_asked_for_a_whole_segment() -> None:
+def test_growing_a_segment_must_fit_a_whole_segment_in_the_memory_fraction() -> None:
     """GIVEN a free end of the last page WHEN 30 MiB are allowed and 20 mapped THEN growing by a little fails all the same."""
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.set_memory_fraction(0.3)
@@ -239,7 +239,7 @@ def test_large_pages_are_reserved_at_the_call_that_needs_them() -> None:
             allocator.malloc(2 * MIB, 7)
 
 
-def test_a_block_that_waits_for_a_stream_is_not_grown_over() -> None:
+def test_an_expandable_segment_does_not_reuse_a_block_still_used_by_a_stream() -> None:
     now = [0]
     memory = DeviceMemory(0, GIB, host_now_ns=lambda: now[0], settings=parse_settings(ON))
     side = VirtualStream(0, 1)

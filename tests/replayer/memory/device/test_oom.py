@@ -98,7 +98,9 @@ SIZES = st.integers(0, 1 << 41)
     st.lists(SIZES, min_size=6, max_size=6),
     st.none() | SIZES,
 )
-def test_every_figure_is_there_and_no_recorded_one(template: str, sizes: list[int], allowed: int | None) -> None:
+def test_the_error_message_has_every_new_figure_and_no_recorded_figure(
+    template: str, sizes: list[int], allowed: int | None
+) -> None:
     asked, capacity, free, process, allocated, unallocated = sizes
     now = Figures(5, asked, capacity, free, process, allowed, allocated, allocated + unallocated)
     text = fill(template, now)

@@ -64,7 +64,7 @@ def test_sizes_are_rounded_up_to_powers_of_two(asked: int, rounded: int) -> None
     assert device.memory.statistics()["active_bytes"]["current"] == rounded
 
 
-def test_a_block_is_free_with_the_last_thing_on_it_and_goes_to_the_next_of_its_size() -> None:
+def test_a_block_is_reused_for_its_size_after_its_last_view_is_deleted() -> None:
     device = _Device()
     buffer = device.memory.allocate(5_000)
     address, view = _address(buffer), buffer[100:200]
@@ -133,7 +133,7 @@ def test_statistics_are_reset_as_pytorch_resets_them() -> None:
     assert len(kept) == 4_096
 
 
-def test_memory_of_the_scripts_own_is_pinned_while_it_is_registered() -> None:
+def test_memory_that_the_script_registers_is_pinned_until_it_is_unregistered() -> None:
     device = _Device()
     mine = memoryview(bytearray(3 * PAGE))
     address = _address(mine)
@@ -278,7 +278,7 @@ def test_a_limit_is_reported_in_one_line_and_the_memory_is_used_unlocked(tmp_pat
 
 
 @needs_proc
-def test_nothing_may_be_locked_and_one_process_of_a_run_says_so(tmp_path: Path) -> None:
+def test_only_one_process_of_a_run_reports_a_lock_limit_of_zero(tmp_path: Path) -> None:
     said, facts = _refused(tmp_path, 0)
     assert facts[:2] == ["True", "0"]
     assert len(said.splitlines()) == 1 and "(RLIMIT_MEMLOCK) is 0 bytes and 1 MiB more" in said

@@ -105,7 +105,7 @@ def test_dropout_of_attention_drops_the_same_weights_in_both_passes() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_an_lstm_cell_is_torchs(bias: bool, precision: str) -> None:
+def test_the_fused_lstm_cell_agrees_with_torch(bias: bool, precision: str) -> None:
     torch.manual_seed(4)
     dtype = getattr(torch, precision)
     cell = nn.LSTMCell(3, 4, bias=bias, dtype=dtype)
@@ -130,7 +130,7 @@ def test_an_lstm_cell_is_torchs(bias: bool, precision: str) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_gru_cell_is_torchs(bias: bool) -> None:
+def test_the_fused_gru_cell_agrees_with_torch(bias: bool) -> None:
     torch.manual_seed(5)
     cell = nn.GRUCell(3, 4, bias=bias)
     x, hx = torch.randn(2, 3, requires_grad=True), torch.randn(2, 4, requires_grad=True)
@@ -149,7 +149,7 @@ def test_a_gru_cell_is_torchs(bias: bool) -> None:
 
 @pytest.mark.parametrize(("kind", "mode"), [("RNN_RELU", 0), ("RNN_TANH", 1), ("LSTM", 2), ("GRU", 3)])
 @pytest.mark.parametrize("packed", [False, True])
-def test_recurrent_layers_are_torchs(kind: str, mode: int, packed: bool) -> None:
+def test_cudnn_recurrent_layers_agree_with_torch(kind: str, mode: int, packed: bool) -> None:
     torch.manual_seed(6)
     made = {"RNN_RELU": nn.RNN, "RNN_TANH": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}[kind]
     more = {"nonlinearity": "relu"} if kind == "RNN_RELU" else {}

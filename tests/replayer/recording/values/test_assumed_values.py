@@ -18,7 +18,7 @@ def test_a_loss_falls_with_each_training_step_and_an_accuracy_rises() -> None:
     assert shares[0] == 0.5 and shares == sorted(set(shares)) and shares[-1] < 1
 
 
-def test_a_loop_ends_that_waits_for_a_small_number_or_a_condition() -> None:
+def test_loops_waiting_for_a_small_loss_or_a_condition_end() -> None:
     assumed, rounds = AssumedValues(lambda: 0), 0
     while assumed.loss() > 1e-6:
         assumed.note_scalar()
@@ -35,7 +35,7 @@ def test_constants_are_constant() -> None:
     assert (assumed.loss(), assumed.share(), assumed.decide()) == (1.0, 0.0, False)
 
 
-def test_a_count_is_the_rounded_share_and_a_loop_over_what_is_left_ends() -> None:
+def test_a_loop_over_assumed_counts_ends() -> None:
     assumed = AssumedValues(lambda: 0)
     assert [assumed.count(n) for n in (0, 2, 3, 9)] == [0, 1, 2, 5]
     left, rounds = 1000, 0
@@ -44,7 +44,7 @@ def test_a_count_is_the_rounded_share_and_a_loop_over_what_is_left_ends() -> Non
     assert rounds < 2 * PATIENCE
 
 
-def test_numbers_made_in_one_place_without_data_become_small_and_others_do_not() -> None:
+def test_only_a_loss_read_repeatedly_without_new_data_shrinks() -> None:
     steps = 0
     assumed = AssumedValues(lambda: steps)
     here = [assumed.loss("here") for _ in range(WITHOUT_DATA + 10)]

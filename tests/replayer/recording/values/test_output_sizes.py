@@ -49,14 +49,14 @@ def test_calls_that_do_not_use_the_result_are_ignored() -> None:
     assert ask(found, (10,), 0, 0) is None
 
 
-def test_assignments_by_a_mask_search_too_but_never_ask() -> None:
+def test_masked_assignments_are_skipped_when_output_sizes_are_collected() -> None:
     parts = [nonzero(1, 10), Op("aten::select", 20, 5, shapes=((7, 1),))]
     put = Op("aten::_index_put_impl_", 0, 40, shapes=((10,),), children=parts)
     found = searches(put, nonzero(50, 10), Op("aten::select", 70, 5, shapes=((2, 1),)))
     assert ask(found, (10,), 0, 0) == 2
 
 
-def test_searches_outside_any_step_are_found_where_the_whole_recording_stands_for_a_step() -> None:
+def test_output_sizes_are_found_in_a_recording_without_steps() -> None:
     trace: Trace = make_recording(FORWARD, [nonzero(0, 10), Op("aten::select", 20, 5, shapes=((7, 1),))])
     trace.steps = trace.steps.take([])
     trace.phases = trace.phases.take([])
@@ -64,7 +64,7 @@ def test_searches_outside_any_step_are_found_where_the_whole_recording_stands_fo
     assert ask(RecordedOutputSizes.of(trace, 0), (10,), 0, NONE) == 7
 
 
-def test_indices_that_are_selected_by_show_how_often_all_was_repeated() -> None:
+def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> None:
     """GIVEN calls of repeat_interleave(x, repeats) WHEN what follows within the call is another op THEN nothing is known."""
     inner = Op("aten::repeat_interleave", 1, 10, shapes=((4,),))
     select = Op("aten::index_select", 20, 5, shapes=((4, 3), (9,)))

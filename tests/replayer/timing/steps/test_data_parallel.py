@@ -197,7 +197,7 @@ def test_parts_of_a_kernel_grained_recording_are_reported_as_they_were_played() 
     assert (start, end) == (device_start, stage.log.phases[0][1] + 30 * US) and device_end - device_start == 540 * US
 
 
-def test_a_part_that_outlasts_its_phase_is_reported_and_charges_nothing() -> None:
+def test_a_part_that_outlasts_its_phase_adds_no_gpu_time() -> None:
     """A loss within a replica, say, is another phase."""
     script = Script(load(find("p100x2-no-cudnn")))
     script.within("h2d", "aten::copy_")

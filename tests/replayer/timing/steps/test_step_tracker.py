@@ -108,7 +108,7 @@ def test_validation_between_epochs_is_driven_by_recorded_validation_and_repeats_
     assert played[16:] == [4, *training, 8, *training, 8, *evaluation, 4, *evaluation]
 
 
-def test_a_batch_loaded_without_gradients_takes_an_evaluation_steps_copy() -> None:
+def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation() -> None:
     """GIVEN the epochs above WHEN validation runs under no_grad THEN each copy takes the time of its own kind: 8 or 4 us."""
     stage = Stage(recording_of([TRAIN, TRAIN, EVALUATION, EVALUATION] * 2))
     grads = True
@@ -125,7 +125,7 @@ def test_a_batch_loaded_without_gradients_takes_an_evaluation_steps_copy() -> No
     assert durations_us(stage) == [450, 450, 110, 110] * 2
 
 
-def test_more_evaluation_than_was_recorded_cycles_what_was_recorded() -> None:
+def test_extra_evaluation_steps_cycle_through_the_recorded_ones() -> None:
     slow = (StepKind.EVALUATION, [("forward", 0, 300)], [Op("aten::mm", 10, 10, kernel=(15, 200))])
     stage = Stage(phase_grained(recording_of([TRAIN, EVALUATION, slow])))
     train(stage)
@@ -139,7 +139,7 @@ def test_more_evaluation_than_was_recorded_cycles_what_was_recorded() -> None:
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_without_recorded_evaluation_a_batch_takes_what_a_training_step_does_until_its_loss(grain: str) -> None:
+def test_evaluation_that_was_not_recorded_gets_training_times_up_to_the_loss(grain: str) -> None:
     trace = recording_of([TRAIN] * 3)
     stage = Stage(phase_grained(trace) if grain == "phase" else trace)
     train(stage)
@@ -211,7 +211,7 @@ def test_an_inference_recording_drives_inference_and_a_script_that_trains() -> N
     assert kinds(stage) == "EEEW"
 
 
-def test_what_was_played_before_a_step_turned_out_to_evaluate_is_not_charged_again() -> None:
+def test_ops_before_a_step_is_known_to_be_evaluation_are_charged_once() -> None:
     # GIVEN a script that normalises a batch before it calls the model; the same op stands in both kinds of recorded step
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
     trained = [*TRAIN_OPS[:1], Op("aten::sub", 121, 4, kernel=(126, 6)), *TRAIN_OPS[1:]]
@@ -246,7 +246,7 @@ def test_a_step_taken_for_evaluation_becomes_a_training_step_again() -> None:
     assert [row["duration_ns"] // US for row in stage.log.device[before:]] == [4, 50, 30, 100, 10]
 
 
-def test_gradients_accumulated_and_two_optimizers_are_steps_as_recorded() -> None:
+def test_steps_with_accumulated_gradients_and_two_optimizers_match_the_recording() -> None:
     # GIVEN a recording and a script in which the second of two optimizers steps within the next step
     phases: RecordedPhases = [("optimizer", 0, 20), ("forward", 20, 100), ("backward", 100, 200), ("optimizer", 200, 250)]
     stage = Stage(phase_grained(make_recording(phases, [], steps=3)))
@@ -264,7 +264,7 @@ def test_gradients_accumulated_and_two_optimizers_are_steps_as_recorded() -> Non
     assert kinds(stage) == "WSS"
 
 
-def test_a_backward_pass_less_than_recorded_gets_none_of_the_phases_after_it() -> None:
+def test_a_step_with_fewer_backward_passes_gets_no_time_of_unused_phases() -> None:
     # GIVEN a step of two batches, of which the script's steps have one
     batch: RecordedPhases = [("forward", 0, 100), ("backward", 100, 300)]
     phases = [*batch, *((name, start + 300, end + 300) for name, start, end in batch), ("optimizer", 600, 650)]
@@ -511,7 +511,7 @@ def test_values_come_from_the_recorded_step_at_the_same_place_whatever_drives_th
     assert gpu.values.read(item, 0, 1) == [6.0]
 
 
-def test_a_read_before_it_is_known_that_the_step_evaluates_gets_the_value_of_its_place() -> None:
+def test_a_read_before_the_step_kind_is_known_gets_a_recorded_value() -> None:
     trace = recording_of([TRAIN, EVALUATION, TRAIN])
     trace.values = Values.of(rank=[0] * 3, step=range(3), read=range(3), op=[0] * 3, dtype=[0] * 3, value=[1.0, 2.0, 3.0])
     gpu, _ = reading(trace)
@@ -575,7 +575,7 @@ def _infer(stage: Stage, *, grad: bool) -> None:
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_a_pass_of_inference_begins_with_its_copy_and_is_a_step_as_recorded(grad: bool) -> None:
+def test_each_inference_pass_is_a_step_that_begins_with_its_copy(grad: bool) -> None:
     # GIVEN a recording of which each step is one pass WHEN a script without loader and optimizer is played
     one = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 60)], _pass(0))
     stage = Stage(recording_of([one] * 3), optimizers=Optimizers())
@@ -588,7 +588,7 @@ def test_a_pass_of_inference_begins_with_its_copy_and_is_a_step_as_recorded(grad
     assert charged(stage) == {Origin.EXACT: 4 * 33 * US}
 
 
-def test_a_recorded_step_of_several_passes_is_a_step_of_as_many() -> None:
+def test_a_replayed_step_has_as_many_passes_as_the_recorded_step() -> None:
     # GIVEN a recording in which each step is a whole generation of three passes
     ops = [op for start in (0, 60, 120) for op in _pass(start)]
     whole = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 180)], ops)
