@@ -168,13 +168,13 @@ def test_a_plain_loop_with_validation(both: Callable[..., Cut]) -> None:
     assert cut[:2] == [TRAINED] * 2 and [kind for kind, _ in cut] == ["T", "T", "E", "E"]
 
 
-def test_set_up_is_no_step_unless_something_was_trained(both: Callable[..., Cut]) -> None:
+def test_model_calls_before_training_make_a_step_only_if_they_train(both: Callable[..., Cut]) -> None:
     assert both("call model", "mm", *TRAIN) == [TRAINED]
     trained = both("call model", "backward", *TRAIN)
     assert trained == [("T", ["forward", "backward", *TRAINED[1]])]
 
 
-def test_what_comes_before_the_optimizer_is_made_is_set_up(both: Callable[..., Cut]) -> None:
+def test_work_before_the_optimizer_is_created_belongs_to_no_step(both: Callable[..., Cut]) -> None:
     """GIVEN a loop without a DataLoader WHEN the model is moved to the device, and an optimizer made of it."""
     step = ("h2d", "zero_grad", "call model", "mse_loss", "backward", "step")
     trained = ("T", ["h2d", "zero_grad", "forward", "loss", "backward", "optimizer"])
@@ -185,7 +185,7 @@ def test_what_comes_before_the_optimizer_is_made_is_set_up(both: Callable[..., C
     assert between == [("T", [*trained[1][:-1], *trained[1]])]
 
 
-def test_ops_before_the_first_zero_grad_are_set_up(both: Callable[..., Cut]) -> None:
+def test_ops_before_the_first_zero_grad_belong_to_no_step(both: Callable[..., Cut]) -> None:
     step = ("zero_grad", "call model", "mse_loss", "backward", "step")
     trained = ("T", ["zero_grad", "forward", "loss", "backward", "optimizer"])
     assert both("normal_", "normal_", *step * 2) == [trained, after_other(trained)]
@@ -207,7 +207,7 @@ def test_what_other_threads_do_is_part_of_the_scripts_phase(both: Callable[..., 
     assert both(*[*forward, "zero_grad", "backward", "step"] * 2) == [TRAINED] * 2
 
 
-def test_the_thread_that_steps_the_first_optimizer_is_the_scripts(both: Callable[..., Cut]) -> None:
+def test_steps_are_cut_on_the_thread_of_the_first_optimizer_step(both: Callable[..., Cut]) -> None:
     """WHEN the main thread tries the model, and another trains THEN steps are cut from that one's second step on."""
     side = [f"{event}@side" for event in TRAIN]
     assert both("call model", *side * 3)[-2:] == [TRAINED] * 2
@@ -219,7 +219,7 @@ def test_a_copy_within_a_modules_call_belongs_to_the_forward_pass(both: Callable
     ]
 
 
-def test_a_copy_after_something_aside_begins_no_forward_pass(both: Callable[..., Cut]) -> None:
+def test_a_copy_after_work_outside_the_phases_starts_no_forward_pass(both: Callable[..., Cut]) -> None:
     """GIVEN a second trainer that reads its loss WHEN the first one's next batch is copied THEN that is aside still."""
     half = ("h2d", "call model", "backward")
     cut = both(*("h2d", "call model", "backward", "second step", "item", *half, "step") * 2)
@@ -252,7 +252,7 @@ def test_plain_tensors_trained_by_hand_have_steps(both: Callable[..., Cut]) -> N
     assert all("backward" in names for _, names in cut)
 
 
-def test_a_script_that_will_have_an_optimizer_accumulates(both: Callable[..., Cut]) -> None:
+def test_backward_passes_before_the_first_optimizer_step_belong_to_one_step(both: Callable[..., Cut]) -> None:
     """Before its first step nobody has seen the optimizer step, but it is there."""
     cut = both(*[*FORWARD, "backward"] * 3, "step")
     assert [kind for kind, _ in cut] == ["T"]

@@ -77,7 +77,7 @@ def test_a_cycle_is_found_however_it_is_imported(late: str) -> None:
     assert sorted(cycle_in(imports_within(files))) in (["room.a", "room.a", "room.b"], ["room.a", "room.b", "room.b"])
 
 
-def test_imports_of_other_rooms_and_of_names_are_no_cycle() -> None:
+def test_imports_of_names_or_other_packages_form_no_cycle() -> None:
     files = {
         "room/__init__.py": "NAME = 1",
         "room/a.py": "import numpy\nfrom room import NAME",
@@ -93,7 +93,7 @@ def test_a_package_may_import_relatively() -> None:
     assert imports_within(files)["room.part"] == {"room.part.a", "room.b"}
 
 
-def test_a_folder_is_crowded_from_thirteen_files_on() -> None:
+def test_a_folder_with_thirteen_or_more_files_is_reported() -> None:
     twelve = [f"room/{i}.py" for i in range(12)]
     assert crowded_folders([*twelve, "room/part/a.py"]) == {}
     assert crowded_folders([*twelve, "room/a.py"]) == {"room": 13}
@@ -106,16 +106,16 @@ def test_methods_are_counted_per_class() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_has_no_import_cycles(room: str) -> None:
+def test_a_package_has_no_import_cycles(room: str) -> None:
     assert cycle_in(imports_within(files_of(room))) == []
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_no_folder_of_a_room_is_crowded(room: str) -> None:
+def test_no_folder_has_too_many_files(room: str) -> None:
     assert crowded_folders(list(files_of(room))) == {}
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_no_class_of_a_room_is_too_big(room: str) -> None:
+def test_no_class_has_too_many_methods(room: str) -> None:
     sizes = {f"{path}: {name}": count for path, source in files_of(room).items() for name, count in methods_of(source)}
     assert {where: count for where, count in sizes.items() if count > MOST_METHODS} == {}

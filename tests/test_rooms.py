@@ -59,7 +59,7 @@ def test_the_reader_of_imports_sees_them_all() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_what_lies_below(room: str) -> None:
+def test_a_package_imports_no_package_above_it(room: str) -> None:
     files = sorted((ROOT / room).rglob("*.py"))
     assert files
     for file in files:
@@ -78,7 +78,7 @@ def replayer_imports(source: str) -> Iterator[str]:
             yield str(node.module).split(".")[1]
 
 
-def test_the_floors_are_all_of_the_replayer() -> None:
+def test_the_layers_list_every_module_of_the_replayer() -> None:
     there = {path.stem for path in (ROOT / "replayer").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert there - {"__init__"} == set(FLOORS)
     assert sum((ROOT / "replayer" / f"{name}.py").exists() for name in FLOORS) <= 8
@@ -87,7 +87,7 @@ def test_the_floors_are_all_of_the_replayer() -> None:
     assert tuple(line.split()[0].rstrip("/") for line in described.splitlines()) == FLOORS
 
 
-def test_imports_in_the_replayer_run_down_the_floors() -> None:
+def test_replayer_modules_import_only_modules_of_lower_layers() -> None:
     upward: dict[tuple[str, str], list[str]] = {}
     for file in sorted((ROOT / "replayer").rglob("*.py")):
         own = file.relative_to(ROOT / "replayer").parts[0].removesuffix(".py")

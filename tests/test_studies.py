@@ -23,7 +23,7 @@ def study(name: str, folder: Path = DOCS) -> Any:
     return module
 
 
-def test_data_stalls_have_the_order_plateaus_and_signs_of_the_paper(tmp_path: Path) -> None:
+def test_modelled_data_stalls_agree_with_the_paper_in_rank_and_limits(tmp_path: Path) -> None:
     stalls = study("data_stalls")
     runs = [stalls.Measured(*key, 189.0, 190.0, 0.25, 5_270_000, 12.0) for key in stalls.RUNS]
     cost = stalls.Cost(runs, {batch: 0.1 * batch for batch in stalls.PUBLISHED_PIN})
@@ -81,7 +81,7 @@ def test_the_poster_shows_what_fits_and_what_is_slower(tmp_path: Path) -> None:
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
 
-def test_a_page_and_its_picture_are_written_both_or_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_and_its_picture_are_written_together_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write, page = study("pages").write, tmp_path / "x.md"
     write(["# One", ""], lambda path: path.write_text("<svg/>"), page)
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -97,7 +97,7 @@ def test_a_page_and_its_picture_are_written_both_or_neither(tmp_path: Path, caps
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
 
 
-def test_the_dataparallel_study_has_a_place_for_each_table_and_the_librarys_times_beside(tmp_path: Path) -> None:
+def test_the_dataparallel_study_page_has_every_table_and_library_times(tmp_path: Path) -> None:
     made = study("dataparallel_study")
     page = (DOCS / "dataparallel_study.md").read_text()
     for name in (*made.TABLES, "library"):
@@ -123,7 +123,7 @@ def test_a_table_that_is_not_known_is_rejected_before_anything_runs(monkeypatch:
     assert refused.value.code == 2
 
 
-def test_locked_pages_are_compared_where_the_system_lets_us_and_else_a_line_says_why_not(
+def test_the_locked_pages_benchmark_explains_why_it_cannot_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN no control groups WHEN asked to compare THEN one line; a few buffers alone take some time for each epoch."""

@@ -64,7 +64,7 @@ def test_appending_is_spread_over_the_steps() -> None:
     assert costly.cost.per_step_ns == 10 + 2 * 200 // 10
 
 
-def test_before_a_step_has_ended_all_counts() -> None:
+def test_all_recorder_time_counts_before_the_first_step_ends() -> None:
     costly = Costly(FakeClock())
     costly.work(33)
     assert costly.cost.per_step_ns == 33

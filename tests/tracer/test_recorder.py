@@ -64,7 +64,7 @@ def test_phases_tile_their_steps_and_steps_follow_one_another(bench: Bench) -> N
     assert (trace.steps.start_ns[1:] == trace.steps.end_ns[:-1]).all()
 
 
-def test_preprocessing_before_the_copy_is_other(bench: Bench) -> None:
+def test_preprocessing_before_the_copy_is_recorded_as_phase_other(bench: Bench) -> None:
     """WHEN a script without a loader prepares a batch for 200 ns, copies it for 10 ns and trains for 50 ns."""
     for _ in range(4):
         bench.run(200)
@@ -97,7 +97,7 @@ def test_the_gpu_times_are_those_of_the_events(bench: Bench) -> None:
     assert (device_ns["forward"], device_ns["loss"], device_ns["backward"], device_ns["optimizer"]) == (1000, 50, 2000, 100)
 
 
-def test_marks_wait_for_the_gpu_and_not_the_host_for_them(bench: Bench) -> None:
+def test_pending_events_never_block_the_host(bench: Bench) -> None:
     bench.train_step()
     at_ns = bench.clock.ns
     assert len(bench.recorder._writer.pending) == 1  # the GPU is still at it
@@ -131,7 +131,7 @@ def test_a_second_optimizer_ends_no_step(bench: Bench) -> None:
     assert len(recorded(bench).steps) == 2
 
 
-def test_validation_between_epochs_is_steps_of_its_own(bench: Bench) -> None:
+def test_validation_batches_between_epochs_are_separate_steps(bench: Bench) -> None:
     for _ in range(2):
         bench.train_step()
         bench.train_step()
@@ -289,7 +289,7 @@ def test_an_operation_beside_the_script_ends_where_a_stream_stood_still_for_it(
     assert (calls.duration_ns.tolist(), calls.ending.tolist(), calls.device.tolist()) == ([duration_ns], [ending], [0])
 
 
-def test_an_operation_of_several_works_ends_with_the_last_one(bench: Bench) -> None:
+def test_a_collective_with_several_work_objects_ends_with_the_last(bench: Bench) -> None:
     pending = let_go(bench, 20_000, works=2)
     wait_for(bench, pending)
     bench.run(100_000)
@@ -379,7 +379,7 @@ def test_an_optimizer_that_fails_does_not_hold_its_phase(bench: Bench) -> None:
     assert names == ["other", "optimizer", "loader", "forward", "loss", "backward", "optimizer"]
 
 
-def test_a_captured_step_touches_nothing_and_says_so(bench: Bench) -> None:
+def test_a_step_in_graph_capture_makes_no_cuda_calls_and_is_marked_untimed(bench: Bench) -> None:
     """GIVEN a step that another stream captures WHEN rows are due to be written in the middle THEN nothing reaches CUDA."""
     bench.train_step()
     bench.run(FLUSH_NS)
@@ -480,7 +480,7 @@ def test_after_an_error_of_the_device_the_steps_before_it_are_kept_with_their_ti
     assert run.recorder is not None and run.recorder.device_lost == "CUDA error: device-side assert triggered"
 
 
-def test_a_device_that_hangs_keeps_the_end_for_no_longer_than_the_patience(bench: Bench) -> None:
+def test_a_hanging_device_delays_the_end_by_at_most_the_timeout(bench: Bench) -> None:
     for _ in range(3):
         bench.train_step()
         bench.run(FLUSH_NS)
@@ -583,7 +583,7 @@ def test_events_are_used_again(bench: Bench) -> None:
     assert bench.cuda.made < 150  # of some 3 500 boundaries
 
 
-def test_the_header_is_written_again_for_what_is_new_and_now_and_then(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_header_is_rewritten_for_new_facts_and_at_intervals(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     whole = TraceStream.header
 

@@ -17,7 +17,7 @@ from traces.script.phase_rule import Segment
 from traces.script.script_cut import CutStep
 
 
-def test_a_step_at_other_times() -> None:
+def test_a_repeated_step_is_cut_at_its_new_times() -> None:
     """GIVEN a step of forward (0 to 5) and optimizer (5 to 8, left at 8), ended at 9 WHEN the reports come at 10, 14, 17 and 18
     in a step that began at 9 THEN forward is 9 to 14 and the optimizer 14 to 18, left at 17."""
     steps = RepeatedSteps()
@@ -110,7 +110,7 @@ def _rows(trace: Trace) -> list[list[list[object]]]:
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
-def test_the_recording_is_as_if_every_step_were_cut(kinds: list[str]) -> None:
+def test_learned_and_unlearned_steps_give_the_same_recording(kinds: list[str]) -> None:
     """Steps of every kind follow one another, at any time in or out of the repetition."""
     traces = []
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ def kinds(schedule: Schedule, evaluations: list[bool]) -> list[StepKind]:
 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 5), st.integers(0, 30))
-def test_training_steps_come_in_the_promised_numbers(warmup: int, clean: int, profiled: int, steps: int) -> None:
+def test_the_schedule_has_the_requested_numbers_of_each_step_kind(warmup: int, clean: int, profiled: int, steps: int) -> None:
     told = kinds(Schedule(warmup, clean, profiled), [False] * steps)
     plan = [StepKind.WARMUP] * warmup + [StepKind.STEADY] * clean + [StepKind.WARMUP] + [StepKind.PROFILED] * profiled
     assert told == (plan + [StepKind.STEADY] * steps)[:steps]

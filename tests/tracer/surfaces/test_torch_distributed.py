@@ -116,7 +116,7 @@ def test_an_operation_under_way_is_noted_when_gloo_says_that_it_is_done(notes: N
     assert notes.calls == [("all_reduce", "int64", "0", 1, "gloo", 24)]
 
 
-def test_an_operation_made_of_others_is_one_with_their_bytes(notes: Notes) -> None:
+def test_a_composite_collective_is_recorded_once_with_the_bytes_of_its_parts(notes: Notes) -> None:
     """Pickled objects are sent as their sizes (8 bytes each) and as their bytes."""
     got: list[Any] = [None]
     dist.all_gather_object(got, {"loss": 1.5})

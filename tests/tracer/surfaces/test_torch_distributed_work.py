@@ -166,7 +166,7 @@ def test_work_objects_written_in_python_are_recorded_too(notes: Notes, works: Wo
 
 
 @pytest.mark.real_time
-def test_a_wait_that_fails_is_none_and_cpp_finds_its_own(notes: Notes, works: Works) -> None:
+def test_a_failed_wait_is_not_recorded_and_cpp_does_not_recurse(notes: Notes, works: Works) -> None:
     """WHEN a class does not override C++'s wait THEN C++ does not take ours for an override and come back for ever."""
     work, operation = Bare(), pending()
     works.watch([work], operation)

@@ -77,7 +77,7 @@ def _in_threads(modules: Any, inputs: Any) -> list[Any]:
     return [results[number] for number in range(len(modules))]
 
 
-def test_scatter_is_one_part_however_it_is_called(notes: Notes) -> None:
+def test_scatter_is_recorded_as_one_part_from_every_entry_point(notes: Notes) -> None:
     """Things that are no tensors are repeated, with no device needed."""
     assert parallel.scatter({"a": 1}, [0, 1]) == [{"a": 1}, {"a": 1}]
     assert parallel.scatter_gather.scatter_kwargs((1,), {"b": 2}, [0, 1]) == (((1,), (1,)), ({"b": 2}, {"b": 2}))
@@ -106,7 +106,7 @@ def test_a_part_that_fails_is_ended_and_the_next_is_reported(notes: Notes) -> No
     assert notes.parts == [("gather", "")] * 2
 
 
-def test_the_backward_pass_of_gather_is_a_part(notes: Notes) -> None:
+def test_the_backward_pass_of_gather_is_recorded_as_a_part(notes: Notes) -> None:
     class Context:
         input_gpus, input_sizes, dim, unsqueezed_scalar = (0,), (2,), 0, False
 

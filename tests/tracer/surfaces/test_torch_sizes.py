@@ -62,7 +62,7 @@ def test_choosing_between_values_searches_nothing() -> None:
     assert list(_where(choose(FIVE), FIVE)) == [Found(NONZERO, (5,), 3)]
 
 
-def test_tensors_of_no_dimensions_still_make_tensors() -> None:
+def test_zero_dimensional_tensors_still_work_as_tensor_elements() -> None:
     """A class with a `__getitem__` of Python's is a sequence to C, which natively no tensor is."""
     script = (
         "import torch; from tracer.surfaces import torch_sizes; torch_sizes.install(torch); i = torch.tensor(3);"

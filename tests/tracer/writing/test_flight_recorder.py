@@ -76,7 +76,7 @@ def told(found: list[FlightRecord]) -> list[tuple[str, str, int]]:
     return [(flown.call.name, flown.call.dtype, flown.call.size_bytes) for flown in found]
 
 
-def test_what_no_call_began_is_reported_once_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collective_without_a_python_call_is_reported_once_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring()
     flight = flight_of(ring, monkeypatch)
     ring.begin("broadcast", [3], [2, 2], dtype="Half")
@@ -183,7 +183,7 @@ def test_what_the_ring_has_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch)
     assert any("flight recorder overwrote" in lack for lack in flight.lacks())
 
 
-def test_a_ring_that_the_script_resets_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_continues_after_the_script_resets_the_ring_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring()
     flight = flight_of(ring, monkeypatch)
     for _ in range(5):
@@ -201,7 +201,7 @@ def test_a_ring_that_the_script_resets_is_read_on(monkeypatch: pytest.MonkeyPatc
         (10_000_000, range(4, 7), 3_000),  # 10 s in all, of which looks may take 10 ms
     ],
 )
-def test_looks_are_few_and_take_a_thousandth_of_the_time(
+def test_reads_of_the_ring_buffer_take_at_most_a_thousandth_of_the_time(
     monkeypatch: pytest.MonkeyPatch, step_ns: int, looks: range, forgotten: int
 ) -> None:
     """GIVEN five collectives in each of a thousand steps, a ring of 200, and looks of 10 us per entry."""
@@ -222,7 +222,7 @@ def test_looks_are_few_and_take_a_thousandth_of_the_time(
     assert (flight.facts()["forgotten"] >= forgotten) if forgotten else found == ring.begun
 
 
-def test_the_time_between_looks_doubles_until_the_steps_between_fill_half_of_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_intervals_double_until_half_the_ring_buffer_fills_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five collectives in each step fill half of a ring of 200 in 20 steps."""
     ring, clock = Ring(size=200), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)
@@ -238,7 +238,7 @@ def test_the_time_between_looks_doubles_until_the_steps_between_fill_half_of_the
 
 
 @pytest.mark.parametrize("why", ["off", "absent", "no events kept"])
-def test_without_a_ring_that_can_be_read_the_recording_says_so(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_an_unreadable_ring_buffer_is_noted_in_the_recording(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     ring = Ring("nccl", size=0 if why == "off" else 2_000)
     monkeypatch.setenv("TORCH_NCCL_CUDA_EVENT_CACHE", "0" if why == "no events kept" else "1")
     flight = flight_of(ring, monkeypatch, config="cpu:mpi" if why == "absent" else "")

@@ -33,7 +33,7 @@ def test_flushed_rows_can_be_read_before_the_end(tmp_path: Path) -> None:
     assert (len(trace.steps), trace.provenance, trace.problems) == (2, {"a": 2}, {})
 
 
-def test_nothing_recorded_leaves_a_header_only(tmp_path: Path) -> None:
+def test_an_empty_recording_has_only_a_header(tmp_path: Path) -> None:
     output = output_at(tmp_path / "x.part")
     output.close(Trace())
     assert len(load(tmp_path / "x.part").steps) == 0
@@ -75,7 +75,7 @@ def test_a_folder_that_is_not_there_is_reported(tmp_path: Path, capsys: pytest.C
     assert "No such file or directory" in capsys.readouterr().err
 
 
-def test_ctrl_c_comes_after_the_write_and_not_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_a_write_takes_effect_after_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = output_at(tmp_path / "x.part")
     whole = TraceStream.add_tables
 

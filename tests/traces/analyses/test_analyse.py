@@ -45,7 +45,7 @@ def real(shared_traces: Path) -> Trace:
 # --- idle time ---
 
 
-def test_idle_time_is_data_host_and_launch() -> None:
+def test_idle_time_is_split_into_data_host_and_launch_time() -> None:
     """Per step, in us: data until 20; kernels from 27 to 47, 57 to 77 and 87 to 97, each stretch launched 4 before."""
     of = idle_times(training(steps=4))["cuda:0"]
     # From the first step's begin to the last step's end on the host, 3 after the last kernel.
@@ -115,7 +115,7 @@ def test_a_queue_grows_by_launches_and_shrinks_by_starts(real: Trace) -> None:
     assert (stream.count, stream.queue_most) == (9096, 569) and queue_length(real, 0, 7).length[-1] == 0
 
 
-def test_what_copies_move_is_the_same_in_all_and_over_time(real: Trace) -> None:
+def test_copied_bytes_over_time_add_up_to_the_total(real: Trace) -> None:
     rows = {row.kind: row for row in transfers(real)}
     assert sum(row.bytes for row in rows.values()) == int(real.device.bytes[real.device.bytes > 0].sum())
     start_ns, end_ns = window_ns(real)
@@ -151,7 +151,7 @@ def test_per_shape_rows_add_up_to_their_kind(real: Trace) -> None:
 # --- modules ---
 
 
-def test_modules_by_frames_of_an_old_profiler(real: Trace) -> None:
+def test_module_times_are_read_from_the_stack_frames_of_old_profilers(real: Trace) -> None:
     modules = {row.path: row for row in module_times(real)}
     whole = modules["resnet.py:249"]
     layers = [modules[f"resnet.py:249/resnet.py:{line}"] for line in range(237, 241)]
@@ -173,7 +173,7 @@ def test_modules_by_ranges(shared_traces: Path) -> None:
 # --- ranks ---
 
 
-def test_the_shortest_kernel_of_a_collective_is_the_last_ranks() -> None:
+def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(3)])
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
     took_us = [[10, 30, 20], [10, 40, 50], [30, 10, 10]]  # of three collectives, by rank
@@ -253,7 +253,7 @@ def test_a_host_that_waits_for_its_kernel_has_it_on_the_path() -> None:
 # --- all of it ---
 
 
-def test_traces_without_kernels_have_none() -> None:
+def test_traces_without_kernels_have_no_kernel_analyses() -> None:
     for trace in (Trace(), phase_grained(), load(find("p100x2-no-cudnn"))):
         of = analyse(trace)
         assert not of.idle and not of.launches and not of.achieved and of.critical_path is None
@@ -293,7 +293,7 @@ def test_a_critical_path_through_work_of_no_length_ends() -> None:
     assert sum(of.end_ns - of.start_ns for of in path.segments) == int(trace.steps.duration_ns[0])
 
 
-def test_shapes_of_ops_that_releases_name_and_call_otherwise_are_written_alike() -> None:
+def test_shapes_of_renamed_ops_are_written_in_one_order() -> None:
     image, weight, gradient = (32, 64, 56, 56), (256, 64, 1, 1), (32, 256, 56, 56)
     old = shapes_of_canonical("convolution_backward", (image, gradient, weight))
     assert old == shapes_of_canonical("convolution_backward", (gradient, image, weight)) == (gradient, image, weight)

@@ -83,7 +83,7 @@ def test_ranks_become_one_trace_each_with_the_device_it_used() -> None:
     assert sorted(trace.device.device.tolist()) == [0, 1]
 
 
-def test_of_processes_with_the_same_rank_the_main_one_or_the_longest_counts() -> None:
+def test_one_process_per_rank_counts_the_main_one_or_the_longest() -> None:
     trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0)}, main=3)
     assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
     trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)

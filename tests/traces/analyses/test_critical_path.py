@@ -22,7 +22,7 @@ def test_work_that_took_no_time_is_passed_once(shared_traces: Path) -> None:
     assert sum(segment.end_ns - segment.start_ns for segment in path.segments) == path.sums.duration_ns
 
 
-def test_the_device_is_the_path_where_the_host_runs_ahead() -> None:
+def test_the_critical_path_is_on_the_device_if_the_host_runs_ahead() -> None:
     """Three steps of 4 us on the host launch a kernel of 100 us each: the first kernel runs from 10 to 110, the next follow."""
     calls: list[Call] = [("cudaLaunchKernel", 4 * step + 1, 4 * step + 2) for step in range(3)]
     work: list[Work] = [(0, 7, "gemm", 10 + 100 * step, 110 + 100 * step, step) for step in range(3)]
@@ -36,7 +36,7 @@ def test_the_device_is_the_path_where_the_host_runs_ahead() -> None:
     assert second.sums.by_kind == {"kernel": 100 * US} and second.segments[0].start_ns == 110 * US
 
 
-def test_a_pageable_copy_leads_to_the_kernels_before_it() -> None:
+def test_the_critical_path_through_a_pageable_copy_includes_earlier_kernels() -> None:
     """A kernel runs from 10 to 5000; the copy's call lasts from 20 to 5018, the copy until 5008; then Python until 5100."""
     copy = (0, 7, "Memcpy DtoH (Device -> Pageable)", 5005, 5008, 1)
     trace = recorded([("cudaLaunchKernel", 0, 5), ("cudaMemcpyAsync", 20, 5018)], [(0, 7, "gemm", 10, 5000, 0), copy])
@@ -54,7 +54,7 @@ def test_a_pageable_copy_leads_to_the_kernels_before_it() -> None:
     assert path is not None and path.sums.by_kind == {"host": 305 * US, "kernel": 40 * US, "launch": 5 * US}
 
 
-def test_work_on_another_stream_that_ended_last_comes_before() -> None:
+def test_the_critical_path_continues_on_the_stream_whose_work_ended_last() -> None:
     """On stream 8 a kernel from 10 to 400; on stream 7 one from 5 to 50 and, behind an event, one from 405 to 450."""
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(3)]
     trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 8, "b", 10, 400, 1), (0, 7, "c", 405, 450, 2)])

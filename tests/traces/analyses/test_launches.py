@@ -89,7 +89,7 @@ def test_the_queue_of_each_stream() -> None:
     assert found == {("cuda:0", 7): (2, 24, 2), ("cuda:0", 8): (1, 2, 1), ("cuda:1", 7): (1, 1, 1)}
 
 
-def test_a_call_that_holds_the_loading_of_a_module() -> None:
+def test_a_long_launch_that_loads_a_module_is_explained_by_the_load() -> None:
     # GIVEN a second launch of the same kernel, 200 us long, with a call within that loads a module
     calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 210), ("cuModuleLoadData", 20, 200)]
     trace = recorded(calls, [(0, 7, "a", 6, 8, 0), (0, 7, "a", 220, 230, 1)])

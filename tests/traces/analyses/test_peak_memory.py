@@ -31,7 +31,7 @@ def test_what_is_freed_before_the_peak_is_not_held(has_addresses: bool) -> None:
     assert sum(one.bytes for one in peak.held) == 16 and sum(one.count for one in peak.held) == 3
 
 
-def test_requests_without_a_thread_go_by_the_rank() -> None:
+def test_memory_requests_without_a_thread_are_matched_to_ops_by_rank() -> None:
     # GIVEN what a replay notes: requests at the time at which their op begins, on no thread
     trace = with_memory([64], [1])
     op = int(np.flatnonzero(trace.host.name == trace.strings.find("aten::copy_"))[0])

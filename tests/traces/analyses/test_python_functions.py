@@ -57,7 +57,7 @@ def made(*spans: tuple[int, HostKind, str, int, int], **sequences: int) -> Trace
     )
 
 
-def test_a_kernel_is_its_functions_own_and_counts_to_all_callers() -> None:
+def test_kernel_time_counts_for_its_function_and_all_callers() -> None:
     trace = made(
         (0, PYTHON, "/home/ann/p/train.py(8): step", 0, 90),
         (1, PYTHON, "torch/nn/modules/linear.py(130): forward", 1, 50),
@@ -73,7 +73,7 @@ def test_a_kernel_is_its_functions_own_and_counts_to_all_callers() -> None:
     assert (linear.gpu_ns, linear.own_gpu_ns, linear.calls, linear.host_ns) == (5 * US, 5 * US, 1, 49 * US)
 
 
-def test_stacks_of_ops_tell_as_much_where_calls_were_not_recorded() -> None:
+def test_function_times_are_read_from_op_stacks_if_calls_were_not_recorded() -> None:
     """GIVEN a profile of an older release: the frames around each op, innermost first, and a backward pass without any."""
     trace = made(
         (0, OP, "aten::linear", 3, 30),

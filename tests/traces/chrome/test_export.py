@@ -133,7 +133,7 @@ def test_a_phase_grained_trace_shows_its_phases_on_host_and_device(tmp_path: Pat
     assert not _crossings([e for e in events if e["pid"] != 0])
 
 
-def test_parts_are_ranges_on_their_threads_and_what_has_no_thread_has_tracks(tmp_path: Path) -> None:
+def test_parts_are_exported_on_their_threads_or_on_separate_tracks(tmp_path: Path) -> None:
     trace = data_parallel(steps=4)
     trace.collectives.ending[1:3] = [Ending.BY, Ending.UNSEEN]
     events = _export(trace, tmp_path)["traceEvents"]
@@ -258,7 +258,7 @@ def test_ranges_never_cut_work(rows: list[tuple[int, int, int, bool]]) -> None:
     assert np.array_equal(with_ranges[~ranges], alone)
 
 
-def test_host_spans_that_cross_lose_as_little_as_can_be(tmp_path: Path) -> None:
+def test_crossing_host_spans_are_shortened_as_little_as_possible(tmp_path: Path) -> None:
     # GIVEN a child that outlives its parent by 1, and a frame that outlives the start of a long range by 2
     trace = Trace(devices=[], threads=[Thread(0, 1)])
     trace.host = HostSpans.of(

@@ -81,7 +81,7 @@ def test_eight_real_ranks(shared_traces: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [training, lambda: replay_of(training()), phase_grained, data_parallel, small_trace])
-def test_recordings_and_replays_of_ours(tmp_path: Path, made: Any) -> None:
+def test_our_recordings_and_replays_survive_export_and_import(tmp_path: Path, made: Any) -> None:
     trace = made()
     if made is not small_trace:
         trace.host.dtypes[:] = NONE  # made by hand with one dtype for several tensors
@@ -159,7 +159,7 @@ def made_traces(draw: st.DrawFn) -> Trace:
 
 @settings(phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
 @given(trace=made_traces())
-def test_made_recordings(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_handmade_recordings_survive_export_and_import(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> None:
     found = back(trace, tmp_path_factory.mktemp("x"))
     for kind in ("partial-overlap", "kernel-without-launch"):  # made above without being counted
         found.problems.pop(kind, None)
@@ -224,7 +224,7 @@ def test_events_that_were_added_or_removed_since_do_no_harm(tmp_path: Path) -> N
         ([[1, 2], "x", -(1 << 40), {}, True, None], ""),
     ],
 )
-def test_launch_configurations_are_texts(values: list[Any], text: str) -> None:
+def test_launch_configurations_survive_the_round_trip_through_text(values: list[Any], text: str) -> None:
     assert config_text(values) == text
     args = config_args(text)
     assert config_text([args.get(key) for key in ("grid", "block", "registers per thread", "shared memory",

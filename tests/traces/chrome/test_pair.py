@@ -90,7 +90,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
         assert "the file name must end in" in capfd.readouterr().err
 
 
-def test_an_import_rejects_it_by_name(tmp_path: Path) -> None:
+def test_importing_a_file_with_two_traces_raises_an_error_naming_both(tmp_path: Path) -> None:
     path = export_pair(training(steps=2), training(steps=2), tmp_path / "both.json.gz", ("v100", "this replay"))
     with pytest.raises(TraceImportError, match=r"contains two traces, v100 and this replay; .* separately"):
         read_kineto(path)

@@ -109,14 +109,14 @@ def test_ranks_share_provenance_and_say_what_differs(tmp_path: Path) -> None:
     ("told", "numbers", "twice"),
     [([1, 0], [0, 1], 0), ([None, None], [0, 1], 0), ([0, 0], [0, 1], 1), ([1, None], [0, 1], 0), ([7, 1 << 40], [0, 7], 0)],
 )
-def test_a_rank_is_what_the_process_said_else_a_free_number(told: list[Any], numbers: list[int], twice: int) -> None:
+def test_a_merged_rank_keeps_its_number_or_gets_a_free_one(told: list[Any], numbers: list[int], twice: int) -> None:
     recordings = [replace(small_trace(), runs={} if rank is None else {rank: Run()}) for rank in told]
     merged = merge_ranks(recordings)
     assert merged.ranks == numbers and merged.problems.get("rank-told-twice", 0) == twice
     assert len(merged.steps) == 4
 
 
-def test_no_recordings_are_no_trace() -> None:
+def test_merging_no_recordings_raises_an_error() -> None:
     with pytest.raises(ValueError, match="no recordings to merge"):
         merge_ranks([])
 
@@ -171,7 +171,7 @@ def around(profile: Trace, before: int = 3, after: int = 2, slower: float = 1.25
     return recording, list(range(100 + before, 100 + before + len(theirs)))
 
 
-def test_a_real_profile_takes_the_place_of_its_steps(shared_traces: Path, tmp_path: Path) -> None:
+def test_merging_a_real_profile_replaces_the_profiled_steps(shared_traces: Path, tmp_path: Path) -> None:
     profile = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
     recording, numbers = around(profile)
 
@@ -242,7 +242,7 @@ def test_steps_that_the_profile_lost_keep_the_recorders_times() -> None:
     assert per_step == [2, 2, 2, 2, 6, 6, 6, 2, 2]
 
 
-def test_a_profile_without_device_work_leaves_the_grain_and_says_so() -> None:
+def test_merging_a_profile_without_gpu_work_keeps_the_phase_grain() -> None:
     profile = training(steps=2)
     profile.device = DeviceSpans.empty()
     profile.lacks = ["GPU work", "values", "device properties"]
@@ -331,7 +331,7 @@ def test_host_scale_is_the_ratio_of_medians(clean: list[int], slow: list[int]) -
     assert compared is not None and compared.slowdown == pytest.approx(1 / ratio)
 
 
-def test_steps_with_as_many_passes_are_compared_for_the_slowdown() -> None:
+def test_the_slowdown_compares_steps_with_equal_numbers_of_passes() -> None:
     """GIVEN steps of two trainers in turns, of which the profiler saw more long ones THEN nothing has slowed the host."""
     long = [1, 0, 1, 0, 1]
     recording = made([0, 300, 400, 700, 800], [300, 100, 300, 100, 300], [StepKind.STEADY] * 2 + [StepKind.PROFILED] * 3)
@@ -366,7 +366,7 @@ def test_a_profiled_warm_up_step_stays_one() -> None:
     assert merged.steps.kind.tolist() == [StepKind.EVALUATION, StepKind.WARMUP]
 
 
-def test_the_slowdown_is_that_of_training_steps_or_of_inference_where_nothing_trains() -> None:
+def test_the_slowdown_uses_training_steps_or_inference_steps_if_nothing_trains() -> None:
     evaluated, trained, clean = StepKind.EVALUATION, StepKind.PROFILED, StepKind.STEADY
     recording = made([0, 100, 300, 600, 1600], [100, 200, 300, 1000, 2000], [evaluated, evaluated, evaluated, clean, trained])
     both = with_profile(recording, profile_of(recording, [2, 4]), [2, 4]).run_of(0).clean
@@ -376,7 +376,7 @@ def test_the_slowdown_is_that_of_training_steps_or_of_inference_where_nothing_tr
     assert (inference.clean.steps, inference.clean.step_median_ns, inference.clean.profiled_step_median_ns) == (2, 150, 300)
 
 
-def test_ops_before_the_wait_for_a_batch_are_no_loading_in_clean_steps_either() -> None:
+def test_ops_before_the_batch_wait_are_not_loading_in_clean_steps() -> None:
     """GIVEN a profile whose steps begin with ops before the loader, as an average of the weights WHEN clean steps, which the
     recorder took for beginning in the loader, waited for their batch later THEN they began with those phases, until then."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]

@@ -75,7 +75,7 @@ def clean_phases(trace: Trace, step: int, waits: Intervals = NO_WAITS) -> dict[s
     return dict(zip([trace.strings[name] for name in phases.name[rows].tolist()], own_ns.tolist(), strict=True))
 
 
-def test_the_cost_of_an_op_is_taken_off_before_it_and_what_does_not_fit_off_the_next_gap() -> None:
+def test_the_profiler_cost_of_an_op_is_subtracted_from_the_gaps_around_it() -> None:
     """GIVEN a phase of 10 us with ops at 1000..3000, 3200..4000 and 9000..9500, and a cost of 500 ns per op
     THEN the first op begins at 500; the second follows its neighbour at the least gap of 100, so 400 of its 500 are owed,
     and are taken off its own 800."""

@@ -190,7 +190,7 @@ def test_copies_are_compared_by_direction() -> None:
     assert ops_in_name("triton_poi_fused_add_relu_0") == "add_relu" and ops_in_name("volta_sgemm") == ""
 
 
-def test_work_without_an_op_counts_to_the_op_that_runs_it_in_the_other_trace() -> None:
+def test_work_without_an_op_is_assigned_to_its_op_in_the_other_trace() -> None:
     """As a replay runs what is left of a phase."""
     whole = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
     rest = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))

@@ -101,7 +101,7 @@ def test_a_replay_is_compared_with_the_steps_that_drove_it() -> None:
     assert compare(recorded, replay).steps_compared == Both(2, 2)
 
 
-def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_and_judged_by_the_kernels_of_the_others() -> None:
+def test_times_come_from_clean_steps_and_kernels_from_profiled_steps() -> None:
     # GIVEN a recording whose clean steps are 30 us shorter than its profiled ones, and a replay driven by a profiled one
     recorded = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 30))
     recorded.steps.kind[3:] = StepKind.PROFILED
@@ -124,7 +124,7 @@ def test_a_recording_with_clean_and_profiled_steps_is_timed_by_the_clean_ones_an
     assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
 
 
-def test_a_replay_is_judged_by_its_steps_with_the_numbers_of_the_profiled_ones() -> None:
+def test_replayed_steps_with_the_numbers_of_profiled_steps_decide_sameness() -> None:
     # GIVEN a recording whose profile holds its steps 4 and 5, and a replay in which all steps but those have other ops
     recorded, replay = training(steps=6), training(steps=8)
     recorded.steps.kind[:4], recorded.steps.kind[4:] = StepKind.STEADY, StepKind.PROFILED
@@ -244,7 +244,7 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
     assert not compare(recorded, Trace()).within_tolerance
 
 
-def test_streams_pair_by_number_else_by_business() -> None:
+def test_streams_are_paired_by_number_or_by_busy_time() -> None:
     recorded, other = training(), training()
     recorded.device.stream[::5] = 20
     other.device.stream[:] = np.where(np.arange(len(other.device)) % 5 == 0, 9, 1)
@@ -283,7 +283,7 @@ def test_changes_are_per_step_so_that_lengths_do_not_matter() -> None:
     assert found == Changes(ChangeLists(), ChangeLists())
 
 
-def test_kernels_and_ops_added_gone_longer_and_shorter() -> None:
+def test_added_removed_longer_and_shorter_kernels_and_ops_are_listed() -> None:
     recorded = training(steps=2, made=[c for c in calls(32) if c.kernel != "softmax"])
     other = training(steps=4, made=[*calls(32)[1:], Call("aten::mul", "2,2", 91, "mul_kernel")])
     other.device.duration_ns[0::5] = 30 * US  # the convolution
@@ -304,7 +304,7 @@ def test_a_step_replayed_twice_counts_twice() -> None:
     assert longer.recorded_ns == 30 * US
 
 
-def test_names_of_one_op_in_two_releases_are_one() -> None:
+def test_names_of_the_same_op_in_two_releases_are_treated_as_equal() -> None:
     recorded = training()
     found = changes(recorded, replay_of(recorded), np.arange(4), np.arange(8)).ops
     assert not found.added and not found.gone
@@ -319,18 +319,18 @@ def _verdict(recorded: Trace, other: Trace) -> tuple[bool | None, str]:
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.floats(0.2, 5))
-def test_a_program_is_itself_at_any_length_and_pace(ours: int, theirs: int, pace: float) -> None:
+def test_traces_of_different_length_and_speed_show_the_same_program(ours: int, theirs: int, pace: float) -> None:
     assert _verdict(training(ours), training(theirs, stretch=pace))[0] is True
 
 
-def test_a_replay_names_ops_otherwise_and_is_the_same_program() -> None:
+def test_a_replay_with_other_op_names_is_the_same_program() -> None:
     recorded = training()
     same, reason = _verdict(recorded, replay_of(recorded))
     told = "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
     assert same and reason == f"{told}. Not compared (missing from one trace): memory layouts"
 
 
-def test_an_op_that_is_several_in_the_other_trace_is_one_in_both() -> None:
+def test_an_op_matches_the_inner_ops_of_the_other_trace() -> None:
     """GIVEN a recorded op that launched its kernels through ops of its own WHEN the other trace knows that op alone."""
 
     def traced(*, with_inner: bool) -> Trace:
@@ -496,7 +496,7 @@ def test_two_layers_that_change_places_are_a_different_program(shapes: bool) -> 
     assert _verdict(recorded, network(*arithmetic))[0] is True
 
 
-def test_channels_last_is_a_different_program_if_strides_are_known_and_is_named_otherwise() -> None:
+def test_a_different_memory_layout_is_reported_only_if_strides_are_recorded() -> None:
     def laid_out(layout: str) -> Trace:
         trace = training()
         if layout:
@@ -515,7 +515,7 @@ def test_channels_last_is_a_different_program_if_strides_are_known_and_is_named_
     assert compare(laid_out(""), laid_out("contiguous")).to_json()["not_compared"] == ["memory layouts"]
 
 
-def test_collectives_in_a_forward_pass_are_no_ops_that_a_replay_lacks() -> None:
+def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> None:
     """GIVEN a sharded model, whose recording has an op for each all-gather WHEN its replay has collectives instead."""
     own = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
     gathers = [Call("record_param_comms", "4", 32 + 3 * place, "ncclDevKernel_AllGather_RING_LL") for place in range(3)]
@@ -575,7 +575,7 @@ def test_the_same_ops_and_shapes_in_another_dtype_are_a_different_program() -> N
     assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
 
 
-def test_a_trace_is_alike_itself_even_without_steps_and_gpu_work() -> None:
+def test_a_trace_without_steps_and_gpu_work_equals_itself() -> None:
     bare = training()
     bare.steps, bare.phases, bare.device = Trace().steps, Trace().phases, Trace().device
     alike = compare(bare, bare)
@@ -610,7 +610,7 @@ def test_coverage_of_a_phase_grained_replay() -> None:
 # --- real recordings
 
 
-def test_real_against_real(shared_traces: Path) -> None:
+def test_comparing_two_real_recordings_gives_the_known_figures(shared_traces: Path) -> None:
     first, again, workers = (
         read_kineto(shared_traces / f"v100_resnet50_{name}.json.gz") for name in ("workers0", "workers0_rerun", "workers4")
     )

@@ -55,7 +55,7 @@ def test_another_kernel_of_the_same_call() -> None:
     assert (np.delete(found.change, place) == KernelChange.SAME).all()
 
 
-def test_a_kernel_with_a_new_number_of_inductor_is_the_same() -> None:
+def test_kernels_with_a_different_inductor_number_are_counterparts() -> None:
     first, second = training(steps=1), training(steps=1)
     for trace, number in ((first, 3), (second, 7)):
         name = f"triton_poi_fused_add_relu_{number}"
@@ -67,7 +67,7 @@ def test_a_kernel_with_a_new_number_of_inductor_is_the_same() -> None:
     assert (found.second[place], found.change[place]) == (1, KernelChange.SAME)
 
 
-def test_what_only_one_has_is_gone_or_new() -> None:
+def test_a_kernel_in_only_one_trace_is_gone_or_new() -> None:
     whole, less = training(steps=2), without(training(steps=2), 1)
     gone, new = found_in(whole, less), found_in(less, whole)
     assert [(int(k), int(r)) for k, r in zip(gone.change, gone.first, strict=True) if k] == [(KernelChange.GONE, 1)]

@@ -93,7 +93,7 @@ def test_without_steps_there_is_nothing_to_explain() -> None:
     assert told.delta_ns is None and "no steps" in told.headline
 
 
-def test_a_prediction_is_said_to_be_one() -> None:
+def test_explain_marks_a_predicted_trace_as_an_estimate() -> None:
     """GIVEN a trace that `trace predict` made WHEN it is explained or opened THEN it is marked as an estimate."""
     predicted = training()
     for rank in predicted.ranks:
@@ -110,7 +110,7 @@ def running_ahead(kernel_us: int) -> Trace:
     return trace
 
 
-def test_where_the_host_runs_ahead_the_gpu_work_of_phases_explains_and_not_the_hosts_time() -> None:
+def test_gpu_work_of_phases_is_the_reason_if_the_host_runs_ahead() -> None:
     told = explained(running_ahead(200), running_ahead(400))
     assert told.headline == "A step of B takes 1.0 ms longer than one of A: 1.0 ms -> 2.0 ms."
     phases = {reason.what: reason.text for reason in told.reasons if reason.what in PHASES}
@@ -128,7 +128,7 @@ def waiting(kernel_ns: int) -> Trace:
     return trace
 
 
-def test_if_the_device_limits_both_traces_the_gpu_work_of_phases_explains() -> None:
+def test_gpu_work_of_phases_is_the_reason_if_the_device_limits_both_traces() -> None:
     """The GPU is busy for 95 % of A and for 99.5 % of B. Each phase has one kernel."""
     told = explained(waiting(19_000), waiting(19_900))
     assert {reason.text for reason in told.reasons if reason.what in PHASES} == {

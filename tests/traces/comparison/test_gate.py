@@ -65,7 +65,7 @@ def test_a_script_that_compiles_nothing_has_no_graph_breaks(tmp_path: Path) -> N
     assert check(budgets, compare(training(), replay_of(training()))).passed
 
 
-def test_the_change_of_memory_is_that_of_a_step_where_a_recording_lacks_earlier_memory(tmp_path: Path) -> None:
+def test_the_memory_change_is_per_step_if_earlier_memory_was_not_recorded(tmp_path: Path) -> None:
     """GIVEN a recording with a sum of 2 MiB and a replay with 3 MiB in all. In both traces, a step adds 1 MiB."""
     memory = MemoryComparison(2 << 20, 3 << 20, "summed", "recorded", 1 << 20, 1 << 20)
     compared = replace(compare(training(), replay_of(training())), memory={"cuda:0": memory})
@@ -115,7 +115,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert run("diff a.msgpack b.msgpack --gate none.toml".split()) == 2
 
 
-def test_the_budgets_of_the_documentation_are_some(tmp_path: Path) -> None:
+def test_the_budgets_in_the_documentation_are_valid(tmp_path: Path) -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "ci.md").read_text(encoding="utf-8")
     block = text.partition("```toml\n")[2].partition("```")[0]
     (tmp_path / "b.toml").write_text(block, encoding="utf-8")

@@ -21,7 +21,7 @@ def common_subsequence(ours: list[str], theirs: list[str]) -> int:
 
 
 @given(calls, calls)
-def test_what_both_have_less_the_longest_common_subsequence(ours: list[str], theirs: list[str]) -> None:
+def test_moved_calls_are_those_outside_the_longest_common_subsequence(ours: list[str], theirs: list[str]) -> None:
     """GIVEN two sequences without calls that only one has THEN those out of place are what no common order holds."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in one if call in both] for one in (ours, theirs))
@@ -29,7 +29,7 @@ def test_what_both_have_less_the_longest_common_subsequence(ours: list[str], the
     assert moved(ours, theirs) == both.total() - common_subsequence(a, b)
 
 
-def test_layers_that_change_places_and_layers_more() -> None:
+def test_swapped_layers_count_as_moved_and_added_layers_do_not() -> None:
     assert moved("abcd", "acbd") == 1
     assert moved("abcd", "abxcd") == 0
     assert moved("abcabc", "abcabcabc") == 0

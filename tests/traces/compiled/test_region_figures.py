@@ -76,7 +76,7 @@ def test_a_comparison_says_if_only_one_trace_is_compiled(first: Trace, second: T
     assert compiled_sentence(compare(first, second)) == said
 
 
-def test_a_compiled_script_on_an_eager_recording_is_the_first_line() -> None:
+def test_the_report_starts_by_saying_that_only_the_replay_is_compiled() -> None:
     """GIVEN an eager recording WHEN a replay has compiled regions THEN the report begins with what this means."""
     from tui.text.diff import diff_text
 
@@ -168,7 +168,7 @@ FUSED = (
 )
 
 
-def test_each_eager_op_belongs_to_the_fused_kernel_with_its_name_at_its_place() -> None:
+def test_an_eager_op_maps_to_the_fused_kernel_with_its_name_and_position() -> None:
     """GIVEN two kernels with relu in their names THEN the relu before the products belongs to the first kernel.
 
     No kernel has mul in its name.

@@ -57,7 +57,7 @@ def test_a_device_that_mostly_waits_is_no_limit_even_if_the_host_runs_ahead() ->
     assert bottleneck(ahead, idle(0, 25, unknown=35), None) == PaceLimit("device", 25 * MS, 0.25)
 
 
-def test_what_a_profiler_adds_to_the_hosts_time_is_not_gained() -> None:
+def test_host_time_added_by_the_profiler_is_not_counted_as_gain() -> None:
     """The profiled steps idle 500 ms for the host, but the clean step's idle time without data is 25 ms."""
     assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500), None) == PaceLimit("host", 55 * MS, 0.55)
 

@@ -93,7 +93,7 @@ def test_a_phase_whose_events_are_missing_is_unknown_in_that_step_and_not_zero()
     assert phase_medians(trace, steps[:2], steps)["backward"].device_median_ns is not None
 
 
-def test_phases_of_one_name_are_summed_and_a_step_without_counts_zero() -> None:
+def test_repeated_phases_of_a_step_are_summed_and_missing_ones_are_zero() -> None:
     # GIVEN two steps, of which the first goes through the loss twice and the second not at all
     trace = training(steps=2)
     loss, forward = trace.strings.find("loss"), trace.strings.find("forward")
@@ -206,7 +206,7 @@ def test_clean_steps_count_before_profiled_ones_and_training_before_evaluation()
         ("v100_resnet50_workers4", [102.8, 100.4, 101.8, 104.7, 102.5, 94.5], [4.3, 0.1, 0.1, 1.3, 1.4, 1.4]),
     ],
 )
-def test_the_main_case_measures_as_the_index_says(
+def test_busy_and_loading_times_of_the_main_recordings_match_the_index(
     shared_traces: Path, name: str, busy_ms: list[float], loading_ms: list[float]
 ) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
@@ -229,7 +229,7 @@ def test_a_memory_curve_is_what_was_held_after_each_event() -> None:
 
 
 @pytest.mark.parametrize("outermost", [False, True])
-def test_ops_around_launches_are_found_as_by_walking_up(outermost: bool) -> None:
+def test_the_op_of_each_launch_equals_the_one_found_parent_by_parent(outermost: bool) -> None:
     """`op_of` doubles its stride; the plain rule is to go from parent to parent."""
     random = np.random.default_rng(0)
     for _ in range(100):

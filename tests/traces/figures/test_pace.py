@@ -195,7 +195,7 @@ def test_a_host_that_waits_for_a_busy_device_is_limited_by_it() -> None:
     assert [round(of.busy_share or 0, 3) for of in found if of] == [0.95, 0.3]
 
 
-def test_steps_that_overlap_on_two_streams_do_not_keep_a_device_busier_than_always() -> None:
+def test_overlapping_steps_on_two_streams_are_not_counted_twice_as_busy() -> None:
     """Each step launches 6 ms on stream 7, then 4.5 ms on stream 8, which overlaps with the next step for 1 ms. A step's work
     takes 10.5 ms at a pace of 10 ms. The device is idle for 0.5 ms of each step, so it is busy for 95 %."""
     work = [one for t in (0, 10, 20) for one in (Work(t + 0.1, t + 0.2, t + 6.2), Work(t + 0.2, t + 6.7, t + 11.2, stream=8))]
@@ -280,7 +280,7 @@ def test_clean_steps_give_the_times_and_profiled_steps_the_gpu_time() -> None:
     assert (of.pace_ns, of.gpu_time_ns, of.busy_share) == (10 * MS, 9 * MS, 0.9)
 
 
-def test_busy_and_idle_are_measured_from_the_end_of_the_step_before_to_the_end_of_the_last() -> None:
+def test_busy_and_idle_times_start_at_the_end_of_the_previous_step() -> None:
     kinds = [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
     trace = a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 12), Work(11, 13, 23), Work(21, 24, 34)], kinds=kinds)
     window = device_windows(trace)[0]

@@ -19,12 +19,12 @@ from traces.figures.problems import Severity, problems_of
         (9, 991, Severity.WARNING, "9 of 1,000 kernels are missing: idle time is not reliable."),
     ],
 )
-def test_missing_kernels_are_serious_from_one_percent_on(count: int, kernels: int, severity: Severity, text: str) -> None:
+def test_missing_kernels_are_serious_at_one_percent_or_more(count: int, kernels: int, severity: Severity, text: str) -> None:
     (found,) = problems_of({"lost-kernel": count}, kernels)
     assert (found.severity, found.text, found.count) == (severity, text, count)
 
 
-def test_the_most_serious_come_first_and_counts_of_zero_are_none() -> None:
+def test_problems_are_sorted_by_severity_and_zero_counts_are_omitted() -> None:
     counts = {"backlog-at-start": 998, "zero-timestamp": 1, "truncated-json": 1, "unescaped-quote": 0}
     assert [(p.kind, p.severity) for p in problems_of(counts, 10)] == [
         ("truncated-json", Severity.SERIOUS),
@@ -53,7 +53,7 @@ def test_words_agree_with_the_count(kind: str, one: str, many: str) -> None:
     assert [problems_of({kind: count}, 0)[0].text for count in (1, 2)] == [one, many]
 
 
-def test_every_kind_that_the_product_counts_has_a_sentence() -> None:
+def test_every_counted_kind_of_problem_has_a_sentence() -> None:
     product = Path(__file__).resolve().parents[3]
     files = [file for room in ("traces", "tui") for file in (product / room).rglob("*.py")]
     counted = {kind for file in files for kind in re.findall(r'problems\["([a-z0-9-]+)"\]', file.read_text())}

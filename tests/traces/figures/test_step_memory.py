@@ -22,17 +22,17 @@ def trace_of(*events: tuple[int, int, int], steps: int = 1) -> Trace:
     return trace
 
 
-def test_the_rise_is_counted_from_the_steps_begin() -> None:
+def test_the_memory_rise_is_measured_from_the_start_of_the_step() -> None:
     """GIVEN memory held before WHEN some of it is freed first THEN the rise is above what there was, not above the lowest."""
     assert step_rises(trace_of((-5, 0, 1000), (10, 0, -600), (20, 0, 900), (30, 0, -100))) == {0: 300}
     assert step_rises(trace_of((10, 0, -600), (20, 0, 500))) == {0: 0}
 
 
-def test_each_device_has_its_own_and_the_host_none() -> None:
+def test_each_device_has_a_memory_rise_and_the_host_has_none() -> None:
     assert step_rises(trace_of((10, 0, 5), (20, 1, 700), (30, -1, 9000))) == {0: 5, 1: 700}
 
 
-def test_of_several_steps_the_median_counts_and_only_of_steady_ones() -> None:
+def test_the_memory_rise_is_the_median_over_steady_steps() -> None:
     trace = trace_of((10, 0, 9), (90, 0, -9), (110, 0, 5), (190, 0, -5), (210, 0, 7), (290, 0, -7), steps=3)
     assert step_rises(trace) == {0: 7}
     trace.steps.kind[0] = StepKind.WARMUP

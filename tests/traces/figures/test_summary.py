@@ -58,7 +58,7 @@ def test_empty_and_phase_grained_traces_sum_up_too() -> None:
     assert phases.phases["backward"].device_median_ns == 27 * US
 
 
-def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
+def test_the_summary_has_the_host_side_figures_of_the_recorder() -> None:
     trace = data_parallel(steps=6)
     trace.batches.duration_ns[2] = 8 * US  # the wait of the third step, which does not move the medians
     summary = json.loads(json.dumps(summarize(trace).to_json()))
@@ -99,7 +99,7 @@ def test_what_the_recorder_tells_beside_the_times_of_the_gpu() -> None:
     assert empty.input_pipeline is None and (empty.parts, empty.collectives) == ([], [])
 
 
-def test_times_of_collectives_are_of_those_whose_end_was_seen() -> None:
+def test_collective_times_include_only_those_with_an_observed_end() -> None:
     trace = data_parallel(steps=6)
     calls = trace.collectives
     calls.duration_ns[:] = [10 * US, 20 * US, 30 * US, 400 * US, 7 * US, 0]

@@ -97,7 +97,7 @@ def test_too_many_rows_for_one_packed_table_are_rejected() -> None:
 
 
 @given(spans=st.integers(0, 2**32 - 1))
-def test_parents_that_nest_are_stored_as_a_nest_and_others_as_they_are(spans: int) -> None:
+def test_nested_and_arbitrary_parents_are_stored_and_read_back(spans: int) -> None:
     random = np.random.default_rng(spans)
     rows = 200
     depth = [0]
@@ -300,7 +300,7 @@ def test_a_closed_stream_takes_nothing(tmp_path: Path) -> None:
         stream.add_strings(["late"])
 
 
-def test_a_stream_shows_all_that_add_has_returned_from(tmp_path: Path) -> None:
+def test_every_finished_add_is_readable_while_the_stream_is_open(tmp_path: Path) -> None:
     trace, path = small_trace(), tmp_path / "t.part"
     stream = TraceStream(path)
     stream.header(trace)
@@ -338,7 +338,7 @@ def test_files_are_small(tmp_path: Path, shared_traces: Path, name: str, bar: in
     assert (tmp_path / "t.msgpack").stat().st_size <= original.stat().st_size / bar
 
 
-def test_a_large_content_is_searched_less_and_read_back_by_the_same_reader() -> None:
+def test_large_content_is_compressed_with_less_search_and_read_back() -> None:
     content = np.random.default_rng(0).integers(0, 4, (1 << 20) + 1).astype("u1").tobytes()
     payload = compress(LZMA_PLANES, content)
     assert Frame(0, DATA, LZMA_PLANES, len(content), payload).content() == content

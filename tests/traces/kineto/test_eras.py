@@ -53,7 +53,7 @@ def test_relative_microseconds_count_from_the_base_without_losing_a_nanosecond()
     assert (trace.provenance["era"], trace.run_of(0).clock) == ("E6", "unix")
 
 
-def test_stamps_from_the_recordings_own_zero_are_kept_and_said_so() -> None:
+def test_timestamps_relative_to_the_start_are_kept_and_marked() -> None:
     trace = imported([op("aten::add", 0, 5) | {"ts": 0}, op("aten::mul", 0, 5) | {"ts": 9}])
     assert trace.host.start_ns.tolist() == [0, 9000]
     assert trace.run_of(0).clock == "recording"
@@ -89,7 +89,7 @@ def test_absolute_stamps_that_went_through_float64_are_fractions() -> None:
 # --- links
 
 
-def test_the_external_id_is_no_op_where_it_copies_the_correlation() -> None:
+def test_an_external_id_that_repeats_the_correlation_id_names_no_op() -> None:
     # GIVEN torch 1.12 to 2.3: the id of the second launch collides with that of an op that launched nothing
     events = [
         op("aten::empty", 0, 5, External_id=12),
@@ -125,7 +125,7 @@ def test_a_graph_launch_has_many_kernels() -> None:
     assert set(trace.device.launch.tolist()) == {1}
 
 
-def test_flows_are_never_asked_and_never_counted() -> None:
+def test_flow_events_are_ignored() -> None:
     flow = {"id": 5, "pid": 7, "tid": 7, "ts": T0 + 1, "cat": "ac2g", "name": "ac2g"}
     trace = imported([call(5, 1), kernel(6, 9), {"ph": "s", **flow}, {"ph": "f", "bp": "e", **flow}])
     assert launcher_of(trace) == ""
@@ -135,7 +135,7 @@ def test_flows_are_never_asked_and_never_counted() -> None:
 # --- categories and threads
 
 
-def test_the_arrays_of_2020_have_words_for_threads() -> None:
+def test_event_arrays_of_2020_with_thread_ids_as_text_are_imported() -> None:
     # GIVEN pids that are device indices too, thread ids as text, and memory events whose thread is a number
     events = [
         op("aten::add", 0, 20, tid="3340707648", cat="Operator", External_id=3),
@@ -391,7 +391,7 @@ def shifted(events: list[Event], us: int) -> list[Event]:
     return [{**event, "ts": event["ts"] + us} for event in events]
 
 
-def test_a_recording_without_marks_and_training_is_one_step_of_inference() -> None:
+def test_a_recording_without_marks_or_training_is_one_inference_step() -> None:
     assert seen([op("aten::add", 0, 5), op("aten::mul", 7, 5)]) == ("whole", ["EVALUATION"], [12])
     assert "marks of steps" in imported([op("aten::add", 0, 5)]).lacks
     assert seen([kernel(1, 2)]) == ("none", [], [])

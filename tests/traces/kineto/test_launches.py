@@ -222,7 +222,7 @@ def test_work_before_all_launched_work_of_its_stream_is_backlog() -> None:
     assert trace.device.launch.tolist().count(NONE) == 3
 
 
-def test_work_after_launched_work_or_of_a_later_id_lost_its_call() -> None:
+def test_kernels_after_launched_work_or_with_later_ids_lost_their_call() -> None:
     trace = imported(
         call(MAIN, 10, 50),
         kernel("new", 30, 50),
@@ -232,7 +232,7 @@ def test_work_after_launched_work_or_of_a_later_id_lost_its_call() -> None:
     assert trace.problems == {"kernel-without-launch": 2}
 
 
-def test_moved_calls_are_runtime_rows_still() -> None:
+def test_launch_calls_moved_to_another_thread_stay_runtime_rows() -> None:
     trace = imported(op("aten::mul", MAIN, 0, 20, 5), call(REPLICA, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5))
     assert trace.host.kind[trace.device.launch[0]] == HostKind.RUNTIME
 

@@ -136,7 +136,7 @@ def test_a_capture_that_began_before_the_recording_counts_until_its_end() -> Non
 
 
 @pytest.mark.parametrize("ids", [(7, 7), (7, 8), (8, 7)])
-def test_of_a_launch_that_is_named_twice_one_needs_its_kernel(ids: tuple[int, int]) -> None:
+def test_a_launch_recorded_as_two_calls_needs_only_one_kernel(ids: tuple[int, int]) -> None:
     outer, inner = call(ids[0], 10, 5), call(ids[1], 11, 2, name="cuLaunchKernel") | {"cat": "cuda_driver"}
     assert imported(outer, inner, kernel(20, 5, 7)).problems == {}
     lost = imported(outer, inner, call(20, 30), kernel(40, 5, 20)).problems
@@ -179,7 +179,7 @@ def test_the_category_of_an_event_without_one(name: Any, args: Event, category: 
     assert category_of({"ph": "X", "name": name, "args": args}) == category
 
 
-def test_events_without_category_count_or_are_taken_for_what_they_are() -> None:
+def test_events_without_a_category_are_classified_or_counted_as_problems() -> None:
     bare = kernel(20, 5, 1, grid=[1, 1, 1], block=[32, 1, 1])
     del bare["cat"]
     odd = span("MatMulV2", 40, 5, StreamId=2)
@@ -287,7 +287,7 @@ def test_hardware_counters_are_kept_by_their_mean_and_maximum() -> None:
     assert trace.problems == {}
 
 
-def test_waits_of_intel_gpus_and_collective_rows_are_no_work() -> None:
+def test_intel_gpu_waits_and_collective_rows_do_not_count_as_work() -> None:
     rows = [
         span("wait", 10, 30, "xpu_sync", 7, device=0, stream=7),
         span("c", 10, 30, "collective_comm", 7, device=0, stream=7),
@@ -298,13 +298,13 @@ def test_waits_of_intel_gpus_and_collective_rows_are_no_work() -> None:
 
 
 @pytest.mark.parametrize(("told", "numbers"), [({}, QUEUES), ({"hsa_queue": 2}, STREAMS)])
-def test_stream_numbers_of_amd_are_marked_by_what_they_count(told: dict[str, Any], numbers: str) -> None:
+def test_amd_stream_numbers_are_marked_as_streams_or_hardware_queues(told: dict[str, Any], numbers: str) -> None:
     """ROCm's profiler numbered hardware queues until June 2026. Numbers of the two kinds cannot be compared."""
     assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=MI300).run_of(0).stream_numbers == numbers
     assert imported(call(1, 0), kernel(10, 5, 1, **told), gpu=A100).run_of(0).stream_numbers == ""
 
 
-def test_a_stream_synchronization_on_its_own_row_is_of_its_stream() -> None:
+def test_a_stream_synchronization_row_is_assigned_to_its_stream() -> None:
     """Since April 2026 its thread is the stream's number plus 1,000,000."""
     sync = span("Stream Sync", 10, 5, "cuda_sync", 1_000_007, device=0, stream=7) | {"pid": 0}
     assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]

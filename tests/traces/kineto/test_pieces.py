@@ -36,7 +36,9 @@ def in_pieces_of(size_bytes: int) -> Any:
 
 
 @given(st.lists(events, max_size=6), st.dictionaries(traps, values), st.dictionaries(traps, values), st.sampled_from([None, 1]))
-def test_pieces_are_as_the_whole(listed: list[Any], before: dict[str, Any], after: dict[str, Any], indent: int | None) -> None:
+def test_parsing_in_chunks_equals_parsing_the_whole_file(
+    listed: list[Any], before: dict[str, Any], after: dict[str, Any], indent: int | None
+) -> None:
     after = {f"after {key}": value for key, value in after.items()}
     for content in (listed, before | {"traceEvents": listed} | after):
         text = json.dumps(content, indent=indent, ensure_ascii=False).encode()
@@ -93,7 +95,7 @@ def columns_of(trace: Trace) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("size_bytes", [1, 300, 1500])
-def test_faults_cost_the_same_in_any_piece(size_bytes: int) -> None:
+def test_a_faulty_event_has_the_same_effect_for_any_chunk_size(size_bytes: int) -> None:
     text = orjson.dumps({"traceEvents": faulty_events()})
     whole = read_kineto_bytes(text)
     with in_pieces_of(size_bytes):

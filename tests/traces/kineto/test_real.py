@@ -99,7 +99,7 @@ def test_counts_and_busy_time_agree_with_the_index(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", index_rows(), ids=lambda row: row.name)
-def test_the_tables_hang_together(row: Row) -> None:
+def test_the_tables_of_each_real_recording_are_consistent(row: Row) -> None:
     trace = imported(row.name)
     host, device, steps, phases = trace.host, trace.device, trace.steps, trace.phases
 

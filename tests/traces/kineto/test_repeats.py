@@ -93,7 +93,7 @@ def test_a_step_that_the_end_cuts_is_incomplete() -> None:
         pytest.param([COPY], id="copies alone are no iteration"),
     ],
 )
-def test_a_sequence_that_may_not_be_an_iteration_is_one_step(ops: list[tuple[str, list[str]]]) -> None:
+def test_a_repeated_sequence_that_is_not_an_iteration_is_one_step(ops: list[tuple[str, list[str]]]) -> None:
     profile = iterations(6, ops)
     trace = profile.read()
     assert trace.provenance["steps_from"] in ("whole", "inference") and len(trace.steps) == 1
@@ -107,7 +107,7 @@ def test_launches_that_do_not_repeat_are_one_step() -> None:
     assert len(profile.read().steps) == 1
 
 
-def test_replays_of_a_graph_are_steps_after_what_came_before_them() -> None:
+def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
     """A warm-up, then a fill and a launch of the graph, five times."""
     profile = Profile()
     profile.launch("aten::mm", ["gemm"])
@@ -133,7 +133,7 @@ def test_marks_on_the_gpu_make_steps_where_the_host_has_none() -> None:
     assert np.diff(trace.steps.start_ns).tolist() == [62 * US]
 
 
-def test_marks_on_the_gpu_whose_numbers_fall_make_no_steps() -> None:
+def test_gpu_step_marks_with_decreasing_numbers_are_not_used() -> None:
     profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
     profile.mark("gpu_user_annotation", "ProfilerStep#9", 1_100, 1_400)
     profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_400, 1_700)
@@ -184,7 +184,7 @@ def test_iterations_that_an_inference_server_marks_are_steps() -> None:
     assert profile.read().provenance["steps_from"] != "ranges"
 
 
-def test_what_a_loader_spends_stays_the_loaders() -> None:
+def test_python_time_around_a_loader_mark_counts_as_loader_time() -> None:
     profile = Profile()
     profile.python(4)
     profile.mark("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_004, 1_100)
@@ -193,7 +193,7 @@ def test_what_a_loader_spends_stays_the_loaders() -> None:
     assert phases(marked(profile)) == [("loader", 100), ("forward", 12)]
 
 
-def test_steps_with_a_sum_over_ranks_are_no_evaluation() -> None:
+def test_steps_with_an_all_reduce_are_not_evaluation_steps() -> None:
     kernels = {"ncclDevKernel_AllReduce_Sum_f32_RING_LL": StepKind.STEADY, "gemm": StepKind.EVALUATION}
     for kernel, kind in kernels.items():
         profile = Profile()
@@ -202,7 +202,7 @@ def test_steps_with_a_sum_over_ranks_are_no_evaluation() -> None:
         assert marked(profile).steps.kind.tolist() == [kind]
 
 
-def test_time_before_the_first_phase_is_other_in_profiles_of_the_recorder_too(tmp_path: Any) -> None:
+def test_time_before_the_first_phase_is_phase_other_in_recorder_profiles(tmp_path: Any) -> None:
     profile = Profile()
     profile.python(200)
     profile.launch("aten::mm", ["gemm"])

@@ -62,7 +62,7 @@ def test_calls_of_one_shape_and_several_names_are_kept_apart() -> None:
     assert [trace.strings[i] for i in trace.host.shapes] == ["4,3;3,5", "4,3;3,5;4,5", "4,3;3,5", "4,3;3,5"]
 
 
-def test_a_list_too_long_for_the_profiler_is_marked_as_untold() -> None:
+def test_a_tensor_list_that_the_profiler_omitted_is_marked_as_unknown() -> None:
     trace = recorded("aten::_foreach_add_", [[], [2, 3], []], ["TensorList", "float", "Scalar"])
     text = trace.strings[int(trace.host.shapes[0])]
     assert text == f"{UNTOLD_LIST};2,3" and trace.strings[int(trace.host.dtypes[0])] == ";float32"

@@ -53,7 +53,7 @@ def p100() -> Trace:
     return load(find("p100-no-cudnn"))
 
 
-def test_p100_is_what_its_script_builds(p100: Trace) -> None:
+def test_the_p100_recording_equals_the_output_of_its_build_script(p100: Trace) -> None:
     assert differences(p100, build()) == []
 
 
@@ -102,7 +102,7 @@ def test_p100x2_is_what_its_script_builds(p100x2: Trace) -> None:
     assert differences(p100x2, build_x2()) == []
 
 
-def test_p100x2_is_the_published_step(p100x2: Trace) -> None:
+def test_the_p100x2_recording_has_the_published_step_times(p100x2: Trace) -> None:
     """The compute side as published; each phase within 0.6 % (or its 0.1 ms) of its published median."""
     assert p100x2.steps.kind.tolist() == [StepKind.WARMUP, StepKind.STEADY]
     assert (p100x2.steps.duration_ns / 1e6).tolist() == [(3466 + 3727) / 2, 776.0]

@@ -105,13 +105,13 @@ def test_the_table_holds_the_published_figures_and_no_extrapolated_ones(tmp_path
     assert 0.7 * len(rows) < kept < len(rows)
 
 
-def test_a_line_at_the_end_is_extrapolated_and_one_in_the_midst_is_not() -> None:
+def test_only_a_straight_line_at_the_end_counts_as_extrapolated() -> None:
     measured = np.array([1.0, 2.1, 2.9, 4.2, 5.2, 6.2, 7.3])
     assert first_extrapolated(measured) == 7
     assert first_extrapolated(np.concatenate([measured, 9.0 + 0.5 * np.arange(5)])) == 7
 
 
-def test_between_measured_batches_it_is_interpolated_and_said() -> None:
+def test_times_between_measured_batches_are_interpolated_and_marked() -> None:
     cell = a_cell()
     assert (cell.at(2).phases_ns, cell.at(2).is_scaled) == ({"forward": 2000, "rest": 4007}, False)
     assert (cell.at(3).phases_ns, cell.at(3).is_scaled) == ({"forward": 3000, "rest": 6007}, True)

@@ -34,14 +34,14 @@ def test_all_names_are_there_and_none_is_a_module() -> None:
         getattr(traces, "summarise")  # noqa: B009  # a type checker knows that it is not there
 
 
-def test_every_public_class_of_the_model_is_public() -> None:
+def test_the_traces_package_exports_every_public_model_class() -> None:
     model = inspect.getmodule(traces.Trace)
     assert isinstance(model, ModuleType)
     classes = {name for name, thing in vars(model).items() if inspect.isclass(thing) and thing.__module__ == model.__name__}
     assert {name for name in classes if not name.startswith("_")} <= set(traces.__all__)
 
 
-def test_the_facts_are_those_of_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_functions_return_the_json_of_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # GIVEN two traces in files
     paths = [tmp_path / "a.msgpack", tmp_path / "b.msgpack"]
     for path, trace in zip(paths, (training(), data_parallel()), strict=True):
@@ -62,7 +62,7 @@ def test_what_is_shown_is_short() -> None:
     assert all(text.count("\n") < 8 and len(text) < 1000 for text in shown)
 
 
-def test_a_foreign_recording_goes_in_and_out_by_the_name_of_its_file(tmp_path: Path) -> None:
+def test_a_chrome_trace_is_exported_and_imported_by_file_name(tmp_path: Path) -> None:
     written = traces.export_chrome(training(), str(tmp_path / "a.json.gz"))
     again = traces.read_kineto(str(written[0]))
     assert len(again.device) == len(training().device)

@@ -19,7 +19,7 @@ def layout_of(*tensors: torch.Tensor) -> str:
 
 
 @given(sizes)
-def test_as_torch_lays_out_images(shape: list[int]) -> None:
+def test_the_layout_of_image_tensors_agrees_with_torch(shape: list[int]) -> None:
     last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     plain = torch.empty(shape)
     other = plain.contiguous(memory_format=last)
@@ -28,14 +28,14 @@ def test_as_torch_lays_out_images(shape: list[int]) -> None:
     assert layout_of(other) == ("other" if alike else "channels_last")
 
 
-def test_one_operand_with_channels_last_is_enough_and_vectors_tell_nothing() -> None:
+def test_one_channels_last_operand_decides_and_vectors_have_no_layout() -> None:
     weight = torch.empty(8, 4, 3, 3)
     assert layout_of(weight, torch.empty(2, 4, 5, 5).to(memory_format=torch.channels_last)) == "channels_last"
     assert layout_of(torch.empty(3, 4)) == layout_of() == ""
     assert layout_of(torch.empty(2, 3, 4, 5)[:, :, ::2]) == "other"
 
 
-def test_of_a_profilers_arguments() -> None:
+def test_layouts_are_read_from_the_arguments_of_profiled_ops() -> None:
     images, pixels_first = [2, 3, 4, 5], [60, 1, 15, 3]
     args: list[dict[str, Any]] = [
         {"Input Dims": [images, [], [7]], "Input Strides": [pixels_first, [], [1]]},

@@ -83,5 +83,5 @@ def test_an_import_knows_the_device_by_torchs_names(shared_traces: Path) -> None
         (None, False),
     ],
 )
-def test_a_release_is_older_where_that_is_sure(torch: str | None, older: bool) -> None:
+def test_is_before_is_true_only_for_a_known_older_release(torch: str | None, older: bool) -> None:
     assert Machine(torch=torch).is_before(1, 11) is older

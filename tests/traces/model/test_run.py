@@ -43,12 +43,12 @@ def reads_of_provenance(source: str) -> list[int]:
     return lines
 
 
-def test_the_reader_of_code_sees_all_forms() -> None:
+def test_every_way_of_reading_provenance_is_found() -> None:
     source = "t.provenance['a']\nprovenance.get('a')\n'a' in t.provenance\nt.provenance['a'] = 1\nreplace(t, provenance={})"
     assert reads_of_provenance(source) == [1, 2, 3]
 
 
-def test_no_code_goes_by_provenance() -> None:
+def test_no_code_outside_the_listed_readers_reads_provenance() -> None:
     files = [path for room in ("traces", "tracer", "replayer", "tui") for path in (ROOT / room).rglob("*.py")]
     found = {str(path.relative_to(ROOT)): reads_of_provenance(path.read_text(encoding="utf-8")) for path in files}
     assert {name: lines for name, lines in found.items() if lines and not name.startswith(READERS)} == {}

@@ -26,7 +26,9 @@ def laid_out(lists: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, in
 
 
 @given(st.dictionaries(st.integers(0, 2), lengths, max_size=3), st.randoms(use_true_random=False))
-def test_a_time_is_in_the_window_of_its_owner_that_holds_it(lists: dict[int, list[tuple[int, int]]], random: Random) -> None:
+def test_holding_returns_the_window_of_the_owner_that_contains_the_time(
+    lists: dict[int, list[tuple[int, int]]], random: Random
+) -> None:
     # GIVEN windows of several owners in any order
     rows = laid_out(lists)
     random.shuffle(rows)
@@ -40,7 +42,7 @@ def test_a_time_is_in_the_window_of_its_owner_that_holds_it(lists: dict[int, lis
     assert windows.holding([time for time, _ in asked], [owner for _, owner in asked]).tolist() == expected
 
 
-def test_without_owners_all_windows_have_the_same_one() -> None:
+def test_windows_without_owners_share_one_default_owner() -> None:
     assert TimeWindows([10, 0], [20, 5]).holding([0, 5, 15, 20]).tolist() == [1, NONE, 0, NONE]
     assert TimeWindows([], []).holding([1]).tolist() == [NONE]
 

@@ -45,7 +45,9 @@ def test_a_signature_comes_back_from_json(signature: WorkloadSignature) -> None:
 
 
 @given(signatures, signatures)
-def test_comparing_is_symmetric_and_a_known_signature_is_itself(one: WorkloadSignature, other: WorkloadSignature) -> None:
+def test_comparison_is_symmetric_and_never_finds_a_signature_different_from_itself(
+    one: WorkloadSignature, other: WorkloadSignature
+) -> None:
     assert compare_workloads(one, other).sameness is compare_workloads(other, one).sameness
     assert compare_workloads(one, one).sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
 
@@ -131,7 +133,7 @@ def test_an_invalid_signature_is_refused(stored: Any) -> None:
         WorkloadSignature.from_json(stored)
 
 
-def test_of_a_batch_that_was_tried_again_smaller_the_last_attempt_counts() -> None:
+def test_the_batch_size_is_that_of_the_last_attempt_after_a_retry() -> None:
     """GIVEN a model called at 64 and, memory having run out, at 32 WHEN the step ends THEN its batch is 32; but not where a
     backward pass went through between the two, as between batches whose gradients add up."""
     model, head = torch.nn.Linear(8, 2), torch.nn.Linear(2, 2)

@@ -32,7 +32,7 @@ from traces.names.cards import CARDS, UNKNOWN_CARD, Card, card_of, find_card, kn
         ("", 12.6, 12.6),
     ],
 )
-def test_what_connects_two_of_a_kind(name: str, copy_gbps: float, ring_gbps: float) -> None:
+def test_the_link_between_two_gpus_of_one_model(name: str, copy_gbps: float, ring_gbps: float) -> None:
     link = card_of(name).link
     assert (link.copy_gbps, link.ring_gbps) == pytest.approx((copy_gbps, ring_gbps))
     assert link.hop_ns == (600 if ring_gbps > 60 else 1_000)
@@ -109,7 +109,7 @@ def test_the_table_makes_sense() -> None:
         assert card.properties.major == card.architecture.major
 
 
-def test_what_was_recorded_goes_before_the_table() -> None:
+def test_recorded_properties_override_the_card_table() -> None:
     known = known_properties(Device(0, 0, "NVIDIA RTX A6000", properties=DeviceProperties(multi_processor_count=83)))
     assert (known.major, known.minor, known.multi_processor_count) == (8, 6, 83)
 

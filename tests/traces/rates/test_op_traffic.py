@@ -106,7 +106,7 @@ def test_adding_to_rows_touches_them_twice() -> None:
     assert of is not None and of.footprint_bytes == 48 + 96 + 96 + 2 * 1600
 
 
-def test_an_op_in_place_touches_its_memory_twice() -> None:
+def test_an_in_place_op_reads_and_writes_the_same_memory() -> None:
     assert traffic("relu", "relu_", (f(8, 4),)) == Traffic(moved_bytes=256, footprint_bytes=128)
     assert traffic("relu", "relu", (f(8, 4),)) == Traffic(moved_bytes=256, footprint_bytes=256)
 
@@ -140,7 +140,7 @@ def test_an_inductor_kernel_touches_a_slice_of_a_larger_tensor() -> None:
     assert table == Traffic(4 * (512 + 512 + 8), 4 * (512 + 512 + 8))
 
 
-def test_an_index_without_recorded_indices_is_rated_by_its_grid() -> None:
+def test_traffic_of_an_index_op_without_recorded_indices_comes_from_its_grid() -> None:
     """The upper triangle of 128 x 128 in 512 x 4 matrices: 512 x 4 x 8256 elements in 33024 blocks of 512 elements."""
     table, kernel = Operand((512, 4, 128, 128), 4), "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index>"
     assert indexed_traffic(table, kernel, (33024,)) == once(2 * 512 * 4 * 8256 * 4)

@@ -31,7 +31,7 @@ def handled() -> Iterator[Callable[[signal.Signals, Callable[[int, FrameType | N
         signal.signal(number, handler)  # type: ignore[arg-type]
 
 
-def test_ctrl_c_waits_for_the_end_and_takes_its_usual_way() -> None:
+def test_ctrl_c_is_raised_after_the_protected_block_ends() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), deferred_signals():
         signal.raise_signal(signal.SIGINT)
@@ -120,12 +120,12 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", ENDS + script], capture_output=True, text=True, timeout=60)
 
 
-def test_an_interpreters_end_is_whole_and_silent() -> None:
+def test_the_exit_handler_completes_without_output_on_stderr() -> None:
     done = run("print('script')")
     assert (done.stdout, done.stderr, done.returncode) == ("script\nbegun\nended\n", "", 0)
 
 
-def test_an_end_that_was_called_early_is_not_called_again() -> None:
+def test_an_exit_handler_called_early_does_not_run_again() -> None:
     """GIVEN what `at_exit` returns is called WHEN the interpreter exits THEN `finish` does not run again; nor in a fork."""
     done = run(
         "end = at_exit(lambda: print('once', flush=True))\nif os.fork() == 0:\n    end()\n    os._exit(0)\nos.wait()\nend()"
@@ -133,7 +133,7 @@ def test_an_end_that_was_called_early_is_not_called_again() -> None:
     assert done.stdout.splitlines() == ["once", "begun", "ended"]
 
 
-def test_ctrl_c_before_the_first_line_of_the_end_does_not_skip_it() -> None:
+def test_ctrl_c_just_before_the_exit_handler_does_not_skip_it() -> None:
     """The signal is there already when the interpreter calls the first of its hooks."""
     done = run(
         "import atexit, threading\n"

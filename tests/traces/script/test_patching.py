@@ -20,7 +20,7 @@ def test_a_wrapper_has_the_defaults_of_its_function() -> None:
     assert (wrapper(1), wrapper(1, 5, z=6)) == ((1, 2, 3), (1, 5, 6))
 
 
-def test_defaults_of_the_replacing_function_count_in_calls() -> None:
+def test_calls_use_the_default_arguments_of_the_replacement() -> None:
     def original(x: int = 1) -> int:
         return x
 

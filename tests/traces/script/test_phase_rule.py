@@ -60,7 +60,7 @@ def test_a_step_that_ends_right_after_its_backward_pass_is_followed_by_clipping(
     assert [segment.name for segment in cut.close(70)] == ["other"]
 
 
-def test_a_read_after_the_step_and_data_made_on_the_device_are_no_forward_pass() -> None:
+def test_reads_after_a_step_and_data_created_on_the_device_are_phase_other() -> None:
     assert cut("optimizer", "aside", "plain", "loss") == ["optimizer", "other", "forward", "loss"]
     assert cut("aside", "zero_grad", "plain", "loss", "backward") == ["other", "zero_grad", "forward", "loss", "backward"]
 
@@ -74,7 +74,7 @@ def test_a_copy_or_a_dropout_mask_during_a_forward_pass_belongs_to_it() -> None:
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
 
-def test_the_time_between_two_segments_is_the_later_ones_unless_the_earlier_was_left_open_ended() -> None:
+def test_a_gap_belongs_to_the_later_segment_unless_the_earlier_is_open_ended() -> None:
     machine = PhaseCut()
     for name, start_ns, end_ns in (("loader", 0, 5), ("h2d", 9, 12), ("backward", 20, 30), ("optimizer", 34, 40)):
         machine.enter(name, start_ns)

@@ -113,7 +113,7 @@ def test_validation_after_two_optimizers_is_cut_at_the_loader_and_in_no_training
     assert script.ended == "TEEETEEE"
 
 
-def test_validation_between_epochs_ends_at_the_loader_also_its_last_batch() -> None:
+def test_each_validation_step_between_epochs_ends_at_the_loader() -> None:
     script = Script()
 
     def body() -> None:
@@ -165,7 +165,7 @@ def test_one_batch_that_is_used_again_and_again_is_many_steps() -> None:
     assert script.ended == "EEEE"
 
 
-def test_inference_with_gradients_on_is_found_out_at_the_second_batch_and_cut_at_the_loader_from_then_on() -> None:
+def test_inference_with_gradients_enabled_is_detected_at_the_second_batch() -> None:
     script = Script()
     batches(script, 4, lambda: script.call(MODEL))
     assert script.ended == "EEEE"
@@ -173,7 +173,7 @@ def test_inference_with_gradients_on_is_found_out_at_the_second_batch_and_cut_at
     assert boundaries == "lcl|c|lc|lc|l"
 
 
-def test_a_forward_pass_with_gradient_ends_nothing_without_a_loader_or_in_a_script_that_trains() -> None:
+def test_a_forward_pass_with_gradients_does_not_end_a_training_step() -> None:
     script = Script()
     for _ in range(3):
         script.call(MODEL)
@@ -330,7 +330,7 @@ def test_an_evaluation_step_never_ends_after_a_backward_pass_of_its_own_batch(ev
             trained = called = False
 
 
-def test_a_script_that_only_went_forward_with_gradient_was_one_step() -> None:
+def test_a_script_without_backward_passes_is_one_evaluation_step() -> None:
     without = StepCut(Optimizers())
     without.module_called(MODEL, True)
     assert without.at_stop is StepEnd.EVALUATION

@@ -67,7 +67,7 @@ def test_workers_and_a_disk_that_would_end_the_stalls() -> None:
 
 
 @pytest.mark.program
-def test_the_model_for_this_machine_gets_each_batch_as_it_was_and_the_cores_that_others_left() -> None:
+def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
     """GIVEN two workers of which one needs 300 ms for a batch and the other 100, told in the order in which they were done
     WHEN other programs had nothing, or one of two cores."""
 
@@ -87,7 +87,7 @@ def test_the_model_for_this_machine_gets_each_batch_as_it_was_and_the_cores_that
     assert beside.check is not None and beside.check.samples_per_s == pytest.approx(64 / 0.200, rel=0.03)  # 400 ms of a core
 
 
-def test_files_that_stayed_cached_are_told_as_a_share_of_the_dropped() -> None:
+def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
     cold = replace(loading(400, missed=4_000_000), dropped=4, kept=1, untold=2)
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1], run_of(300), [cold])
     assert [note.partition(":")[0] for note in found.notes if "files" in note] == [
@@ -163,7 +163,7 @@ def test_a_step_of_several_batches_has_all_their_samples(loaders: list[int], wor
     assert found.enough is not None and found.enough.workers == 10  # 400 ms of work in 40 ms
 
 
-def test_storage_through_which_nothing_was_read_is_no_stall() -> None:
+def test_storage_is_not_the_bottleneck_if_no_bytes_were_read() -> None:
     unseen = Loading(batches=30, samples=30 * 64, cpu_ns=30 * MS, wall_ns=30 * MS, workers=2)
     found = stalls_of(run_of(100), run_of(100), [unseen], 2, [], run_of(150), [unseen])
     assert (found.fetched, found.fetch_share, found.disk_bytes_per_s) == (None, None, None)

@@ -68,7 +68,7 @@ def test_batches_that_differ_hold_up_those_after_them() -> None:
     assert loaded(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
 
 
-def test_other_programs_share_the_cores_and_the_result_has_their_time() -> None:
+def test_other_programs_share_the_cores_and_their_cpu_use_is_reported() -> None:
     """GIVEN 100 ms of computing for each batch and one core, WHEN three others always compute THEN each has a quarter of it."""
     run = loaded(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)
     assert run.step_ns == pytest.approx(400 * MS, rel=0.01) and run.others_cores == pytest.approx(0.75, rel=0.01)

@@ -61,7 +61,7 @@ def test_the_limits_of_the_cache_formula() -> None:
         steady_hit_share(1.2, CachePolicy.LRU)
 
 
-def test_a_cache_holds_its_share_of_the_files_and_always_the_same() -> None:
+def test_a_partial_cache_always_holds_the_same_share_of_files() -> None:
     cache, names = CacheShare(0.35, CachePolicy.MINIO), [f"n{number:06}.jpg" for number in range(4000)]
     held = [name for name in names if cache.holds(name)]
     assert len(held) / len(names) == pytest.approx(0.35, abs=0.03)

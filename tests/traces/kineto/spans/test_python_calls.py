@@ -46,7 +46,7 @@ def kept(*rows: tuple[int, str]) -> list[str]:
     return [name for name, stay in zip(names, stays, strict=True) if stay]
 
 
-def test_threads_that_the_tool_started_go_whole() -> None:
+def test_threads_started_by_the_tool_are_removed_completely() -> None:
     """GIVEN a thread of the tool, one of the script and torch's own WHEN filtered THEN the first goes, with all it called."""
     begun = [(0, "threading.py(1002): _bootstrap"), (1, "threading.py(1045): _bootstrap_inner"), (2, "threading.py(982): run")]
     of_script = [*begun, (3, "train.py(3): work"), (4, HOOK), (5, "train.py(9): forward"), (6, "aten::add")]
@@ -55,7 +55,7 @@ def test_threads_that_the_tool_started_go_whole() -> None:
     assert kept(*begun, (3, HOOK), (4, "msgpack/__init__.py(30): packb"), *of_script, *of_torch) == left
 
 
-def test_the_tools_functions_go_with_what_only_they_called() -> None:
+def test_functions_of_the_tool_are_removed_with_calls_only_they_make() -> None:
     assert kept(
         (0, "train.py(3): step"),
         (1, HOOK),
