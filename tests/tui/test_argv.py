@@ -56,7 +56,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("words", "expected"), TABLE)
-def test_the_rule(words: str, expected: str) -> None:
+def test_arguments_are_split_between_trace_and_the_script(words: str, expected: str) -> None:
     ours, _, script = expected.partition("|")
     assert split(words.split(), OPTIONS) == (ours.split(), script.split())
 
@@ -83,7 +83,7 @@ def test_the_script_gets_its_words_in_their_order(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("installer", "file"), [("uv", "uv-receipt.toml"), ("pipx", "pipx_metadata.json")])
-def test_a_note_tells_that_scripts_see_only_the_environment_of_the_tool(
+def test_a_note_says_that_scripts_use_the_environment_of_the_tool(
     installer: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))

@@ -130,7 +130,7 @@ def test_ctrl_c_is_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["info", "t.msgpack"]) == 130
 
 
-def test_a_closed_pipe_is_no_traceback(folder: Path) -> None:
+def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tui.cli import main; main()"
     command = [sys.executable, "-c", program, "info", "t.msgpack", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -240,7 +240,7 @@ def test_a_replay_ends_with_a_report(folder: Path, child: dict[str, Any], capfd:
     assert sorted(path.name for path in folder.iterdir()) == ["r.json", "r.msgpack", "t.msgpack"]
 
 
-def test_ranks_run_the_same_words(child: dict[str, Any]) -> None:
+def test_all_ranks_run_the_same_command_line(child: dict[str, Any]) -> None:
     assert run("replay --nproc 3 --trace t.msgpack -m train --lr 1".split()) == 0
     assert (child["ranks"], child["words"]) == (3, ["-m", "train", "--lr", "1"])
 
@@ -308,7 +308,7 @@ def test_a_script_that_launched_nothing_has_no_report(
     assert capfd.readouterr().err == "trace: nothing was replayed: the script did no work on the GPU\n"
 
 
-def test_of_several_processes_the_scripts_own_is_reported(child: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_report_covers_the_script_process_among_several(child: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     child["timelines"] = [1, PID, 99999]
     assert run("replay train.py --trace t.msgpack".split()) == 0
     assert f"3 processes used the GPU; the figures are those of process {PID}" in capfd.readouterr().err
@@ -342,7 +342,7 @@ def test_a_script_that_refuses_an_option_of_ours(
         ("--gpu-memory 4GiB", False),
     ],
 )
-def test_an_option_of_ours_after_the_script_is_the_scripts_and_is_reported(
+def test_trace_options_after_the_script_go_to_the_script_with_a_note(
     child: dict[str, Any], words: str, is_told: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("train.py").write_text("parser.add_argument('--gpu_memory')\n", encoding="utf-8")

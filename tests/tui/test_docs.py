@@ -59,7 +59,7 @@ def test_the_debug_rule_is_documented() -> None:
     assert "TRACE_DEBUG=1" in README
 
 
-def test_the_glossary_is_short_and_says_each_word_once() -> None:
+def test_the_glossary_is_short_and_defines_each_term_once() -> None:
     glossary = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("\n## Glossary\n")[2]
     rows = [line for line in glossary.splitlines() if line.startswith("| ")]
     terms = [term.strip() for row in rows if not row.startswith("| term ") for term in row.split("|")[1].split(",")]

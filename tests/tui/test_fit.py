@@ -71,7 +71,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return facts
 
 
-def test_two_runs_tell_of_every_card(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_evaluates_every_gpu_from_two_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
     assert run(FitOptions(["train.py", "-b", "44"], "k80,v100,v100-32gb", json=True)) == 0
     facts = told(capsys)
@@ -140,7 +140,7 @@ def test_unknown_limits_are_reported(script: Any, capsys: pytest.CaptureFixture[
         ({"torch": False}, "the script did not import torch"),
     ],
 )
-def test_a_script_that_fails_is_one_line(
+def test_a_failing_script_ends_fit_with_a_one_line_error(
     script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, Any], line: str
 ) -> None:
     script(**how)
@@ -169,11 +169,11 @@ def test_no_run_is_made_for_a_card_that_nobody_knows(script: Any) -> None:
         (["a.py"], "data.batch", ["a.py", "data.batch=16"]),
     ],
 )
-def test_the_batch_size_is_changed_among_the_words(words: list[str], option: str, changed: list[str]) -> None:
+def test_the_batch_size_is_replaced_in_the_script_arguments(words: list[str], option: str, changed: list[str]) -> None:
     assert fit._with_batch(words, option, 16) == changed
 
 
-def test_an_argument_that_the_script_has_not_is_no_batch(script: Any) -> None:
+def test_a_batch_argument_that_the_script_lacks_is_rejected(script: Any) -> None:
     ran = script()
     with pytest.raises(TraceError, match="the script has no argument 2"):
         run(FitOptions(["train.py", "8"], "v100", batch_option="2"))
@@ -201,7 +201,7 @@ def test_a_usual_name_in_the_text_that_is_no_option_costs_nothing(
     assert "-b is in the script's source, but -b 4 failed" in " ".join(facts["notes"])
 
 
-def test_an_option_that_makes_other_batches_than_it_says_tells_of_no_further_ones(
+def test_no_other_batches_are_predicted_if_the_option_is_not_the_batch_size(
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script(default=12, times=3)

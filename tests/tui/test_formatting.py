@@ -46,7 +46,7 @@ def test_formats_of_other_figures() -> None:
     assert paint("x", "red", colour=False) == "x" and paint("x", "red", colour=True) == "\x1b[31mx\x1b[0m"
 
 
-def test_kernels_lose_what_says_least() -> None:
+def test_kernel_names_are_shortened_by_return_type_and_parameters() -> None:
     assert kernel_text("void at::native::relu<float (*)(int)>(int, float (*)(int))") == "at::native::relu<float (*)(int)>"
     assert kernel_text("Memcpy HtoD (Pageable -> Device)") == "Memcpy HtoD (Pageable -> Device)"
     assert kernel_text("volta_sgemm_nn") == "volta_sgemm_nn"
@@ -70,12 +70,12 @@ def test_different_names_stay_different_when_they_are_cut() -> None:
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=40), max_size=8), st.integers(12, 40))
-def test_cut_names_are_as_many_as_names(names: list[str], width: int) -> None:
+def test_shortened_names_stay_distinct(names: list[str], width: int) -> None:
     short = fit_apart(names, width)
     assert len(set(short)) == len(set(names)) and all(len(name) <= width for name in short)
 
 
-def test_kernels_that_differ_in_their_parameters_alone_keep_them() -> None:
+def test_kernels_that_differ_only_in_parameters_keep_their_parameters() -> None:
     assert kernel_texts(["void f<int>(long)", "void f<int>(char)", "void g(int)"]) == [
         "void f<int>(long)",
         "void f<int>(char)",

@@ -53,7 +53,7 @@ def test_json_to_something_that_is_no_file_does_not_replace_it() -> None:
     assert null.is_char_device()
 
 
-def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
+def test_an_output_path_that_cannot_be_written_is_rejected(tmp_path: Path) -> None:
     require_writable(None)
     require_writable(tmp_path / "new.json")
     for path, kind in ((tmp_path, IsADirectoryError), (tmp_path / "no" / "r.json", FileNotFoundError)):
@@ -62,7 +62,7 @@ def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
         assert line_for(caught.value) is not None
 
 
-def test_a_sign_of_life_on_a_terminal_is_wiped_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_message_is_erased_from_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(progress, "_FIRST_S", 0.0)

@@ -27,7 +27,9 @@ def test_control_characters_are_replaced_and_our_styles_stay() -> None:
 HOSTILE = "Tesla \x1b]0;owned\x07 \x1b[5mT4"
 
 
-def test_a_hostile_gpu_commands_neither_a_terminal_nor_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_escape_sequences_in_a_gpu_name_are_neutralized_in_text_and_svg(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """GIVEN a recording whose GPU has an escape sequence in its name WHEN it is printed or drawn THEN no terminal obeys it, and
     the picture is XML."""
     trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])

@@ -69,7 +69,7 @@ def test_ctrl_c_where_nothing_was_recorded_claims_nothing(
     assert capsys.readouterr().err == "trace: interrupted before x.msgpack was written\n"
 
 
-def test_ctrl_c_while_the_file_is_written_comes_after_it(
+def test_ctrl_c_during_the_write_takes_effect_after_the_file_is_complete(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = save

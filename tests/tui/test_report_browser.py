@@ -82,7 +82,7 @@ def test_everything_fits_and_nothing_is_fetched(browser: str, page: Path, tmp_pa
     assert found["fetched"] == []
 
 
-def test_it_is_light_or_dark_as_its_reader_is(browser: str, page: Path, tmp_path: Path) -> None:
+def test_the_report_follows_the_dark_mode_setting_of_the_browser(browser: str, page: Path, tmp_path: Path) -> None:
     light, dark = (looked(browser, page, tmp_path, 900, dark=dark) for dark in (False, True))
     brightness = [[sum(map(int, re.findall(r"\d+", of[part]))) for part in ("background", "colour")] for of in (light, dark)]
     assert brightness[0][0] > 600 > 200 > brightness[0][1]

@@ -88,7 +88,9 @@ def test_a_recording_and_what_replays_it(
 
 
 @pytest.mark.parametrize("name", ["training", "transformer"])
-def test_tables_and_plots_of_two(name: str, shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_and_plots_of_two_traces_have_the_figures_of_diff(
+    name: str, shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The app's tables, the charts of the report and those of `trace plot` have the figures of `trace diff`."""
     recorded = MADE[name](shared_traces)
     other = replay_of(recorded, 1.2)

@@ -44,7 +44,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_a_group_goes_as_on_the_cpu_or_is_rejected_by_name(name: str, outcomes: dict[str, dict[str, str]]) -> None:
+def test_a_group_gives_cpu_results_or_raises_not_emulated(name: str, outcomes: dict[str, dict[str, str]]) -> None:
     group: Group = GROUPS[name]
     for values in group.values:
         wrong = outcomes[values].get(name)

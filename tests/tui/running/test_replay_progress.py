@@ -35,7 +35,7 @@ def test_how_many_steps_there_will_be(words: list[str], steps: int | None) -> No
     assert expected_steps(words, recorded) == steps
 
 
-def test_a_profile_of_some_steps_tells_no_number() -> None:
+def test_no_step_count_is_expected_from_a_profile_of_some_steps() -> None:
     assert expected_steps(["train.py"], replace(training(steps=3), runs={0: Run(KINETO)})) is None
 
 
@@ -52,7 +52,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_lines_come_where_a_person_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
+def test_progress_lines_are_printed_only_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
     recorded = training(steps=3)
     save(recorded, tmp_path / "replay-7.msgpack")
     steps = iter([0, 1, *[3] * 9999])

@@ -50,7 +50,7 @@ def test_a_replay_and_its_recording() -> None:
     assert_golden("diff_replay", _text(a_replay()))
 
 
-def test_the_verdict_four_figures_and_what_to_know_first() -> None:
+def test_the_brief_diff_has_the_verdict_four_figures_and_the_main_caveats() -> None:
     told = a_replay()
     text = diff_text(told, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
     assert_golden("diff_replay_brief", text)
@@ -58,7 +58,7 @@ def test_the_verdict_four_figures_and_what_to_know_first() -> None:
     assert len(text.splitlines()) <= 24 < len(_text(told).splitlines())  # the lines of a terminal
 
 
-def test_another_program_is_said_first() -> None:
+def test_diff_says_first_that_the_programs_differ() -> None:
     for details in (False, True):
         text = _text(compare(training(batch=32), training(batch=64)), details=details)
         assert text.startswith("NOT the same program: same ops, other shapes")

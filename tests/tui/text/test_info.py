@@ -33,7 +33,7 @@ def test_a_phase_grained_recording() -> None:
     assert_golden("info_phase", info_text(summarize(phase_grained()), "p100-no-cudnn"))
 
 
-def test_a_recording_of_data_parallel_tells_parts_pipeline_and_collectives() -> None:
+def test_info_on_a_data_parallel_recording_lists_parts_pipeline_and_collectives() -> None:
     trace = data_parallel()
     scale = {"forward": 0.8, "backward": 0.75, "optimizer": 1.0}
     trace.runs[0] = replace(trace.runs[0], clean=CleanSteps(3, 100_000, 125_000, 1.25), host_scale=scale)
@@ -92,7 +92,7 @@ def test_a_recording_of_the_host_alone_is_not_said_to_hold_kernels() -> None:
     assert "the recording has none of the launched kernels" in info_text(summarize(trace), "t", details=False)
 
 
-def test_process_groups_are_counted_and_one_of_a_thing_is_singular() -> None:
+def test_process_groups_are_counted_and_a_count_of_one_is_singular() -> None:
     trace = training(steps=1, made=[Call("aten::mm", "8,8;8,8", 31, "gemm")])
     trace.provenance["distributed"] = {"pg_config": [{"pg_name": str(number), "ranks": [0, 1]} for number in range(7)]}
     said = info_text(summarize(trace), "t")
@@ -132,7 +132,7 @@ def test_idle_time_that_the_recording_does_not_explain() -> None:
     )
 
 
-def test_steps_that_vary_much_are_a_note() -> None:
+def test_large_variation_between_steps_is_noted() -> None:
     """Steps of 100 to 400 us, with quartiles at 175 and 325 us: half of their distance is 30 % of the median, 250 us."""
     trace = training(steps=4)
     trace.steps.duration_ns[:] = [100_000, 200_000, 300_000, 400_000]
@@ -149,7 +149,7 @@ def test_the_ranks_for_which_the_others_wait() -> None:
     assert "in each step, the other ranks wait 30.0 µs for rank 1" in info_text(two, "t", details=False)
 
 
-def test_a_replay_is_not_called_a_recording_and_its_phases_are_no_kernels() -> None:
+def test_info_calls_a_replay_a_replay_and_counts_no_phase_as_a_kernel() -> None:
     for made, said in ((training(), "a replay of every op and every kernel"), (phase_grained(), "a replay of phase times")):
         replay = replace(replay_of(made), grain=made.grain)
         text = info_text(summarize(replay), "t", details=False)

@@ -75,7 +75,7 @@ def test_would_it_fit(changed: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     "changed", [{"capacity_given": False}, {"capacity_given": False, "fits": None}, {"capacity_bytes": None}]
 )
-def test_what_nobody_asked_is_not_said(changed: dict[str, Any]) -> None:
+def test_memory_differences_that_do_not_matter_are_not_reported(changed: dict[str, Any]) -> None:
     assert memory_sentences({"cuda:0": of(**changed)}) == []
 
 

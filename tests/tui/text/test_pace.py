@@ -15,7 +15,7 @@ def facts(**notes: Any) -> Comparison:
     return compare(recorded, replay_of(recorded, **notes))
 
 
-def test_a_replay_in_real_time_and_a_second_recording_say_nothing() -> None:
+def test_no_pace_note_is_printed_for_a_real_time_replay_or_a_recording() -> None:
     recorded = compare(training(), training())
     usual = facts(clock="wall", speed=1.0, events_never_recorded=0)
     assert (recorded.clock, recorded.speed, recorded.events_never_recorded) == (None, None, None)

@@ -18,7 +18,7 @@ def test_a_replayed_step_lies_over_the_one_that_drove_it() -> None:
     assert paired_steps(replay_of(recorded), recorded) == [(0, 0), (1, 0), (2, 1), (3, 1)]
 
 
-def test_of_two_recordings_the_first_lies_over_the_first() -> None:
+def test_steps_of_two_recordings_are_paired_in_order() -> None:
     assert paired_steps(training(steps=2), training(steps=3)) == [(0, 0), (1, 1), (NONE, 2)]
     assert paired_steps(training(steps=1), Trace()) == []
 
@@ -54,7 +54,7 @@ def begins(axis: Axis, first: Trace, second: Trace, row: int) -> list[int | None
     return [side.position(int(trace.device.start_ns[row])) for trace, side in zip((first, second), axis.sides, strict=True)]
 
 
-def test_by_counterpart_a_late_start_is_one_gap() -> None:
+def test_a_late_start_is_a_single_gap_when_aligned_by_counterpart() -> None:
     # GIVEN a second trace in which one kernel of the first step, and all that follows there, starts 20 µs later
     recorded, replayed = training(steps=2), training(steps=2)
     late = replayed.device.start_ns >= recorded.device.start_ns[2]
@@ -73,7 +73,7 @@ def test_by_counterpart_a_late_start_is_one_gap() -> None:
     assert positions[0] is not None and positions[1] == positions[0] + 20 * US
 
 
-def test_by_counterpart_each_kernel_begins_with_its_counterpart() -> None:
+def test_each_kernel_starts_with_its_counterpart_when_aligned_by_counterpart() -> None:
     recorded, replayed = training(steps=2), training(steps=2, stretch=1.5)
     axis = by_their_counterparts(recorded, replayed)
     for row in range(len(recorded.device)):
@@ -81,7 +81,7 @@ def test_by_counterpart_each_kernel_begins_with_its_counterpart() -> None:
         assert None not in positions and abs(positions[0] - positions[1]) <= ANCHOR_NS, row  # type: ignore[operator]
 
 
-def test_what_precedes_the_first_step_ends_where_it_begins() -> None:
+def test_the_work_before_the_first_step_ends_at_its_start_in_both_traces() -> None:
     recorded, replayed = training(steps=1), training(steps=1)
     replayed.device.start_ns[0] -= 30 * MS  # a long set-up
     axis = by_step(recorded, replayed)
@@ -89,7 +89,7 @@ def test_what_precedes_the_first_step_ends_where_it_begins() -> None:
     assert first[0] == first[1] and first[0] is not None and first[0] >= 29 * MS
 
 
-def test_traces_without_steps_are_laid_by_wall_time() -> None:
+def test_traces_without_steps_are_aligned_by_wall_time() -> None:
     scene = whole(("a", one_event()), ("b", one_event(9 * US)))
     for by in Alignment:
         axis = scene.axis(by)
@@ -97,7 +97,7 @@ def test_traces_without_steps_are_laid_by_wall_time() -> None:
         assert [side.position(MS) for side in axis.sides] == [0, 0]
 
 
-def test_a_span_of_a_step_that_drove_several_is_shown_in_each() -> None:
+def test_a_span_of_a_recorded_step_appears_under_every_replay_of_it() -> None:
     recorded = training(steps=2)
     axis = by_step(recorded, replay_of(recorded))
     assert len(axis.sides[0].positions(int(recorded.device.start_ns[0]))) == 2

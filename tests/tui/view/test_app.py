@@ -261,7 +261,7 @@ async def test_a_range_and_its_sums(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 
 @piloted(lambda: whole(("t", training(steps=3)), ("t", training(steps=3))))
-async def test_two_that_are_the_same_have_no_such_place(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_equal_traces_have_no_differences_to_go_to(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.press("n")
     assert said(app) == "no differences to go to"
 
@@ -433,7 +433,7 @@ async def test_a_range_of_phases_alone(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 @presses("question_mark")
 @pytest.mark.parametrize("size", [(80, 24), (130, 40), (200, 60)])
-def test_help_tells_every_key_and_fits(size: tuple[int, int]) -> None:
+def test_the_help_lists_every_key_and_fits_the_screen(size: tuple[int, int]) -> None:
     @piloted(pair_scene, size=size)
     async def body(app: ViewApp, pilot: Pilot[Any]) -> None:
         await pilot.press("question_mark")
@@ -461,7 +461,7 @@ async def test_the_palette_of_commands_has_every_key(app: ViewApp, pilot: Pilot[
 
 @presses("t")
 @piloted(lambda: pair_scene(stretch=1.3))
-async def test_tables_jump_to_places(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_a_selected_table_row_moves_the_timeline_to_its_span(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     await pilot.press("t")
     tables = app.query_one(TablePanel)

@@ -44,7 +44,7 @@ def test_pieces_hold_each_shown_nanosecond_once(slots: Slots, cuts: list[int]) -
 
 
 @given(SLOTS, st.integers(0, 60))
-def test_shown_and_times_agree_with_the_axis_written_out(slots: Slots, at_ns: int) -> None:
+def test_shown_and_times_methods_agree_with_a_fully_expanded_axis(slots: Slots, at_ns: int) -> None:
     axis = axis_of(slots)
     for number, side in enumerate(axis.sides):
         shown = written_out(slots, number)
@@ -56,7 +56,7 @@ def test_shown_and_times_agree_with_the_axis_written_out(slots: Slots, at_ns: in
 
 
 @given(SLOTS, st.integers(0, 50))
-def test_places_are_all_the_places_that_show_a_time(slots: Slots, time_ns: int) -> None:
+def test_positions_returns_every_position_that_shows_a_time(slots: Slots, time_ns: int) -> None:
     axis = axis_of(slots)
     for number, side in enumerate(axis.sides):
         expected = [at for at, time in enumerate(written_out(slots, number)) if time == time_ns]
@@ -67,7 +67,7 @@ def test_places_are_all_the_places_that_show_a_time(slots: Slots, time_ns: int) 
 
 
 @given(SLOTS, st.lists(st.integers(0, 50), max_size=6))
-def test_every_place_of_many_times(slots: Slots, times: list[int]) -> None:
+def test_every_position_finds_all_positions_of_several_times(slots: Slots, times: list[int]) -> None:
     axis = axis_of(slots)
     for number, side in enumerate(axis.sides):
         shown = written_out(slots, number)
@@ -77,7 +77,7 @@ def test_every_place_of_many_times(slots: Slots, times: list[int]) -> None:
 
 
 @given(SLOTS, st.integers(1, 7))
-def test_columns_add_up_to_the_axis(slots: Slots, width: int) -> None:
+def test_the_coverage_of_all_columns_adds_up_to_that_of_the_axis(slots: Slots, width: int) -> None:
     """Coverage over columns of any width equals coverage over the whole axis: gaps count nothing, repeats count again."""
     axis = axis_of(slots)
     lane = Lane([0, 11, 30], [8, 9, 30], [0, 1, 0])
@@ -99,7 +99,7 @@ def test_what_precedes_the_first_common_event_ends_with_it() -> None:
     assert recorded.position(100) == 30
 
 
-def test_the_place_closest_to_where_one_looks() -> None:
+def test_the_position_of_a_time_is_the_one_closest_to_the_view() -> None:
     axis = axis_of([((0, 10), (0, 10)), ((0, 10), (10, 10))])
     assert [axis.sides[0].position(3, near_ns=near) for near in (0, 12)] == [3, 13]
     assert axis.sides[0].position(77) is None

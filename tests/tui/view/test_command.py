@@ -88,7 +88,7 @@ def test_an_error_is_one_line(folder: Path, words: str, said: str, capfd: pytest
     assert not (folder / "x.svg").exists()
 
 
-def test_what_draws_lanes_knows_no_terminal() -> None:
+def test_the_lane_drawing_modules_import_neither_textual_nor_torch() -> None:
     program = f"""
 import importlib, sys
 for name in "{PLAIN}".split():

@@ -162,7 +162,7 @@ def test_the_app_in_a_terminal(folder: Path) -> None:
     assert terminal.end() == 0
 
 
-def test_a_damaged_second_trace_closes_the_app_and_is_one_line(folder: Path) -> None:
+def test_a_damaged_second_trace_closes_the_app_with_a_one_line_error(folder: Path) -> None:
     data = (folder / "b.msgpack").read_bytes()
     (folder / "b.msgpack").write_bytes(data[:30] + b"x" + data[31:])
     terminal = Terminal(["view", "a.msgpack", "b.msgpack"], folder)

@@ -90,7 +90,7 @@ def test_lines_do_not_depend_on_how_the_output_is_cut(data: bytes, size: int) ->
     assert piecewise.tail(100) == at_once.tail(100)
 
 
-def test_a_progress_bar_is_its_last_state() -> None:
+def test_only_the_last_state_of_a_progress_bar_is_kept() -> None:
     lines = Lines()
     for part in (b"epoch 1\n 10 %", b"\r 20 %", b"\r 30 %\r"):
         lines.feed(part)

@@ -40,7 +40,7 @@ def test_copies_are_recognized_whatever_their_names() -> None:
     assert of_device(trace, np.arange(1)).tolist() == [Category.COPY]
 
 
-def test_host_spans_go_by_their_kinds_and_waits_apart() -> None:
+def test_host_spans_are_categorized_by_kind_with_waits_separate() -> None:
     trace = Trace(threads=[Thread(0, 1)])
     names = [trace.strings.add(text) for text in ("cudaLaunchKernel", "cudaStreamSynchronize", "hipDeviceSynchronize", "relu")]
     kinds = [HostKind.RUNTIME] * 3 + [HostKind.OP]
@@ -76,7 +76,7 @@ def test_without_the_tables_waits_come_from_phases_and_collectives_from_kernels(
     assert [(track.table, len(track.lane)) for track in ranks] == [("device", 16)] * 4
 
 
-def test_a_stack_has_a_row_per_depth_and_marks_of_steps_none() -> None:
+def test_a_stack_has_a_row_per_depth_and_step_marks_have_no_row() -> None:
     trace = stack(4)
     assert stack_depth(trace).tolist() == [-1, 0, 1, 2, 3]
     assert [track.label for track in host_tracks(trace).values()] == ["main thread", "main +1", "main +2", "main +3"]
@@ -96,7 +96,7 @@ def test_threads_of_a_role_are_numbered() -> None:
     ]
 
 
-def test_streams_whose_numbers_differ_lie_over_each_other() -> None:
+def test_paired_streams_with_different_numbers_share_a_row() -> None:
     recorded, replayed = one_event(), one_event(duration_ns=MS)
     replayed.device.stream[:] = 0
     (row,) = Scene.of(("a", recorded), ("b", replayed)).rows

@@ -98,7 +98,7 @@ def test_aligning_keeps_what_the_cursor_points_at() -> None:
         assert 0 <= window.cursor_column < window.columns
 
 
-def test_a_scene_with_more_in_it_keeps_the_place() -> None:
+def test_the_view_position_is_kept_when_more_of_the_trace_is_loaded() -> None:
     window = Window(Scene.of(("a", training())), 100, 20)
     window.zoom(0.2)
     before = window.start_ns, window.ns_per_column

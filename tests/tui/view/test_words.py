@@ -38,7 +38,7 @@ def span(scene: Scene, side: int, table: str, number: int) -> Span:
 # --- headline ---
 
 
-def test_the_headline_of_two_says_what_diff_says() -> None:
+def test_the_headline_of_two_traces_agrees_with_diff() -> None:
     recorded = training()
     replayed = replay_of(recorded, stretch=1.1, uncharged_ns=0)
     lines = headline(whole(("a", recorded), ("b", replayed)), 300)
@@ -90,19 +90,19 @@ def test_before_the_figures_are_there() -> None:
     assert headline(Scene.of(("a", training()), ("b", training())), 80)[1].text == "computing the figures ..."
 
 
-def test_the_headline_of_one() -> None:
+def test_the_headline_of_a_single_trace() -> None:
     lines = headline(lone_scene(), 130)
     assert lines[0].text == "recorded.msgpack: Tesla V100-DGXS-32GB"
     assert lines[1].text.startswith("3 steps · median 100.0 µs · busy ")
     assert headline(whole(("t", crowd())), 130)[0].text == "t: 4 x NVIDIA A100"
 
 
-def test_a_headline_of_many_devices_tells_the_extremes() -> None:
+def test_a_headline_for_many_devices_shows_the_least_and_most_busy() -> None:
     text = " ".join(line.text for line in headline(whole(("t", crowd(devices=6))), 80))
     assert text.count("cuda:") == 2 and " to " in text
 
 
-def test_a_time_of_another_rank_tells_the_rank() -> None:
+def test_a_time_on_another_rank_is_shown_with_the_rank_number() -> None:
     # GIVEN two ranks, of which the second begins its step earlier: the ruler shows the first one's
     trace = crowd(devices=2)
     trace.steps.start_ns[trace.steps.rank == 1] -= 4 * US
@@ -130,7 +130,7 @@ def test_ticks(at_ns: int, every_ns: int, text: str) -> None:
     assert tick_text(at_ns, every_ns) == text
 
 
-def test_round_steps() -> None:
+def test_ruler_intervals_are_rounded_up_to_round_numbers() -> None:
     assert [round_ns(least) for least in (0.5, 1, 1.1, 3, 7, 11, 499)] == [1, 1, 2, 5, 10, 20, 500]
 
 
@@ -144,7 +144,7 @@ def test_many_steps_are_marked_where_there_is_room() -> None:
 # --- spans and their counterparts ---
 
 
-def test_a_kernels_counterpart_is_the_same_call_in_the_step_over_it() -> None:
+def test_the_counterpart_of_a_kernel_is_the_same_call_in_the_aligned_step() -> None:
     scene = pair_scene(steps=2)
     recorded, replayed = scene.traces
     kernels = [row for row in range(len(replayed.device)) if name_of(scene, span(scene, 1, "device", row)) == "softmax"]
@@ -166,7 +166,7 @@ def test_ops_go_by_their_canonical_name() -> None:
     assert other is not None and name_of(scene, other) == "aten::conv2d"
 
 
-def test_an_op_within_one_of_the_same_canonical_name_goes_with_that() -> None:
+def test_a_nested_op_with_the_same_canonical_name_has_the_same_counterpart() -> None:
     recorded = training()
     scene = whole(("a", recorded), ("b", replay_of(recorded)))
     for name in ("aten::conv2d", "aten::cudnn_convolution"):
@@ -176,7 +176,7 @@ def test_an_op_within_one_of_the_same_canonical_name_goes_with_that() -> None:
         assert step_of(scene, other) == 2
 
 
-def test_what_only_one_has_has_no_counterpart() -> None:
+def test_a_span_in_only_one_trace_has_no_counterpart() -> None:
     recorded = training()
     recorded.host.name[0] = recorded.strings.add("my own range")
     scene = whole(("a", recorded), ("b", replay_of(training())))
@@ -256,7 +256,7 @@ def test_a_kernel_that_takes_longer_is_reported_with_its_times() -> None:
     assert "is longer: 10.0 µs → 14.0 µs" in one.sentence
 
 
-def test_the_same_in_several_steps_is_one_and_the_largest_comes_first() -> None:
+def test_equal_differences_are_merged_across_steps_and_sorted_by_size() -> None:
     second = training(steps=3)
     second.device.duration_ns[[1, 6]] += 3 * US  # of two steps
     second.device.duration_ns[2] -= 2 * US
@@ -266,7 +266,7 @@ def test_the_same_in_several_steps_is_one_and_the_largest_comes_first() -> None:
     assert found[0].sentence.startswith("+6.0 µs, 2 times in 2 steps: ")
 
 
-def test_another_kernel_gone_and_new() -> None:
+def test_a_replaced_kernel_and_a_missing_kernel_are_listed_as_differences() -> None:
     second = training(steps=3)
     second.device.name[1] = second.strings.add("another_sgemm")
     second.device = second.device.take(np.delete(np.arange(len(second.device)), 7))
@@ -395,7 +395,7 @@ def test_analyses_are_the_same_as_those_of_info_and_diff() -> None:
             assert all(len(row.values) == len(table.columns) for row in table.rows), tab
 
 
-def test_launches_of_streams_that_lie_over_each_other_share_a_row() -> None:
+def test_launches_of_paired_streams_share_a_row() -> None:
     recorded = training(steps=3)
     replayed = replay_of(recorded)
     replayed.device.stream[:] = 0
@@ -450,7 +450,7 @@ def test_a_long_name_does_not_push_the_facts_out_of_sight() -> None:
     assert len(told[0]) <= 280 and told[2].startswith("begins") and told[-1] == long
 
 
-def test_details_of_an_op_tell_what_its_calls_achieve_however_a_release_orders_its_shapes() -> None:
+def test_op_details_show_the_achieved_rate_for_any_order_of_shapes() -> None:
     trace = training()
     scene = whole(("t", trace))
     rows = {row.op for row in scene.summary.analyses.op_shapes if row.gbps} if scene.summary is not None else set()
