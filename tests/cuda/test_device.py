@@ -15,7 +15,7 @@ from tests.cuda.truth import read_logs
 pytestmark = pytest.mark.cuda
 
 
-def test_what_a_capture_forbids(on_device: OnDevice) -> None:
+def test_forbidden_calls_break_a_graph_capture(on_device: OnDevice) -> None:
     """GIVEN a capture in global mode WHEN an event is queried THEN the query fails and the capture is lost, also from another
     thread; WHEN a branch is not joined THEN the capture fails; WHEN nothing is forbidden THEN the graph runs."""
     result = on_device("""
@@ -174,7 +174,7 @@ answer([durations[900], durations[-1]])
     assert after > before + 0.2  # 475 launches wait for kernels of more than 0.6 ms each
 
 
-def test_errors_on_demand(on_device: OnDevice) -> None:
+def test_configured_memory_and_launch_errors_are_reported_as_on_hardware(on_device: OnDevice) -> None:
     """GIVEN a memory limit, allocations that fail, and a launch that faults THEN torch reports each as on hardware, and a fault
     stays."""
     memory = on_device(
@@ -283,7 +283,7 @@ answer(None)
     assert products == [3500 + 2 * 2048**3 // 12_000, 3500 + 2 * 4096**3 // 12_000]
 
 
-def test_what_is_not_simulated_fails_with_its_name(on_device: OnDevice) -> None:
+def test_a_call_that_is_not_simulated_fails_with_its_name(on_device: OnDevice) -> None:
     """GIVEN a call that nobody wrote THEN it fails, so that no test passes by its silence."""
     assert "CUSOLVER" in on_device("""
 try:

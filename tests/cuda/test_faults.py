@@ -132,7 +132,7 @@ def test_no_context_on_the_current_device(device: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_captures_survive(device: Path, tmp_path: Path, grain: str) -> None:
+def test_graph_captures_survive_the_start_and_end_of_a_profile(device: Path, tmp_path: Path, grain: str) -> None:
     """GIVEN captures at the moment when a profile would start or end WHEN recorded THEN no capture is lost."""
     recorded = record(device, Program("late_capture.py"), grain, tmp_path)
     assert (recorded.exit_code, recorded.output) == (0, "done\n"), recorded.errors[-2000:]

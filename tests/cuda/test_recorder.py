@@ -55,7 +55,7 @@ def recorded(device: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded
 
 
 @pytest.mark.parametrize(("program", "grain"), _cases("run", ("kernel", "phase"), list(PROGRAMS)))
-def test_a_recorded_program_ends_as_it_would(recorded: Recorded, program: str, grain: str) -> None:
+def test_a_recorded_program_has_its_usual_exit_code_and_output(recorded: Recorded, program: str, grain: str) -> None:
     """GIVEN a program WHEN it is recorded THEN its exit code and output are its own, nobody creates a context that it did not
     create, no capture is lost, and the file has all its steps."""
     run, expected = recorded(program, grain), PROGRAMS[program]

@@ -105,7 +105,7 @@ def test_transformers_run_the_attention_and_optimizer_kernels_of_cuda(transforme
     assert ops["_foreach_addcdiv_"] and ops["_fused_adamw_"] and ops["_foreach_norm"]
 
 
-def test_times_without_a_recording_are_marked_as_estimates(transformers: Runs) -> None:
+def test_times_of_unrecorded_ops_are_marked_as_estimates(transformers: Runs) -> None:
     origins = transformers.timeline.device.origin
     estimated = (Origin.SCALED, Origin.PHASE, Origin.ROOFLINE, Origin.CURVE, Origin.PUBLISHED)
     assert set(origins.tolist()) <= {int(origin) for origin in estimated}

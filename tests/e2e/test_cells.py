@@ -130,7 +130,7 @@ def replay(library: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=library, env=environment, capture_output=True, text=True, timeout=120)
 
 
-def test_a_script_is_found_by_what_it_trains_and_batch_sizes_may_change(library: Path) -> None:
+def test_the_model_of_a_script_is_found_and_batch_sizes_can_change(library: Path) -> None:
     done = replay(library, "--gpu", "g9", "-o", "out.msgpack", "train.py", "SGD", "16", "4", "4", "2", "3")
 
     assert done.returncode == 0, done.stderr
@@ -154,7 +154,7 @@ def test_accumulated_batches_and_repeated_calls_are_charged_for_every_pass(libra
     assert done.stdout.splitlines() == ["accumulated 180", "accumulated 180", "two calls 180"]
 
 
-def test_what_is_not_in_the_library_stops_in_one_line_unless_estimates_are_asked_for(library: Path) -> None:
+def test_a_model_missing_from_the_library_is_rejected_without_estimate(library: Path) -> None:
     done = replay(library, "--gpu", "g9", "train.py", "SGD", "32", "4")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0] == (
@@ -170,7 +170,7 @@ def test_what_is_not_in_the_library_stops_in_one_line_unless_estimates_are_asked
     assert "estimated: optimizer SGD there, Adam here" in done.stderr
 
 
-def test_a_card_that_the_library_lacks_can_be_estimated_and_that_is_said_first(library: Path) -> None:
+def test_times_for_a_gpu_missing_from_the_library_are_marked_as_estimates(library: Path) -> None:
     done = replay(library, "--gpu", "h100", "--estimate", "train.py", "SGD", "16", "4", "4")
     assert done.returncode == 0 and done.stdout.count("\n") == 3, done.stderr
     first = "ESTIMATE: no measurements of this model on NVIDIA H100 80GB HBM3; times are predicted.\n"
@@ -178,7 +178,7 @@ def test_a_card_that_the_library_lacks_can_be_estimated_and_that_is_said_first(l
     assert "has no recorded host pace" in " ".join(done.stderr.split()) and "recorded time" not in done.stderr
 
 
-def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) -> None:
+def test_a_batch_larger_than_the_last_one_that_fit_runs_out_of_memory(library: Path) -> None:
     done = replay(library, "train.py", "SGD", "16", "4", "1000000", "--trace", "g9/net")
     assert done.returncode == 1 and done.stdout.splitlines() == ["4 20 70"]
     assert "trace: g9/net: Test GPU G9 ran out of memory at batch 1000000; this run needs batch 1000000\n" in done.stderr
@@ -189,7 +189,7 @@ def test_beyond_the_last_batch_that_fitted_the_allocator_is_full(library: Path) 
     assert "g9/net: batch 1 was not measured; the library has 2 to 1000; --estimate continues" in done.stderr
 
 
-def test_where_the_card_was_full_a_script_may_halve_its_batch_though_no_peak_is_known(library: Path, tmp_path: Path) -> None:
+def test_a_script_can_halve_its_batch_after_running_out_of_memory(library: Path, tmp_path: Path) -> None:
     batches = np.array([2, 1 << 18])
     phases = {"forward": np.array([10, 20]) * 10**6, "rest": np.array([30, 70]) * 10**6}
     net = LibraryCell(GPU, "net", NET, batches, phases, out_of_memory_batch=1 << 19)

@@ -53,7 +53,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_page_can_be_followed_in_a_shell(repository: Path) -> None:
+def test_the_commands_on_the_ci_page_work_in_a_shell(repository: Path) -> None:
     page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```console\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]

@@ -101,12 +101,12 @@ def test_an_epoch_on_the_virtual_clock_is_fast_and_accurate(tmp_path: Path) -> N
     assert "Data loading times are not realistic" in diff.stdout
 
 
-def test_with_recorded_waits_whole_steps_are_exact_on_the_virtual_clock(tmp_path: Path) -> None:
+def test_step_times_on_the_virtual_clock_are_exact_with_recorded_waits(tmp_path: Path) -> None:
     facts, _, _ = trained(tmp_path, "--clock", "virtual", "--loader", "recorded", steps=20)
     assert facts["judged"] == "steps" and abs(facts["steps"]["error"]) < 0.01
 
 
-def test_at_ten_times_the_speed_the_replay_is_compared_in_recorded_time(tmp_path: Path) -> None:
+def test_a_replay_at_tenfold_speed_is_compared_in_recorded_time(tmp_path: Path) -> None:
     facts, took_s, said = trained(tmp_path, "--speed", "10", steps=60)
     assert took_s < 60 * STEP_S / 1.5
     assert facts["clock"] == "wall" and facts["speed"] == 10

@@ -110,7 +110,7 @@ def test_diff_of_one_and_two_gpus_shows_the_published_cost_per_phase(tmp_path: P
     assert facts["memory"]["cuda:0"]["replayed_peak_bytes"] > facts["memory"]["cuda:1"]["replayed_peak_bytes"]
 
 
-def test_a_recording_on_the_virtual_gpus_gives_the_parts_back(tmp_path: Path) -> None:
+def test_recording_on_two_virtual_gpus_reproduces_the_data_parallel_parts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SMALL)
     on = unsigned("p100x2-no-cudnn", tmp_path)
     done = trace_command("record", "--on", on, "--grain", "phase", "-o", "again.msgpack", "train.py", cwd=tmp_path)
@@ -164,14 +164,14 @@ def test_two_gpus_are_predicted_from_one(tmp_path: Path, one_gpu: Path) -> None:
     assert set((p2p.duration_ns - p2p.bytes * 10).tolist()) == {1_500}  # a byte in ten nanoseconds, and the least
 
 
-def test_what_cannot_be_predicted_is_rejected_before_anything_runs(tmp_path: Path) -> None:
+def test_an_unsupported_number_of_gpus_is_rejected_before_the_script_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit('it ran')")
     done = trace_command("replay", "--gpus", "2", "train.py", "--trace", "p100-no-cudnn", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "trace: --gpus 2 needs a recording with the kernels of one GPU, but this recording has phases only\n"
 
 
-def test_what_is_too_large_for_one_gpu_trains_on_two(tmp_path: Path) -> None:
+def test_a_model_too_large_for_one_gpu_trains_on_two(tmp_path: Path) -> None:
     (tmp_path / "deep.py").write_text(DEEP_AND_WIDE)
     options = ("--clock", "virtual", "--gpu-memory", "7.79GiB")
     one = trace_command("replay", *options, "--gpus", "1", "deep.py", "--trace", "p100x2-no-cudnn", cwd=tmp_path)

@@ -76,7 +76,7 @@ def one_gpu(tmp_path: Path) -> Path:
         ("densenet121", 7_978_856, 120, 6_957_834),
     ],
 )
-def test_the_networks_are_the_published_ones(name: str, parameters: int, convolutions: int, here: int) -> None:
+def test_the_networks_have_the_published_sizes(name: str, parameters: int, convolutions: int, here: int) -> None:
     with torch.device("meta"):
         net, small = MODELS[name](), MODELS[name](classes=10, channels=1)
     assert sum(p.numel() for p in net.parameters()) == parameters
@@ -97,7 +97,7 @@ def test_digits_are_the_same_for_everyone_and_enlarged_for_the_networks() -> Non
     assert resized(images, 64).shape == (200, 1, 64, 64) and resized(images, 28) is images
 
 
-def test_freezing_leaves_the_last_layers_to_learn() -> None:
+def test_freezing_leaves_only_the_last_layers_trainable() -> None:
     net = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False), nn.Linear(10, 2, bias=False))
     assert freeze(net, 1.0) == 220 and all(p.requires_grad for p in net.parameters())
     assert freeze(net, 0.1) == 120 and [p.requires_grad for p in net.parameters()] == [False, True, True]
@@ -107,7 +107,7 @@ def test_freezing_leaves_the_last_layers_to_learn() -> None:
 # -- cells -----------------------------------------------------------------------------------------------------------------
 
 
-def test_bytes_are_those_that_the_virtual_gpus_copied(tmp_path: Path, one_gpu: Path) -> None:
+def test_reported_bytes_equal_the_bytes_copied_on_the_virtual_gpus(tmp_path: Path, one_gpu: Path) -> None:
     """GIVEN cells of both versions, on 1 to 3 GPUs, with frozen layers and a batch that does not divide
     WHEN they run on virtual GPUs THEN each row tells the bytes of the copies on the timeline."""
     (tmp_path / "several.py").write_text(SEVERAL)
@@ -165,7 +165,7 @@ def test_cells_replayed_on_published_figures_report_the_time_of_each_part(tmp_pa
         assert 0.95 * 750 < cell["computation_ms"] < 1_500
 
 
-def test_both_versions_learn_the_same_where_values_are_computed(tmp_path: Path, one_gpu: Path) -> None:
+def test_both_versions_have_equal_losses_when_values_are_computed(tmp_path: Path, one_gpu: Path) -> None:
     (tmp_path / "several.py").write_text(SEVERAL)
     small = "cell --model resnet18 --image-size 16 --batch-size 16 --gpus 2 --steps 0 --images 32"
     words = f"{small} --parallel plain --epochs 2\n{small} --parallel nn --epochs 9 --loss-target 1.0"
@@ -178,7 +178,7 @@ def test_both_versions_learn_the_same_where_values_are_computed(tmp_path: Path, 
     assert 2 <= by_nn["epochs_to_target"] == by_nn["epochs"] == len(losses) - 2 < 9 and by_nn["last_loss"] < 1.0
 
 
-def test_a_network_that_does_not_fit_is_a_row_of_its_own(tmp_path: Path, one_gpu: Path) -> None:
+def test_a_network_that_does_not_fit_is_reported_in_its_row(tmp_path: Path, one_gpu: Path) -> None:
     """GIVEN weights that do not fit, and others whose optimizer does not THEN the rows say that, and no more."""
     (tmp_path / "several.py").write_text(SEVERAL)
     words = "cell --model alexnet --image-size 64\ncell --model resnet18 --image-size 32 --batch-size 2"
@@ -221,7 +221,7 @@ def test_a_grid_runs_one_command_per_cell_and_skips_measured_cells(
         ("table --results none.jsonl", "dataparallel_study: none.jsonl: No such file or directory"),
     ],
 )
-def test_what_cannot_be_measured_is_said_in_a_line(
+def test_requests_that_cannot_be_measured_are_rejected_in_one_line(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -307,7 +307,7 @@ def test_a_picture_without_matplotlib_or_anything_to_draw_is_rejected(tmp_path: 
         study_tables.draw(ROWS, tmp_path / "p.svg")
 
 
-def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
+def test_an_invalid_line_of_results_is_named_in_the_error(tmp_path: Path) -> None:
     path = results(tmp_path)
     path.write_text(path.read_text() + '{"model": "vgg1')
     with pytest.raises(SystemExit, match=r"r\.jsonl, line 8: not a cell's result"):

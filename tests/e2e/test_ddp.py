@@ -40,7 +40,7 @@ def replay(*words: str | Path, seconds: float = 100.0) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
 
 
-def test_torchrun_s_ranks_become_one_timeline(trace: Path, tmp_path: Path) -> None:
+def test_ranks_of_torchrun_are_merged_into_one_timeline(trace: Path, tmp_path: Path) -> None:
     output, report = tmp_path / "replay.msgpack", tmp_path / "report.json"
     launcher = ["torchrun", "--standalone", "--nproc-per-node=2"]
     done = replay("--trace", trace, "-o", output, "--report", report, "--", *launcher, SCRIPT, "--steps", "6")
@@ -72,7 +72,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_exit_code(trace: Path, how: str,
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux counts shared pages")
-def test_thirty_two_ranks_share_what_they_have_in_common(trace: Path) -> None:
+def test_thirty_two_ranks_share_most_of_their_memory(trace: Path) -> None:
     """GIVEN a machine that could not hold 32 times torch WHEN 32 ranks train THEN most of each one's memory is everybody's."""
     done = replay("--trace", trace, "--nproc", "32", "--clock", "virtual", SCRIPT, "--steps", "2", "--memory", seconds=400.0)
     assert done.returncode == 0, done.stderr

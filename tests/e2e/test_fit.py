@@ -47,7 +47,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
 
 
-def test_a_script_is_run_for_some_steps_and_judged(tmp_path: Path) -> None:
+def test_fit_runs_a_script_for_a_few_steps_and_judges_each_gpu(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     ran = run(tmp_path, "--gpus", "t4,a100-80gb", "--json", "--batch-option=--batch-size", "train.py")
     assert ran.returncode == 0 and not ran.stderr
@@ -62,7 +62,7 @@ def test_a_script_is_run_for_some_steps_and_judged(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
 
-def test_a_step_takes_time_though_the_host_never_waits(tmp_path: Path) -> None:
+def test_fit_measures_the_step_time_of_a_script_that_never_waits(tmp_path: Path) -> None:
     """GIVEN a loop without a loader and without reads: its host is through with all steps before the GPU begins the first."""
     loop = TRAIN[: TRAIN.index("data =")] + (
         "for i in range(9):\n    x = torch.zeros(batch_size, 512, device='cuda')\n"
@@ -77,7 +77,7 @@ def test_a_step_takes_time_though_the_host_never_waits(tmp_path: Path) -> None:
     assert 10_000 < inferring["step_ns"] < t4["step_ns"] / 3  # no gradients, no optimizer
 
 
-def test_a_step_on_two_gpus_in_one_process_takes_what_the_busiest_takes(tmp_path: Path) -> None:
+def test_the_step_time_on_two_gpus_is_that_of_the_busier_one(tmp_path: Path) -> None:
     loop = TRAIN[: TRAIN.index("optimizer =")].replace("4096", "8192") + (
         "model = nn.DataParallel(model)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for i in range(9):\n    x = torch.zeros(batch_size, 512, device='cuda')\n"
@@ -89,9 +89,7 @@ def test_a_step_on_two_gpus_in_one_process_takes_what_the_busiest_takes(tmp_path
     assert two["step_estimated"] and 0.5 < two["step_ns"] / one["step_ns"] < 0.9
 
 
-def test_a_card_on_which_this_network_was_measured_is_answered_from_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a T4 that ran this script up to batch 100 and was full at 101 WHEN it is asked for THEN that is said, and only of
     it; but not where the script needs other memory than was measured."""
     (tmp_path / "train.py").write_text(TRAIN)
@@ -127,7 +125,7 @@ def test_a_card_on_which_this_network_was_measured_is_answered_from_there(
     assert (passes["step_ns"], passes["step_estimated"], passes["measured"]) == (48_000_000, True, None)
 
 
-def test_a_card_without_tf32_reserves_what_its_convolutions_take(tmp_path: Path) -> None:
+def test_a_gpu_without_tf32_reserves_its_convolution_workspaces(tmp_path: Path) -> None:
     """GIVEN a convolution of 128 channels in fp32 WHEN its workspace fits the T4 THEN it is reserved there."""
     (tmp_path / "infer.py").write_text(
         "import torch\nmodel = torch.nn.Conv2d(128, 128, 3, padding=1).cuda()\n"
@@ -142,7 +140,7 @@ def test_a_card_without_tf32_reserves_what_its_convolutions_take(tmp_path: Path)
     assert facts["peak_allocated_bytes"] < workspace
 
 
-def test_ranks_are_judged_by_the_one_that_needs_most(tmp_path: Path) -> None:
+def test_fit_judges_ranks_by_the_one_that_needs_the_most_memory(tmp_path: Path) -> None:
     ranks = TRAIN.replace("model = ", "import os; torch.distributed.init_process_group(); rank = int(os.environ['LOCAL_RANK']);"
         " torch.cuda.set_device(rank); big = torch.empty(1 << 28, device='cuda') if rank else None\nmodel = ")  # fmt: skip
     ranks = ranks.replace("optimizer = ", "model = nn.parallel.DistributedDataParallel(model, [rank])\noptimizer = ")

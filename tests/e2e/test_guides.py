@@ -34,7 +34,7 @@ def test_the_commands_of_a_guide_run_and_print_what_it_says(guide: Path, tmp_pat
             assert first == [words(part)[:2] for part in re.split(r"^(?=\$ )", shown, flags=re.MULTILINE)]
 
 
-def test_output_is_put_where_the_commands_are() -> None:
+def test_command_output_is_inserted_after_its_command() -> None:
     text = "a\n```console\n$ one    # exit code 1\nold\n$ two\nx\n...\n```\nb\n```\n$ no\n```\n"
     ran = [GUIDES.Ran("one    # exit code 1", "new\n", 1), GUIDES.Ran("two", "y\nz\n", 0)]
     assert (

@@ -85,7 +85,7 @@ def run(source: str, folder: Path, *words: str, stdin: str | None = None) -> str
     return done.stdout
 
 
-def test_after_stop_torch_is_as_before_and_a_second_gpu_can_start(tmp_path: Path) -> None:
+def test_stop_restores_torch_and_a_second_gpu_can_start(tmp_path: Path) -> None:
     source = """
 import json, warnings
 import torch, torch.distributed, torch.nn.parallel, torch.profiler
@@ -162,7 +162,7 @@ for values in ("compute", "recorded"):
         assert changed <= lazy
 
 
-def test_figures_are_those_of_the_command(recording: Path, tmp_path: Path) -> None:
+def test_an_in_process_replay_reports_the_figures_of_the_command(recording: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     script = tmp_path / "train.py"
     script.write_text(TRAIN, encoding="utf-8")

@@ -134,7 +134,7 @@ def test_two_packages_with_one_module_name_work_in_either_install_order(
         assert out.startswith("ours ") and "Median per step" in out
 
 
-def test_our_library_beside_theirs_in_one_process(tmp_path: Path, wheels: dict[str, Path]) -> None:
+def test_two_modules_named_traces_work_in_one_process(tmp_path: Path, wheels: dict[str, Path]) -> None:
     there = Environment(tmp_path / "there", wheels)
     there.install("theirs")
     there.install("ours")

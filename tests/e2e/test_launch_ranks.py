@@ -140,7 +140,7 @@ def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) 
     assert len(result.started) == 3 and result.pid in result.booted - result.started
 
 
-def test_a_rank_ends_without_tearing_down_what_the_ranks_share(place: Place) -> None:
+def test_a_rank_ends_without_destroying_a_library_that_ranks_share(place: Place) -> None:
     """GIVEN a library that the ranks share WHEN ranks end THEN the script's own files are written, and the library is kept."""
     place.write(
         "tiny.py",
@@ -221,7 +221,7 @@ def test_the_first_failed_rank_stops_the_others_and_sets_the_exit_code(place: Pl
     assert run.err == (f"trace: rank 1 of 3 ended with {how}; stopping the others\n" if code else "")
 
 
-def test_tracebacks_and_what_runs_at_exit_are_each_rank_s_own(place: Place) -> None:
+def test_each_rank_has_its_own_traceback_and_exit_handlers(place: Place) -> None:
     fails = "import atexit, tiny\natexit.register(say, 'bye', os.environ['RANK'])\nraise ValueError('me')"
     place.write("script.py", SAYS + fails)
     run = place.ranks(1, "script.py")
@@ -241,7 +241,9 @@ def test_errors_of_torch_and_of_the_trace_are_reported_as_usual(place: Place) ->
 
 
 @pytest.mark.parametrize("text", ["print('theirs')\nmine = 1", "raise ValueError('broken')"])
-def test_a_sitecustomize_of_the_user_s_own_runs(place: Place, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sitecustomize_module_of_the_user_runs_in_every_rank(
+    place: Place, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.write("signature/sitecustomize.py", text)
     place.write("script.py", SAYS + "import tiny; say(tiny.started == os.getpid())")
     monkeypatch.setenv("PYTHONPATH", str(place.folder / "signature"))

@@ -90,7 +90,9 @@ def recorded(folder: Path) -> Path:
 
 @pytest.mark.parametrize("machines_of", [loopback_addresses, namespaces])
 @pytest.mark.parametrize("how", ["static", "c10d"])
-def test_ranks_of_two_machines_meet_and_each_machine_keeps_its_own(tmp_path: Path, how: str, machines_of: Any) -> None:
+def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace(
+    tmp_path: Path, how: str, machines_of: Any
+) -> None:
     """GIVEN torchrun's own rendezvous at the first machine's address WHEN both replay THEN all ranks communicate."""
     trace, port = recorded(tmp_path), free_port()
     held = (2, 1) if how == "static" else (1, 1)  # ranks of each machine

@@ -97,7 +97,7 @@ def test_a_deep_and_wide_model_fails_on_a_small_card_in_the_recorded_words(trace
     assert "does NOT fit into 7.8 GiB: out of memory once" in " ".join(done.stderr.split())
 
 
-def test_it_trains_on_the_recorded_card_and_on_one_that_is_just_large_enough(trace: Path, tmp_path: Path) -> None:
+def test_a_model_trains_on_the_smallest_gpu_memory_that_fits(trace: Path, tmp_path: Path) -> None:
     """GIVEN exactly what it reserved, and what was taken beside it WHEN it trains THEN it fits."""
     done, facts = replay(trace, tmp_path, "4096", "24")
     assert done.returncode == 0 and facts["fits"] is True and facts["capacity_given"] is False
@@ -133,7 +133,7 @@ def test_an_invalid_size_is_reported_in_one_line(trace: Path, tmp_path: Path, si
     assert (done.returncode, done.stdout, done.stderr.strip()) == (2, "", said)
 
 
-def test_a_steady_step_allocates_what_the_v100_did_in_the_same_order(shared_traces: Path, tmp_path: Path) -> None:
+def test_a_steady_step_allocates_the_recorded_sizes_in_the_recorded_order(shared_traces: Path, tmp_path: Path) -> None:
     """ResNet-50, batch 32, PyTorch 1.9: every recorded allocation in order, workspaces included.
 
     53 of 512 bytes are not made today: a batch norm's counter is raised in place. 62 large blocks differ by the unsplit

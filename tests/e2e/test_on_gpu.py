@@ -100,7 +100,7 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, 
     assert len(load(tmp_path / "dataparallel_kernel.msgpack").steps) == parallel["counts"]["steps"] == 7
 
 
-def test_without_a_gpu_it_says_what_it_needs(tmp_path: Path) -> None:
+def test_the_gpu_script_says_that_it_needs_a_gpu(tmp_path: Path) -> None:
     done = on_gpu_sh("--out", tmp_path)
     assert done.returncode == 2 and "torch sees no GPU here; --dry-run" in done.stderr
 

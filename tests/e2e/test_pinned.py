@@ -70,7 +70,7 @@ def _replay(script: Path, limit_bytes: int | None = None) -> tuple[list[list[str
     return [line.split() for line in done.stdout.splitlines()], said
 
 
-def test_what_the_allocator_says_is_locked_is_what_the_system_says(script: Path) -> None:
+def test_the_locked_bytes_of_allocator_and_system_agree(script: Path) -> None:
     processes, said = _replay(script)  # some MiB: within the 8 that most systems allow anybody
     if said:
         pytest.skip("this system does not let us lock that much")

@@ -32,7 +32,7 @@ for i in range(2):
 """
 
 
-def test_ranges_that_the_script_names_are_in_the_replays_timeline_and_come_back_from_its_export(tmp_path: Path) -> None:
+def test_named_ranges_of_the_script_appear_in_the_replay_and_its_export(tmp_path: Path) -> None:
     recording = recording_of_something_else(tmp_path / "a100.msgpack")
     script = tmp_path / "named.py"
     script.write_text(NAMED)

@@ -74,7 +74,7 @@ def device_ms(trace: Trace, name: str) -> float:
     return float(np.percentile(phases.device_end_ns - phases.device_start_ns, 25)) / 1e6
 
 
-def test_recording_a_replay_gives_its_phases_back(place: Path, phase_trace: Path) -> None:
+def test_recording_a_replay_reproduces_its_phase_times(place: Path, phase_trace: Path) -> None:
     """Trace A, replayed and recorded, is trace B with A's phases: within 2 % or 0.5 ms."""
     done = record("--on", phase_trace, "--grain", "phase", "-o", "b.msgpack", "train.py", "12", "cuda", cwd=place)
     assert done.returncode == 0, done.stderr
@@ -91,7 +91,7 @@ def test_recording_a_replay_gives_its_phases_back(place: Path, phase_trace: Path
     assert sorted(path.name for path in place.iterdir()) == ["b.msgpack", "train.py"]  # no parts are left
 
 
-def test_what_was_recorded_replays(place: Path, phase_trace: Path) -> None:
+def test_a_recording_of_a_replay_can_be_replayed(place: Path, phase_trace: Path) -> None:
     done = record("--on", phase_trace, "--grain", "phase", "-o", "b.msgpack", "train.py", "8", "cuda", cwd=place)
     assert done.returncode == 0, done.stderr
     words = [sys.executable, "-m", "tui.cli", "replay", "-o", "c.msgpack", "train.py", "8", "cuda", "--trace", "b.msgpack"]
@@ -101,7 +101,7 @@ def test_what_was_recorded_replays(place: Path, phase_trace: Path) -> None:
     assert phase_times(load(place / "c.msgpack"))
 
 
-def test_without_a_gpu_the_host_is_recorded(place: Path) -> None:
+def test_only_the_host_is_recorded_without_a_gpu(place: Path) -> None:
     words = ("--warmup", "1", "--clean-steps", "2", "--profiled-steps", "2", "train.py", "8", "cpu")
     done = record(*words, cwd=place)
     assert done.returncode == 0, done.stderr
@@ -181,7 +181,7 @@ def test_a_script_runs_as_if_unrecorded(tmp_path: Path, way: str) -> None:
     ],
     ids=["exception", "exit", "os._exit", "fork"],
 )
-def test_however_a_script_ends_the_recording_is_whole(place: Path, end: str, code: int, steps: int) -> None:
+def test_the_recording_is_complete_for_every_way_a_script_can_end(place: Path, end: str, code: int, steps: int) -> None:
     done = record("--grain", "phase", "train.py", "8", "cpu", end, cwd=place)
     assert done.returncode == code
     assert ("ValueError: no" in done.stderr) is ("ValueError" in end)
@@ -248,7 +248,7 @@ for _ in range(8):
 """
 
 
-def test_a_script_that_validates_before_it_trains_has_steps_of_both_profiled(tmp_path: Path) -> None:
+def test_training_is_profiled_even_if_the_script_validates_first(tmp_path: Path) -> None:
     (tmp_path / "first.py").write_text(VALIDATES_FIRST)
     done = record("--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2", "first.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -300,7 +300,7 @@ def test_a_disk_that_fills_up_does_not_stop_the_training(place: Path) -> None:
     assert any(len(load(path).steps) for path in readable)
 
 
-def test_a_script_that_profiles_itself_is_left_alone(place: Path) -> None:
+def test_a_script_that_runs_its_own_profiler_is_not_profiled(place: Path) -> None:
     profiling = "step or globals().update(p=torch.profiler.profile()) or p.start(); step == 6 and p.stop()"
     words = ("--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2", "train.py", "8", "cpu", profiling)
     done = record(*words, cwd=place)
@@ -309,7 +309,7 @@ def test_a_script_that_profiles_itself_is_left_alone(place: Path) -> None:
     assert len(trace.steps) == 8 and trace.run_of(0).profiler.failed == "the script was already profiling itself"
 
 
-def test_nothing_to_record_is_reported(tmp_path: Path) -> None:
+def test_a_script_without_torch_is_reported_as_not_recorded(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("print('hello')")
     done = record("plain.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hello\n")
@@ -349,7 +349,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_loaders_workers_are_not_recorded_though_their_datasets_call_modules(tmp_path: Path) -> None:
+def test_loader_workers_that_call_modules_are_not_recorded(tmp_path: Path) -> None:
     (tmp_path / "workers.py").write_text(WORKERS)
     done = record("--grain", "phase", "workers.py", cwd=tmp_path)
     assert done.returncode == 0 and "processes" not in done.stderr, done.stderr
@@ -442,7 +442,7 @@ def test_long_runs_do_not_grow(place: Path) -> None:
     assert kib[1] - kib[0] < 1024, kib  # torch itself has settled by the first look
 
 
-def test_stacks_name_the_functions_around_ops_and_no_folder(tmp_path: Path) -> None:
+def test_recorded_stacks_name_functions_without_folders(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     words = ("--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2")
     for name, stacks in (("plain", ()), ("stacks", ("--stacks",))):

@@ -147,7 +147,7 @@ def test_the_parts_of_data_parallel_are_in_every_step(tmp_path: Path, gpu: Path,
     assert names == ["MainThread", "replica 0", "replica 1"]  # though each of nine steps made two threads
 
 
-def test_in_the_kernel_grain_the_parts_come_from_the_profile(tmp_path: Path, gpu: Path) -> None:
+def test_kernel_grain_recordings_take_data_parallel_parts_from_the_profile(tmp_path: Path, gpu: Path) -> None:
     (tmp_path / "train.py").write_text(REPLICAS)
     trace = record("--on", str(gpu), *SCHEDULE, "train.py", "class", cwd=tmp_path)
     profiled = np.flatnonzero(trace.steps.kind == StepKind.PROFILED).tolist()

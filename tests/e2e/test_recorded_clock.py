@@ -55,7 +55,7 @@ def trace(*words: str | Path, cwd: Path, script: str = SCRIPT) -> subprocess.Com
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
-def test_a_script_that_times_itself_without_synchronizing_sees_the_recorded_host(tmp_path: Path) -> None:
+def test_a_script_that_reads_the_time_without_synchronizing_sees_recorded_host_times(tmp_path: Path) -> None:
     # GIVEN a recorded host that has launched the forward pass's op 150 us into the step, and backward's 4 150 us into it
     ops = [
         Op("aten::addmm", 100, 50, kernel=(160, 2_000), shapes=((256,), (8, 64), (64, 256))),

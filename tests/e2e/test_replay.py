@@ -99,9 +99,7 @@ def test_a_script_trains_at_the_pace_of_a_phase_grained_trace(tmp_path: Path, ph
     assert replayed.run_of(0).source == REPLAY
 
 
-def test_a_kernel_grained_trace_is_matched_and_what_does_not_match_is_charged_by_phase(
-    tmp_path: Path, kernel_trace: Path
-) -> None:
+def test_ops_of_a_kernel_grained_trace_are_matched_or_charged_by_phase(tmp_path: Path, kernel_trace: Path) -> None:
     script = written(tmp_path, TRAIN)
     options = ("--report", "r.json", "-o", "out.msgpack")
     done = trace_command("replay", *options, script, "6", "--trace", kernel_trace, cwd=tmp_path)
@@ -119,7 +117,7 @@ def test_a_kernel_grained_trace_is_matched_and_what_does_not_match_is_charged_by
     assert any(entry["op"].startswith("aten::_foreach") for entry in facts["missing"])
 
 
-def test_validation_between_epochs_and_inference_are_steps_of_their_own(tmp_path: Path, phase_trace: Path) -> None:
+def test_validation_and_inference_batches_are_separate_steps(tmp_path: Path, phase_trace: Path) -> None:
     text = (
         TRAIN
         + """
@@ -179,7 +177,7 @@ def test_a_script_that_asks_for_a_device_that_was_not_recorded_gets_cudas_error(
     assert "CUDA error: invalid device ordinal" in done.stderr
 
 
-def test_a_forked_child_meets_cudas_own_refusal_and_the_parent_goes_on(tmp_path: Path, phase_trace: Path) -> None:
+def test_a_forked_child_gets_the_cuda_fork_error_and_the_parent_continues(tmp_path: Path, phase_trace: Path) -> None:
     text = (
         TRAIN
         + """
@@ -245,7 +243,7 @@ def test_the_recorded_loader_makes_whole_steps_comparable(tmp_path: Path, kernel
     assert abs(steps["error"]) < 0.05  # 5 ms of 30 are the wait for data; this machine's own time is left out
 
 
-def test_a_script_that_leaves_by_os_exit_has_its_whole_timeline(tmp_path: Path, kernel_trace: Path) -> None:
+def test_the_timeline_is_complete_after_os_exit(tmp_path: Path, kernel_trace: Path) -> None:
     """GIVEN a loop of three steps that ends with `os._exit(5)` THEN the replay's file holds three steps."""
     text = """
 import os
@@ -264,7 +262,7 @@ os._exit(5)
     assert len(load(tmp_path / "out.msgpack").steps) == 3
 
 
-def test_a_worker_that_exits_ends_the_run_with_torchs_own_error(tmp_path: Path, phase_trace: Path) -> None:
+def test_a_loader_worker_that_exits_causes_the_usual_torch_error(tmp_path: Path, phase_trace: Path) -> None:
     text = """
 import sys
 import torch

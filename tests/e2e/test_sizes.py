@@ -79,7 +79,7 @@ def test_a_replay_of_our_own_recording_knows_every_size(tmp_path: Path) -> None:
     assert again.stdout == done.stdout
 
 
-def test_without_the_sizes_the_first_search_is_rejected_by_name_where_nothing_is_to_be_assumed(tmp_path: Path) -> None:
+def test_an_unrecorded_output_size_raises_an_error_with_constant_values(tmp_path: Path) -> None:
     # Of data from the host the values are known, and so the sizes; what the device draws nobody knows.
     (tmp_path / "script.py").write_text(SCRIPT.replace("torch.rand(10, 4).to(device)", "torch.rand(10, 4, device=device)"))
     without = Trace()

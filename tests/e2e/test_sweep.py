@@ -44,7 +44,7 @@ for _ in range(6):
         ("--bs=32,16", ["--bs=16", "--bs=32"]),
     ],
 )
-def test_what_a_sweep_adds_to_the_scripts_words(text: str, words: list[str]) -> None:
+def test_a_sweep_adds_each_value_to_the_script_arguments(text: str, words: list[str]) -> None:
     sweep = Sweep.of(text)
     assert [" ".join(sweep.words(value)) for value in sweep.values] == words
 

@@ -67,7 +67,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def test_computed_losses_are_those_of_a_native_run_to_the_bit(tmp_path: Path, trace: Path) -> None:
+def test_computed_losses_equal_those_of_a_native_run_bit_for_bit(tmp_path: Path, trace: Path) -> None:
     script = _script(tmp_path, EXACT)
     words = f"{ROOT / 'examples'} --image-size 32 --classes 4 --batch-size 4 --steps 4 --print-every 1 --workers 0".split()
     native = _python(script, *words, cwd=tmp_path)
@@ -81,7 +81,7 @@ def test_computed_losses_are_those_of_a_native_run_to_the_bit(tmp_path: Path, tr
     assert facts["values"] == {"unrecorded_reads": None, "computed": True, "sizes_assumed": 0}
 
 
-def test_layers_compute_what_the_cpu_does(tmp_path: Path, trace: Path) -> None:
+def test_computed_layer_outputs_equal_those_of_the_cpu(tmp_path: Path, trace: Path) -> None:
     done = _replay(trace, "compute", ROOT / "tests" / "e2e" / "scripts" / "layers_on_both.py")
     assert done.returncode == 0, done.stderr
     apart = json.loads(done.stdout)
@@ -166,7 +166,7 @@ def test_processes_that_train_together_compute_what_they_do_natively(tmp_path: P
     assert ranks[0][0].split()[-1] == ranks[0][1].split()[-1]  # both ended with the same weights
 
 
-def test_sizes_that_depend_on_values_and_memory_that_is_shared(tmp_path: Path, trace: Path) -> None:
+def test_computed_values_decide_output_sizes_and_shared_memory_works(tmp_path: Path, trace: Path) -> None:
     done = _replay(trace, "compute", _script(tmp_path, COMPUTED))
     assert done.returncode == 0, done.stderr
     *said, refused = done.stdout.splitlines()

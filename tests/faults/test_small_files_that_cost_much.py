@@ -101,7 +101,7 @@ def test_deep_headers_are_rejected_at_once(tmp_path: Path, levels: int) -> None:
         assert time.process_time() - start_s < 2
 
 
-def test_what_is_nested_too_deeply_is_not_written_either(tmp_path: Path) -> None:
+def test_saving_a_trace_with_deeply_nested_provenance_raises_an_error(tmp_path: Path) -> None:
     deep: dict[str, object] = {}
     for _ in range(40):
         deep = {"x": deep}
@@ -110,7 +110,7 @@ def test_what_is_nested_too_deeply_is_not_written_either(tmp_path: Path) -> None
         save(Trace(provenance=deep), tmp_path / "t.msgpack")
 
 
-def test_one_item_may_not_be_a_million_lists(tmp_path: Path) -> None:
+def test_an_item_of_many_nested_lists_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     path.write_bytes(file_of([header() + strings(["a"]) + packed("steps", [[0]] * 1000)]))
 

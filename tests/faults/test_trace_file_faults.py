@@ -69,7 +69,7 @@ def test_cut_at_every_byte(tmp_path: Path, write: Callable[[Path], None]) -> Non
             assert_flagged_prefix(load(path), small_trace())
 
 
-def test_a_cut_file_shows_what_it_lost(tmp_path: Path) -> None:
+def test_a_truncated_file_reports_the_lost_tables(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     trace = small_trace()
     trace.provenance["long"] = [str(number**9) for number in range(9000)]  # so that the tables get a frame of their own
@@ -121,7 +121,7 @@ def test_parts_keep_their_phases_after_phases_of_lost_steps_are_dropped(tmp_path
     assert found.phases.step.tolist() == [0, 1] and found.parts.phase.tolist() == [NONE, 0, 1, NONE, NONE]
 
 
-def test_bytes_behind_the_end_are_rejected(tmp_path: Path) -> None:
+def test_bytes_after_the_end_of_the_file_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     compact(path)
     size = path.stat().st_size
@@ -219,7 +219,7 @@ def test_a_disk_that_fills_up_while_streaming(tmp_path: Path, monkeypatch: pytes
     assert differences(load(path), small_trace()) == []
 
 
-def test_after_a_failed_write_a_stream_takes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_rejects_every_write_after_a_failed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = TraceStream(tmp_path / "t.part")
     stream.header(small_trace())
     with monkeypatch.context() as patch:

@@ -30,7 +30,7 @@ def _facts(*command: str) -> dict[str, Any]:
 
 
 @pytest.mark.xdist_group("compiled")
-def test_counts_in_a_replay_are_those_of_the_cpu() -> None:
+def test_compile_counts_of_a_replay_equal_those_of_a_cpu_run() -> None:
     """GIVEN programs that compile WHEN they run natively with aot_eager and in a replay THEN frames, graphs, graph breaks,
     recompilations, errors and logs are the same."""
     native = _facts(sys.executable, SCRIPT, "cpu", "aot_eager", *PROGRAMS)
@@ -43,7 +43,7 @@ def test_counts_in_a_replay_are_those_of_the_cpu() -> None:
 
 @pytest.mark.program
 @pytest.mark.xdist_group("compiled")
-def test_counts_with_ddp_and_fsdp_are_those_of_gloo() -> None:
+def test_compile_counts_with_ddp_and_fsdp_equal_those_with_gloo() -> None:
     """GIVEN two ranks WHEN they compile models with DDP, FSDP2 and a collective inside THEN the counts are the same."""
     script = SCRIPT.replace("programs", "ranks")
     launcher = "-m", "torch.distributed.run", "--nproc-per-node", "2"

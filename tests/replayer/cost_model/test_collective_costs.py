@@ -27,7 +27,7 @@ def test_bytes_on_the_wire_are_those_of_a_ring() -> None:
         ("NVIDIA H100 80GB HBM3", 360.0, Origin.ROOFLINE),
     ],
 )
-def test_without_recorded_operations_a_large_one_takes_what_the_link_reaches(gpu: str, gbps: float, origin: Origin) -> None:
+def test_an_unrecorded_large_collective_runs_at_the_link_bandwidth(gpu: str, gbps: float, origin: Origin) -> None:
     costs = CollectiveCosts.of(Trace(devices=[Device(0, 0, gpu)]))
     small, large = costs.next("broadcast", 4, 2), costs.next("broadcast", 2 << 30, 2)
     assert small.origin is large.origin is origin
@@ -39,12 +39,12 @@ def test_without_recorded_operations_a_large_one_takes_what_the_link_reaches(gpu
     ("gpu", "ranks", "mib", "took_us"),  # nccl-tests, by github.com/VIA-Research/vTrain
     [("NVIDIA A100-SXM4-80GB", 8, 25, 270), ("NVIDIA A100-SXM4-40GB", 2, 1, 44), ("Tesla V100-SXM2-16GB", 4, 5, 148)],
 )
-def test_an_all_reduce_of_a_bucket_takes_what_was_measured(gpu: str, ranks: int, mib: int, took_us: int) -> None:
+def test_the_all_reduce_of_a_bucket_takes_the_measured_time(gpu: str, ranks: int, mib: int, took_us: int) -> None:
     transfer = CollectiveCosts.of(Trace(devices=[Device(0, 0, gpu)])).next("all_reduce", mib << 20, ranks)
     assert transfer.duration_ns / 1000 == pytest.approx(took_us, rel=0.1) and transfer.origin is Origin.PUBLISHED
 
 
-def test_a_given_link_s_bandwidth_moves_the_curve() -> None:
+def test_a_given_link_bandwidth_scales_only_large_collectives() -> None:
     """Half the bandwidth: twice the time of a large operation, and the same of a small one; no longer as published."""
     trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-40GB")])
     slow, fast = (CollectiveCosts.of(trace, gbps).next("all_reduce", 1 << 30, 8) for gbps in (100, 200))
@@ -54,7 +54,7 @@ def test_a_given_link_s_bandwidth_moves_the_curve() -> None:
 
 
 @given(st.integers(2, 64), st.integers(1, 1 << 31), st.sampled_from(["Tesla T4", "NVIDIA B200", "Tesla V100-SXM2-16GB"]))
-def test_more_bytes_hardly_take_less(ranks: int, size: int, gpu: str) -> None:
+def test_an_all_reduce_of_more_bytes_is_at_most_slightly_faster(ranks: int, size: int, gpu: str) -> None:
     curve = AllReduceCurve.of(gpu, ranks)
     assert 0 < curve.duration_ns(size) <= 1.15 * curve.duration_ns(2 * size)  # another protocol may be that much faster
 
@@ -69,12 +69,12 @@ def test_more_bytes_hardly_take_less(ranks: int, size: int, gpu: str) -> None:
         ("Tesla T4", "barrier", 2, 8_600),
     ],
 )
-def test_a_small_operation_takes_nccl_s_steps_over_the_link(gpu: str, name: str, ranks: int, latency_ns: int) -> None:
+def test_a_small_collective_takes_the_latency_of_its_nccl_steps(gpu: str, name: str, ranks: int, latency_ns: int) -> None:
     costs = CollectiveCosts.of(Trace(devices=[Device(0, 0, gpu)]))
     assert costs.next(name, 0, ranks).duration_ns == latency_ns
 
 
-def test_kernels_are_called_as_nccl_calls_them() -> None:
+def test_collective_kernels_have_the_names_that_nccl_uses() -> None:
     assert kernel_label("all_reduce") == kernel_label("barrier") == "ncclDevKernel_AllReduce"
     assert kernel_label("all_to_all_single") == kernel_label("recv") == "ncclDevKernel_SendRecv"
 
@@ -122,7 +122,7 @@ def test_an_upper_bound_does_not_count_as_a_duration() -> None:
     assert other.origin == Origin.SCALED and other.duration_ns == pytest.approx(225 * US, rel=0.02)
 
 
-def test_an_estimate_is_never_longer_than_the_operation_can_have_been() -> None:
+def test_an_estimate_never_exceeds_a_recorded_upper_bound() -> None:
     free = timed([]).next("all_reduce", 16 << 20, 2)
     capped = timed([(0, "all_reduce", free.duration_ns // US // 2, Ending.BY)]).next("all_reduce", 16 << 20, 2)
     assert capped.duration_ns == pytest.approx(free.duration_ns / 2, rel=0.05) and capped.origin == Origin.PUBLISHED
@@ -130,7 +130,7 @@ def test_an_estimate_is_never_longer_than_the_operation_can_have_been() -> None:
     assert loose == free
 
 
-def test_the_kth_operation_of_a_step_takes_what_it_took_in_the_recorded_step_that_drives_this_one() -> None:
+def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> None:
     """GIVEN two recorded steps, in the second of which operations take ten times as long, and one operation before both."""
     trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-40GB")])
     trace.steps = Steps.of(rank=[0, 0], start_ns=[100, 200], duration_ns=[100, 100])

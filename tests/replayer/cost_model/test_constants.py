@@ -22,12 +22,12 @@ def own_numbers(source: str) -> set[str]:
     return found
 
 
-def test_numbers_of_a_module_are_seen_however_they_are_written() -> None:
+def test_all_numeric_constants_of_a_module_are_found() -> None:
     source = "A = 3\n_B: int = 1 << 4\nC = {'x': (1.5, 2)}\nD = 'text'\nE, F = 1, 2\nclass K:\n    G = 1\nlower = 4\n"
     assert own_numbers(source) == {"A", "_B", "C", "E", "F"}
 
 
-def test_no_other_file_of_estimates_has_numbers_of_its_own() -> None:
+def test_estimate_constants_are_defined_only_in_the_constants_modules() -> None:
     allowed = {
         "_WEIGHTS",  # made of ROWS_COUNT and 1
         "EXPECTED_ERROR",  # read from traces/rates/estimate_errors.json, which benchmarks write

@@ -35,7 +35,7 @@ def _cost(transfers: CopyCosts, kind: str, pinned: bool, size_bytes: int) -> tup
     return copy.duration_ns - KERNEL_FLOOR_NS, copy.origin
 
 
-def test_without_recorded_copies_a_batch_of_128_images_takes_what_the_study_measured() -> None:
+def test_an_unrecorded_copy_of_128_images_takes_the_published_time() -> None:
     transfers = CopyCosts.of(_trace(), SPEED)
     pinned_ns, origin = _cost(transfers, "h2d", True, BATCH_BYTES)
     assert origin is Origin.PUBLISHED and pinned_ns / 1e6 == pytest.approx(6.35, rel=0.005)
@@ -44,11 +44,11 @@ def test_without_recorded_copies_a_batch_of_128_images_takes_what_the_study_meas
 
 
 @pytest.mark.parametrize(("kind", "gbps"), [("d2h", 4.4), ("d2d", 250.0), ("p2p", 12.6)])
-def test_a_copy_without_published_figures_is_marked_as_a_guess(kind: str, gbps: float) -> None:
+def test_a_copy_without_published_figures_is_marked_as_an_estimate(kind: str, gbps: float) -> None:
     assert _cost(CopyCosts.of(_trace(), SPEED), kind, False, 44 * MB) == (int(44 * MB / gbps), Origin.ROOFLINE)
 
 
-def test_each_kind_is_fitted_by_itself() -> None:
+def test_the_bandwidth_of_each_kind_of_copy_is_fitted_separately() -> None:
     transfers = CopyCosts.of(
         _trace(
             (PINNED, 20 * MB, 2 * MB), (PINNED, 30 * MB, 3 * MB), (PINNED, 10 * MB, 9 * MB), (PAGEABLE, 20 * MB, 4 * MB),
@@ -63,14 +63,14 @@ def test_each_kind_is_fitted_by_itself() -> None:
     assert _cost(transfers, "d2d", False, 300 * MB) == (MB, Origin.SCALED)
 
 
-def test_small_copies_tell_the_latency_and_not_the_bandwidth() -> None:
+def test_small_copies_determine_the_latency_but_not_the_bandwidth() -> None:
     transfers = CopyCosts.of(_trace((PINNED, 256, 1_900), (PINNED, 512, 2_100), (PINNED, 1_024, 2_000)), SPEED)
     copy = transfers.copy("h2d", True, 0)
     assert (copy.duration_ns, copy.origin) == (2_000, Origin.PUBLISHED)
     assert transfers.copy("h2d", True, BATCH_BYTES).duration_ns == 2_000 + int(BATCH_BYTES / PINNED_GBPS)
 
 
-def test_a_published_figure_gives_way_where_pageable_copies_would_be_the_faster_ones() -> None:
+def test_pageable_copies_are_never_estimated_faster_than_pinned_copies() -> None:
     fast = CopyCosts.of(_trace((PAGEABLE, 200 * MB, 10 * MB)), SPEED)
     assert _cost(fast, "h2d", True, 40 * MB) == (2 * MB, Origin.ROOFLINE)
     slow = CopyCosts.of(_trace((PINNED, 20 * MB, 10 * MB)), SPEED)
@@ -98,7 +98,7 @@ def test_others_lists_the_recorded_copies_of_other_kinds() -> None:
     assert directions_of(trace) == {pinned: "h2d", pageable: "h2d", to_host: "d2h"}
 
 
-def test_a_link_is_as_recorded_or_as_given() -> None:
+def test_copies_between_gpus_use_the_recorded_or_the_given_bandwidth() -> None:
     recorded = _trace(("Memcpy PtoP (Device -> Device)", 20 * MB, MB))
     assert _cost(CopyCosts.of(recorded, SPEED), "p2p", False, 40 * MB) == (2 * MB, Origin.SCALED)
     assert _cost(CopyCosts.of(recorded, SPEED, 5), "p2p", False, 40 * MB) == (8 * MB, Origin.ROOFLINE)

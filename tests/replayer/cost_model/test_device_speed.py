@@ -29,15 +29,15 @@ def test_half_precision_moves_half_the_bytes() -> None:
 
 
 @pytest.mark.parametrize(("name", "gbps"), [("Tesla V100-DGXS-32GB", 900), ("Quadro GP100", 717), ("NVIDIA H200", 4800)])
-def test_known_devices_take_their_data_sheet(name: str, gbps: int) -> None:
+def test_the_speed_of_a_known_device_comes_from_its_data_sheet(name: str, gbps: int) -> None:
     assert data_sheet_speed(name).bytes_per_ns == pytest.approx(gbps * 0.6)
 
 
-def test_an_unknown_device_still_has_a_speed() -> None:
+def test_an_unknown_device_gets_a_default_speed() -> None:
     assert data_sheet_speed("Imaginary 9000").bytes_per_ns > 0
 
 
-def test_the_fitted_speed_is_what_long_ops_reached() -> None:
+def test_the_fitted_speed_is_that_of_long_ops() -> None:
     samples = [(4_000_000, 40_000)] * 6 + [(4_000_000, 10_000)] * 6
     assert fitted_speed(samples, SPEED).bytes_per_ns == pytest.approx(4_000_000 / 40_000)
     assert fitted_speed(samples[:3], SPEED) == SPEED

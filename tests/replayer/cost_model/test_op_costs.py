@@ -22,7 +22,7 @@ def kind(works: list[OpWork]) -> tuple[str, ...]:
     return tuple(work.kind for work in works)
 
 
-def test_ops_are_kinds_of_work() -> None:
+def test_ops_are_classified_by_kind_of_work() -> None:
     assert kind(op_work("addmm", PRODUCT)) == ("matmul",)
     assert kind(op_work("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)))) == ("conv3",)
     assert kind(op_work("convolution", ((8, 64, 56, 56), (256, 64, 1, 1)))) == ("conv",)
@@ -73,7 +73,7 @@ def test_recorded_ops_correct_the_estimates_of_similar_ops() -> None:
     assert plain_far < costs.estimate("mm", far, "float32").ns < 1.2 * plain_far
 
 
-def test_the_same_layer_at_another_batch_goes_by_the_curve() -> None:
+def test_the_same_layer_at_another_batch_size_is_scaled_by_the_curve() -> None:
     costs = OpCosts(V100)
     before, after = (((batch, 64, 56, 56), (64, 64, 3, 3)) for batch in (32, 128))
     assert costs.ratio("convolution", "float32", (before, ()), (after, ())) == pytest.approx(4, rel=0.25)
@@ -88,7 +88,7 @@ def test_time_beyond_the_curves_is_proportional_to_the_work() -> None:
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) == pytest.approx(0.5, abs=0.01)
 
 
-def test_half_of_a_backward_pass_does_not_scale_the_whole_pass() -> None:
+def test_a_recorded_half_of_a_backward_op_does_not_scale_the_whole_op() -> None:
     """GIVEN half of a convolution's backward, by gradient and weight, as profilers of 2020 recorded it WHEN a whole one is
     scaled from it THEN that takes what the estimate says."""
     half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
@@ -103,23 +103,23 @@ def test_a_slot_powered_board_does_not_sustain_its_peak() -> None:
     assert peaks_of(A100)[0] == 19_500
 
 
-def test_an_elementwise_op_knows_neither_rows_nor_columns() -> None:
+def test_the_cost_of_an_elementwise_op_depends_only_on_its_element_count() -> None:
     assert op_work("add", ((32, 64, 56, 56), (32, 64, 56, 56)))[0].sizes == op_work("add", ((64, 100_352),) * 2)[0].sizes
 
 
-def test_a_bias_is_added_by_a_kernel_of_its_own() -> None:
+def test_the_bias_of_a_convolution_is_a_separate_kernel() -> None:
     image, weight = (8, 64, 56, 56), (128, 64, 3, 3)
     assert kind(op_work("convolution", (image, weight, (128,)))) == ("conv3", "bias")
     added = op_work("convolution", (image, weight, (128,)), outputs=((8, 128, 28, 28),))[1]
     assert added.size_bytes == 2 * 4 * 8 * 128 * 28 * 28  # read and written
 
 
-def test_a_picture_needs_no_gradient() -> None:
+def test_the_backward_pass_of_the_first_convolution_omits_the_image_gradient() -> None:
     first = op_work("convolution_backward", ((8, 64, 112, 112), (8, 3, 224, 224), (64, 3, 7, 7)))
     assert kind(first) == ("conv_weight",)
 
 
-def test_a_depthwise_window_costs_time_per_element_and_more_in_backward() -> None:
+def test_depthwise_convolution_time_grows_with_the_window_and_in_backward() -> None:
     image = (32, 96, 56, 56)
     costs = OpCosts(V100)
     small, large = (costs.estimate("convolution", (image, (96, 1, side, side)), "float32").ns for side in (3, 5))
@@ -127,7 +127,7 @@ def test_a_depthwise_window_costs_time_per_element_and_more_in_backward() -> Non
     assert large > 1.5 * small and 3 < backward / small < 6  # 1 and 4.3 of networks with them on a V100
 
 
-def test_a_convolution_grows_by_curve_and_by_a_plain_law() -> None:
+def test_convolution_time_grows_by_a_mean_of_curve_and_power_law() -> None:
     """Neither alone: Note [Along the batch]."""
     costs = OpCosts(V100)
     before, after = (((batch, 256, 14, 14), (1024, 256, 1, 1)) for batch in (32, 128))
@@ -145,7 +145,7 @@ def test_the_fp32_peak_with_shared_lanes_is_below_the_data_sheet() -> None:
     assert peaks_of(a6000, "fp16")[0] == a6000.tflops["fp16"] * 1e3 and peaks_of(A100)[0] == A100.tflops["fp32"] * 1e3
 
 
-def test_narrow_groups_fill_tiles_in_part() -> None:
+def test_narrow_convolution_groups_waste_part_of_each_tile() -> None:
     """Groups of 8 outputs are computed as 32, so no faster than four times as much work."""
     image, weight = (32, 256, 56, 56), (256, 8, 3, 3)
     flops = 2 * 32 * 56 * 56 * 256 * 8 * 9
@@ -160,7 +160,7 @@ def test_a_gpu_without_measurements_is_estimated_between_the_measured_ones() -> 
     assert origin is Origin.CURVE and min(measured) * 0.7 < slower < max(measured) * 1.3
 
 
-def test_another_form_of_a_measured_gpu_shares_its_curve_and_not_its_data_sheet() -> None:
+def test_a_variant_of_a_measured_gpu_shares_only_its_curve() -> None:
     curves, work = EfficiencyCurves.installed(), ("matmul", (1, 4096, 4096, 4096), 3 * 4096 * 4096 * 4, 2 * 4096**3)
     slower, origin = curves.slower(*work, card_of("NVIDIA A100-SXM4-80GB"))
     assert origin is Origin.CURVE and slower == pytest.approx(curves.slower(*work, A100)[0], rel=0.02)

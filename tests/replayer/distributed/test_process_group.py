@@ -110,7 +110,7 @@ def test_objects_of_any_size_subgroups_and_barriers() -> None:
     run_ranks(3, body)
 
 
-def test_what_nobody_knows_stays_unknown_and_what_is_uniform_stays_uniform() -> None:
+def test_all_reduce_keeps_unknown_values_unknown_and_uniform_values_uniform() -> None:
     def body(rank: int) -> None:
         large = torch.full((1_000_000,), float(rank + 1), device="cuda")
         dist.all_reduce(large)
@@ -154,7 +154,7 @@ def test_gloo_communicates_by_way_of_the_host() -> None:
     assert not any("nccl" in name for name in names)
 
 
-def test_a_group_of_gloo_outlives_what_uses_it() -> None:
+def test_a_gloo_group_stays_alive_after_it_is_destroyed() -> None:
     """Its end waits for threads that may wait for the interpreter's lock, which who ends it holds."""
 
     def body(rank: int) -> None:
@@ -255,7 +255,7 @@ def test_an_error_names_both_operations_if_ranks_call_different_ones() -> None:
     run_ranks(2, body)
 
 
-def test_a_rank_that_ended_or_does_not_come_is_named() -> None:
+def test_the_error_names_a_rank_that_ended_or_never_arrived() -> None:
     def ended(rank: int) -> None:
         dist.all_reduce(ints(1))
         if rank == 1:
@@ -307,7 +307,7 @@ class Branches(nn.Module):
         return self.seldom(y) if both else y
 
 
-def test_the_reducer_makes_its_buckets_and_leaves_out_what_no_rank_used() -> None:
+def test_ddp_skips_gradients_of_parameters_that_no_rank_used() -> None:
     def body(rank: int) -> None:
         x = torch.randn(4, 8).cuda(rank)
         with warnings.catch_warnings():
@@ -363,7 +363,7 @@ def test_no_sync_starts_no_all_reduce_and_bucket_views_share_memory() -> None:
         assert sizes == [4 * (16 * 4 + 4)]
 
 
-def test_other_parameters_on_another_rank_are_found_out() -> None:
+def test_ddp_detects_different_parameters_on_another_rank() -> None:
     def body(rank: int) -> None:
         told = "appears not to match sizes of the same param in process 0" if rank else "rank 1 of the group ended"
         with pytest.raises(RuntimeError, match=told):

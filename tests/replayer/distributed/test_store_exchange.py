@@ -36,7 +36,7 @@ def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
     assert seen == {0: [1_000, 2_000], 1: [1_000, 2_000]}
 
 
-def test_restarted_workers_do_not_read_what_those_before_them_left_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_workers_ignore_messages_of_the_previous_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a store in which a rank has posted, and said that it ended, before torchrun restarted the workers
     store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
     before = StoreExchange(store, 1, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
@@ -85,7 +85,7 @@ def test_messages_that_differ_only_in_their_times_are_stored_once() -> None:
     assert unpack(stored, lambda number: b"") == [latest, latest, third]
 
 
-def test_of_many_ranks_the_first_reads_for_all() -> None:
+def test_the_first_of_many_ranks_reads_the_messages_for_all() -> None:
     """GIVEN nine ranks THEN the store receives their nine messages and one for all, and each rank reads nine."""
     store = HashStore()
     exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(9)]
@@ -98,7 +98,7 @@ def test_of_many_ranks_the_first_reads_for_all() -> None:
     assert store.num_keys() == before + 1
 
 
-def test_if_the_first_rank_has_ended_the_others_read_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_read_messages_themselves_after_the_first_rank_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store = HashStore()
     exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(9)]

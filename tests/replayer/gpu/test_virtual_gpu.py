@@ -41,13 +41,13 @@ def test_a_launch_returns_at_once_and_synchronize_waits_for_its_end() -> None:
     assert clock.now_ns() - before_ns == pytest.approx(1_008 * US, abs=US)
 
 
-def test_what_never_reaches_the_device_costs_nothing() -> None:
+def test_ops_without_device_work_cost_no_time() -> None:
     gpu, _, log = started()
     gpu.launches.launch(VIEW, 0)
     assert log.device == [] and gpu.simulator.stats.ops == 0
 
 
-def test_events_take_the_time_between_two_points_of_the_stream() -> None:
+def test_events_measure_the_time_between_two_points_of_a_stream() -> None:
     gpu, _, _ = started()
     start, end = VirtualEvent(), VirtualEvent()
     stream = gpu.current.stream(0)
@@ -60,7 +60,7 @@ def test_events_take_the_time_between_two_points_of_the_stream() -> None:
     assert gpu.streams.elapsed_ms(start, end) == pytest.approx(1.008, abs=0.001)
 
 
-def test_a_recorded_event_keeps_its_moment_for_streams_that_waited_for_it() -> None:
+def test_recording_an_event_again_does_not_change_earlier_waits() -> None:
     gpu, _, _ = started()
     event, side = VirtualEvent(), gpu.streams.new(0)
     gpu.launches.launch(MM, 0)
@@ -121,7 +121,7 @@ def test_a_full_launch_queue_blocks_the_host_until_the_oldest_launch_has_ended(r
     assert on_default[198] - 20_000 * US < clock.now_ns() < on_default[200]
 
 
-def test_the_number_of_set_mask_elements_comes_from_the_driving_step() -> None:
+def test_the_number_of_selected_elements_comes_from_the_replayed_step() -> None:
     search = Op("aten::nonzero", 0, 10, kernel=(4, 2), shapes=((10,),))
     gpu, _, _ = started(make_recording([("forward", 0, 50)], [search, Op("aten::select", 20, 5, shapes=((7, 1),))]))
     assert gpu.values.output_size("aten::nonzero", (10,)) == 7
@@ -158,7 +158,7 @@ def test_a_pageable_copy_blocks_the_host_and_a_pinned_asynchronous_one_does_not(
         assert (4 << 20) / row["duration_ns"] == pytest.approx(expected_gbps, rel=0.01)
 
 
-def test_a_read_waits_for_the_stream_and_answers_what_was_recorded() -> None:
+def test_a_read_waits_for_the_stream_and_returns_the_recorded_value() -> None:
     trace = one_kernel()
     trace.values = Values.of(rank=[0], step=[0], read=[0], op=[0], dtype=[0], value=[2.25])
     gpu, clock, _ = started(trace)
@@ -169,7 +169,7 @@ def test_a_read_waits_for_the_stream_and_answers_what_was_recorded() -> None:
     assert gpu.simulator.stats.reads_unrecorded == 1
 
 
-def test_host_threads_have_their_own_present_device_and_streams() -> None:
+def test_each_host_thread_has_its_own_time_device_and_streams() -> None:
     gpu, _, _ = started()
     gpu.current.set_stream(gpu.streams.new(0))
     seen = []
@@ -184,7 +184,7 @@ def test_host_threads_have_their_own_present_device_and_streams() -> None:
     assert [t.role for t in gpu.current.threads] == ["main", "other"]
 
 
-def test_a_phase_once_entered_holds_the_ops_within() -> None:
+def test_ops_are_assigned_to_the_phase_that_was_entered() -> None:
     gpu, _, log = started()
     gpu.steps.enter_phase("backward")
     gpu.launches.launch(MM, 0)
@@ -196,7 +196,7 @@ def test_a_phase_once_entered_holds_the_ops_within() -> None:
     assert gpu.streams.host_now_ns() >= log.steps[0][1]
 
 
-def test_every_allocation_and_free_is_on_the_timeline_with_the_totals_after_it() -> None:
+def test_the_timeline_has_every_allocation_and_free_with_new_totals() -> None:
     gpu, _, log = started()
     allocator = gpu.devices[0].allocator
     first, second = allocator.malloc(1_000, 0), allocator.malloc(3 << 20, 0)
@@ -270,7 +270,7 @@ def test_a_stream_waits_for_an_event_of_another_device() -> None:
     assert other["start_ns"] >= one["start_ns"] + one["duration_ns"] == event.time_ns
 
 
-def test_a_recreated_thread_keeps_its_row_and_begins_at_the_time_of_its_creator() -> None:
+def test_a_recreated_thread_keeps_its_row_and_starts_at_its_creators_time() -> None:
     gpu, _, _ = two_devices()
     gpu.streams.synchronize_device(0)
     maker = gpu.current.thread()

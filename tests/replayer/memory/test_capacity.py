@@ -39,7 +39,7 @@ def test_memory_used_outside_of_pytorch() -> None:
         (Machine(), "2.13.0+cpu", oom_text_of("2.13.0")),
     ],
 )
-def test_the_message_is_that_of_the_replaying_pytorch(machine: Machine, version: str, oom_text: str) -> None:
+def test_the_out_of_memory_message_is_that_of_the_installed_torch(machine: Machine, version: str, oom_text: str) -> None:
     assert capacity_of(machine, Device(0, 0, "GPU", GIB), version).oom_text == oom_text
 
 

@@ -37,7 +37,7 @@ def multiply(device: str = "cuda") -> None:
     torch.ones(4, 4, device=device) @ torch.ones(4, 4, device=device)
 
 
-def test_the_first_product_takes_a_workspace_and_later_ones_none() -> None:
+def test_the_first_matrix_product_allocates_the_workspace_and_later_ones_reuse_it() -> None:
     keeping()
     torch.ones(4, device="cuda") * 2
     assert held() == 0
@@ -160,7 +160,7 @@ def test_workspaces_are_kept_on_rocm() -> None:
     assert held() == 128 * MIB
 
 
-def test_amds_cards_have_sizes_of_their_own() -> None:
+def test_amd_gpus_have_other_workspace_sizes() -> None:
     workspaces = BlasWorkspaces(Machine(hip="6.4"), [9, 9, 9], ["gfx942", "gfx90a", None])
     assert [workspaces.size_bytes(device) for device in range(3)] == [128 << 20, 32 << 20, 32 << 20]
     assert not workspaces.kept

@@ -24,7 +24,7 @@ def backward(channels: int, side: int, outputs: tuple[Shape, ...]) -> OpSignatur
 
 # Of the third one the recording has the block: 58.0, in which 57.375 lie.
 @pytest.mark.parametrize(("channels", "side", "mib"), [(256, 14, 45.0), (512, 7, 54.0), (128, 28, 57.375)])
-def test_both_passes_take_the_recorded_size_after_each_output(channels: int, side: int, mib: float) -> None:
+def test_convolution_workspaces_have_recorded_sizes_in_both_passes(channels: int, side: int, mib: float) -> None:
     taken = (round(mib * MIB), -round(mib * MIB))
     assert of_convolution(forward(channels, side)) == ((), taken)
     image, weight = (32, channels, side, side), (channels, channels, 3, 3)

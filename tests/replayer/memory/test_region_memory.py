@@ -57,7 +57,7 @@ def test_saved_tensors_are_freed_in_the_recorded_order() -> None:
     assert (allocated(device), device.flush().usage.peak_allocated_bytes) == (2 * MIB, 3 * MIB)
 
 
-def test_a_result_written_into_its_input_takes_the_inputs_block() -> None:
+def test_a_result_that_replaces_its_input_takes_the_block_of_the_input() -> None:
     """GIVEN a run that frees an input of 512 bytes and returns 512 WHEN the recording has no requests THEN 512 stay."""
     device = allocator()
     source = taken(device, 512)
@@ -69,7 +69,7 @@ def test_a_result_written_into_its_input_takes_the_inputs_block() -> None:
     assert (allocated(device), result.address) == (512, source.address)
 
 
-def test_blocks_without_a_tensor_are_kept_until_the_backward_frees_them() -> None:
+def test_blocks_without_a_tensor_are_kept_until_backward_frees_them() -> None:
     """GIVEN a forward that leaves 1024 bytes for which the replay has no tensor WHEN the backward frees 1024 THEN 0 stay."""
     device = allocator()
     forward = RegionMemory(device, 0)

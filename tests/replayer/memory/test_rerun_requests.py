@@ -50,14 +50,14 @@ def train(batch: int, steps: int = 3) -> RequestLog:
     return log
 
 
-def test_optional_requests_are_left_out_where_the_card_makes_none() -> None:
+def test_optional_requests_are_skipped_on_a_gpu_that_makes_none() -> None:
     entries = [LogEntry(RequestKind.REQUEST, 4 * MIB), LogEntry(RequestKind.OPTIONAL, 30 * MIB)]
     log = RequestLog([*entries, LogEntry(RequestKind.FREE, 1), LogEntry(RequestKind.FREE, 0)])
     assert run_requests(log, capacity(100), PLAIN).reserved_bytes == 50 * MIB
     assert run_requests(log, capacity(100), PLAIN, has_optional=False).reserved_bytes == 20 * MIB
 
 
-def test_the_requests_alone_give_the_figures_of_the_run() -> None:
+def test_rerunning_the_requests_reproduces_the_memory_figures_of_the_run() -> None:
     chance = random.Random(1)
     memory, log = logged()
     memory.requests = log
@@ -77,7 +77,7 @@ def test_the_requests_alone_give_the_figures_of_the_run() -> None:
     assert outcome.reserved_bytes == memory.usage.peak_reserved_bytes
 
 
-def test_a_smaller_card_fails_where_the_script_would_have() -> None:
+def test_a_rerun_on_a_smaller_gpu_fails_at_the_request_of_the_script() -> None:
     log = train(batch=64)
     enough = run_requests(log, capacity(1 << 20), PLAIN)
     assert enough.fits and enough.steps == 3 and enough.retries == 0
@@ -119,7 +119,7 @@ def test_requests_that_do_not_grow_have_no_limit() -> None:
     assert largest_batch(lambda batch: True, 32) == MAX_BATCH
 
 
-def test_a_workspace_that_an_op_can_do_without_is_left_out_where_there_is_no_room() -> None:
+def test_an_optional_workspace_that_does_not_fit_is_skipped() -> None:
     memory, log = logged()
     allocator = TensorAllocator(memory)
     kept = allocator.malloc(30 * MIB, 0)
@@ -136,7 +136,7 @@ def test_a_workspace_that_an_op_can_do_without_is_left_out_where_there_is_no_roo
     assert log.sizes_by_step() == [[30 * MIB, 200 * MIB, 10 * MIB]]
 
 
-def test_a_workspace_that_found_no_room_once_is_not_requested_again() -> None:
+def test_a_workspace_that_did_not_fit_is_not_requested_again() -> None:
     """PyTorch keeps the algorithm that ran, also where there would be room later; cached memory is then not returned for it."""
     memory, log = logged()
     allocator = TensorAllocator(memory)

@@ -58,7 +58,7 @@ def test_a_convolution_keeps_the_algorithm_that_ran() -> None:
     assert device.memory.usage.usage_of_run().most_allocated_bytes == 96 * MIB  # for which there was room
 
 
-def test_another_op_fails_for_want_of_its_workspace() -> None:
+def test_an_op_other_than_a_convolution_fails_if_its_workspace_does_not_fit() -> None:
     device = FakeDevice(0, 64 * MIB)
     scratch = ScratchScope(device.allocator, 0, "aten::mm", ((4 * MIB, 80 * MIB, -80 * MIB, -4 * MIB),))
     with pytest.raises(MemoryError, match=r"Tried to allocate 80\.00 MiB"):

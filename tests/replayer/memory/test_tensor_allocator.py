@@ -77,7 +77,7 @@ def test_several_requests_keep_nothing_if_one_finds_no_memory() -> None:
     assert allocator.flush().usage.allocated_bytes == 0
 
 
-def test_out_of_memory_comes_at_the_allocation_that_does_not_fit() -> None:
+def test_out_of_memory_is_raised_at_the_allocation_that_does_not_fit() -> None:
     allocator = TensorAllocator(DeviceMemory(0, 100 * MIB))
     held = [allocator.malloc(40 * MIB, 0), allocator.malloc(40 * MIB, 0)]
     with pytest.raises(OutOfMemory):
@@ -87,7 +87,7 @@ def test_out_of_memory_comes_at_the_allocation_that_does_not_fit() -> None:
     assert allocator.malloc(40 * MIB, 0) is not None
 
 
-def test_a_tensor_may_die_while_the_allocator_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_can_be_freed_during_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a collection in the middle of malloc WHEN it frees a block THEN the block is put back afterwards."""
     memory = DeviceMemory(0, 16 << 30)
     allocator = TensorAllocator(memory)
@@ -106,7 +106,7 @@ def test_a_tensor_may_die_while_the_allocator_is_at_work(monkeypatch: pytest.Mon
     assert not dying.block.in_use
 
 
-def test_a_finalizer_that_allocates_in_the_middle_of_an_allocation_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocation_by_a_finalizer_during_an_allocation_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be allocated while the free lists are being changed: an error, not a deadlock."""
     monkeypatch.setattr(caching_allocator, "_LOCK_TIMEOUT_S", 0.01)
     memory = DeviceMemory(0, 16 << 30)
@@ -116,7 +116,7 @@ def test_a_finalizer_that_allocates_in_the_middle_of_an_allocation_is_an_error(m
         allocator.malloc(5 * MIB, 0)
 
 
-def test_a_stream_that_uses_the_memory_too_is_waited_for() -> None:
+def test_memory_used_by_a_second_stream_is_not_reused_before_it_ends() -> None:
     class Stream:
         number = 7
         ready_ns = 1_000
@@ -132,7 +132,7 @@ def test_a_stream_that_uses_the_memory_too_is_waited_for() -> None:
     assert other is not None and other.address != address
 
 
-def test_a_limit_set_in_between_holds_at_the_very_next_call() -> None:
+def test_a_memory_limit_applies_from_the_next_allocation() -> None:
     """GIVEN much room WHEN the script limits its share of it THEN the allocation beyond fails at its own call, not later."""
     allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=AllocatorSettings()))
     allocator.malloc(MIB, 0)
@@ -154,7 +154,7 @@ def test_the_rounded_size_decides_whether_a_request_fits() -> None:
     assert len(kept) == 2
 
 
-def test_with_a_history_each_allocation_is_done_at_its_own_call() -> None:
+def test_allocations_are_not_delayed_while_a_memory_history_is_recorded() -> None:
     allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=AllocatorSettings()))
     memory = allocator.flush()
     memory.history = history = History(context=None)

@@ -91,11 +91,11 @@ def answers() -> dict[str, Any]:
     return result
 
 
-def test_before_cuda_has_started_there_is_nothing(answers: dict[str, Any]) -> None:
+def test_memory_figures_are_empty_before_cuda_has_started(answers: dict[str, Any]) -> None:
     assert answers["before CUDA has started"] == [0, {}]
 
 
-def test_figures_are_those_of_the_device_asked_for(answers: dict[str, Any]) -> None:
+def test_memory_figures_are_those_of_the_requested_device(answers: dict[str, Any]) -> None:
     assert answers["now"] == [3 * MIB + 512, 52 * MIB, 3 * MIB + 512]
     assert answers["peaks"] == [33 * MIB + 512, 52 * MIB]
     assert answers["second"] == [512, 2 * MIB]
@@ -103,7 +103,7 @@ def test_figures_are_those_of_the_device_asked_for(answers: dict[str, Any]) -> N
     assert answers["mem_get_info"] == [1024 * MIB - 52 * MIB, 1024 * MIB]
 
 
-def test_statistics_have_all_of_torchs_keys(answers: dict[str, Any]) -> None:
+def test_memory_stats_has_every_documented_key(answers: dict[str, Any]) -> None:
     """GIVEN the keys in the documentation of torch.cuda.memory_stats WHEN it is asked THEN these and no others come."""
     quantities = "allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes"
     quantities += " inactive_split_bytes requested_bytes"
@@ -123,7 +123,7 @@ def test_memory_summary_of_torch_prints_the_virtual_statistics(answers: dict[str
     assert "| Allocated memory      |   3072 KiB |  33792 KiB |  33792 KiB |  30720 KiB |" in answers["summary"]
 
 
-def test_this_process_is_listed(answers: dict[str, Any]) -> None:
+def test_list_gpu_processes_lists_this_process(answers: dict[str, Any]) -> None:
     device, process = answers["processes"].split("\n")
     assert device == "GPU:0" and process.endswith("uses       52.000 MB GPU memory")
     assert answers["backend"] == "native"
@@ -149,7 +149,7 @@ def test_fractions_and_settings_are_kept(answers: dict[str, Any]) -> None:
     assert answers["settings"] == [None, 64 * MIB]
 
 
-def test_a_device_that_is_not_there_is_rejected_with_torchs_message(answers: dict[str, Any]) -> None:
+def test_a_missing_device_is_rejected_with_the_message_of_torch(answers: dict[str, Any]) -> None:
     assert answers["no such device"] == "RuntimeError: Invalid device argument 5: did you call init?"
     assert answers["no such device's stats"] == "RuntimeError: Invalid device argument 5: did you call init?"
     assert answers["cpu"] == "ValueError: Expected a cuda device, but got: cpu"

@@ -18,7 +18,7 @@ def _copies(gpu: SurfaceGpu) -> list[tuple[str, int, bool]]:
     return said
 
 
-def test_copies_to_the_device_block_unless_pinned_and_asked() -> None:
+def test_copies_to_the_device_block_unless_pinned_and_non_blocking() -> None:
     gpu = use()
     x = torch.ones(3, 4)
     x.cuda()
@@ -96,7 +96,7 @@ def test_copies_on_and_between_devices() -> None:
     assert x.to("cuda:0") is x and x.cuda() is x and x.to(x.device) is x and x.to(torch.float32) is x
 
 
-def test_recorded_values_come_first() -> None:
+def test_reads_prefer_recorded_values() -> None:
     gpu = use()
     gpu.answers = {"aten::_local_scalar_dense": [2.5], "aten::copy_": [1.0, 2.0, 3.0]}
     x = torch.zeros(3, device="cuda")
@@ -140,7 +140,7 @@ def test_reads_return_values_that_the_host_knows() -> None:
     assert y.tolist() == [2.0] * 3
 
 
-def test_placeholders_come_last() -> None:
+def test_reads_of_unknown_values_return_placeholders() -> None:
     use()
     x = torch.rand(2, device="cuda")
     assert (x.sum().item(), x.long().sum().item(), bool((x > 0).any()), x.argmax().item()) == (1.0, 0, False, 0)
@@ -148,7 +148,7 @@ def test_placeholders_come_last() -> None:
     assert big.cpu().unique().tolist() == [1.0]
 
 
-def test_indices_of_the_host_are_copied_over() -> None:
+def test_index_tensors_on_the_host_are_copied_to_the_device() -> None:
     gpu = use()
     x = torch.rand(4, 3, device="cuda")
     assert tuple(x[torch.tensor([0, 2])].shape) == (2, 3)
@@ -157,7 +157,7 @@ def test_indices_of_the_host_are_copied_over() -> None:
     assert len(_copies(gpu)) == 1
 
 
-def test_pinned_memory_says_so_and_so_do_its_views() -> None:
+def test_pinned_tensors_and_their_views_report_that_they_are_pinned() -> None:
     use()
     x = torch.ones(30)
     pinned = x.pin_memory()
@@ -171,7 +171,7 @@ def test_pinned_memory_says_so_and_so_do_its_views() -> None:
         torch.zeros(3, device="cuda", pin_memory=True)
 
 
-def test_plain_tensors_stay_plain() -> None:
+def test_cpu_and_meta_tensors_stay_plain_tensors() -> None:
     gpu = use()
     x = torch.ones(3).to(torch.float64).to("cpu")
     assert type(x) is torch.Tensor and type(torch.tensor([1.0])) is torch.Tensor

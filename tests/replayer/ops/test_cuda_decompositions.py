@@ -12,7 +12,7 @@ from tests.replayer.fake_gpu import use
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("half", [True, False])
-def test_softmax_of_half_precision_writes_float32_by_itself(name: str, half: bool) -> None:
+def test_softmax_of_half_precision_writes_float32_without_a_cast(name: str, half: bool) -> None:
     gpu = use()
     dtype = torch.float16 if half else torch.bfloat16
     x = torch.empty(4, 8, device="cuda", dtype=dtype, requires_grad=True)
@@ -25,7 +25,7 @@ def test_softmax_of_half_precision_writes_float32_by_itself(name: str, half: boo
     assert x.grad is not None and x.grad.dtype is dtype
 
 
-def test_softmax_of_other_dtypes_is_as_usual() -> None:
+def test_softmax_of_other_dtypes_keeps_its_usual_dtype() -> None:
     use()
     x = torch.empty(4, 8, device="cuda")
     assert x.softmax(0).dtype is torch.float32 and x.softmax(0, dtype=torch.float64).dtype is torch.float64

@@ -48,7 +48,7 @@ def test_gradients_flow_through_a_mask() -> None:
     assert x.grad.shape == x.shape and type(x.grad) is VirtualTensor
 
 
-def test_what_the_host_knows_needs_no_recording() -> None:
+def test_masks_with_known_values_need_no_recorded_size() -> None:
     use()
     x = torch.rand(4, 2, device="cuda")
     mask = torch.tensor([True, False, True, True])
@@ -59,7 +59,7 @@ def test_what_the_host_knows_needs_no_recording() -> None:
     assert mask.cuda().nonzero().shape == (3, 1)
 
 
-def test_assigning_by_a_mask_needs_no_size() -> None:
+def test_assignment_by_a_mask_needs_no_recorded_size() -> None:
     use()
     x = torch.rand(4, 2, device="cuda")
     x[x > 0] = 1.0

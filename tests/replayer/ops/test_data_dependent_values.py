@@ -47,14 +47,14 @@ def test_data_dependent_results_have_the_recorded_sizes(case: int) -> None:
     assert {"_unique2", "unique_dim", "unique_consecutive", "bincount", "repeat_interleave"} & set(gpu.launched)
 
 
-def test_a_size_that_the_script_gives_is_not_asked_for() -> None:
+def test_an_output_size_given_by_the_script_needs_no_recording() -> None:
     use()
     repeats = torch.rand(3, device="cuda").long()
     assert torch.repeat_interleave(repeats, output_size=7).shape == (7,)
     assert torch.rand(3, 2, device="cuda").repeat_interleave(repeats, 0, output_size=7).shape == (7, 2)
 
 
-def test_what_the_host_knows_needs_no_recording_and_the_result_is_known_too() -> None:
+def test_results_of_known_values_are_known_without_a_recording() -> None:
     use()
     x = torch.tensor([3, 0, 3, 1]).cuda()
     values, inverse, counts = x.unique(return_inverse=True, return_counts=True)
@@ -68,7 +68,7 @@ def test_what_the_host_knows_needs_no_recording_and_the_result_is_known_too() ->
     assert x.view(2, 2).unique(dim=0).shape == (2, 2)
 
 
-def test_gradients_flow_through_what_is_repeated() -> None:
+def test_gradients_flow_through_repeat_interleave() -> None:
     gpu = use()
     gpu.selections = {(3,): 5}
     x: Any = torch.rand(3, 2, device="cuda", requires_grad=True)

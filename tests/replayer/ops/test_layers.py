@@ -266,7 +266,7 @@ def test_channels_last_is_kept_through_a_network() -> None:
         assert one.grad.stride() == other.grad.stride()
 
 
-def test_an_encoder_for_inference_takes_its_fast_path() -> None:
+def test_a_transformer_encoder_uses_its_fast_path_for_inference() -> None:
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     model = _encoder().cuda().eval()
     gpu.launched_ops.clear()

@@ -33,7 +33,7 @@ LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_function_begins_the_loss_phase_whatever_ops_it_consists_of(name: str) -> None:
+def test_every_loss_function_starts_the_loss_phase(name: str) -> None:
     assert op_class(f"aten::{name}") == LOSS
     timeline = Log()
     trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
@@ -51,7 +51,7 @@ def test_a_loss_function_begins_the_loss_phase_whatever_ops_it_consists_of(name:
 
 
 @pytest.mark.parametrize("name", ["l1_loss", "kl_div"])
-def test_an_evaluated_loss_is_a_loss_phase_too(name: str) -> None:
+def test_a_loss_without_gradients_starts_the_loss_phase(name: str) -> None:
     calls: list[int] = []
     trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
     gpu = VirtualGpu(trace, 0, FakeClock(), Log())  # type: ignore[arg-type]

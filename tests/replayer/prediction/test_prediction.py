@@ -34,7 +34,7 @@ LAYERS = [
 ]
 
 
-def test_the_same_durations_give_the_same_times() -> None:
+def test_retiming_with_recorded_durations_reproduces_the_recorded_times() -> None:
     trace = training()
     again = Retiming(trace).at(trace.device.duration_ns)
     moved_ns = np.abs(np.sort(again.device.start_ns) - np.sort(trace.device.start_ns))
@@ -108,7 +108,7 @@ def test_the_predicted_time_of_a_device_copy_scales_with_its_bytes(recorded_us: 
     assert least < busy.predicted_ns / busy.recorded_ns < most + 0.01
 
 
-def test_another_gpu_has_its_name_memory_and_marked_times(tmp_path: Path) -> None:
+def test_a_prediction_for_another_gpu_has_its_name_and_memory(tmp_path: Path) -> None:
     prediction = predict(training(), Conditions(gpu="Tesla T4"))
     trace = prediction.trace
     assert trace.devices[0].name == "Tesla T4" and trace.devices[0].total_memory_bytes == card_of("Tesla T4").memory_bytes
@@ -177,12 +177,12 @@ def test_every_figure_is_reported_as_an_estimate(tmp_path: Path, capsys: pytest.
     assert facts["estimated"] is True and all(cell["cost_per_sample"] > 0 for cell in facts["predictions"])
 
 
-def test_given_conditions_are_read_as_a_person_writes_them() -> None:
+def test_command_line_conditions_are_parsed() -> None:
     given = conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0)
     assert given == Conditions("A100", 64, 0, (512, 1024), 0, 4, "ddp", 50.0, 2.0)
 
 
-def test_a_replay_of_a_prediction_is_a_sound_trace(tmp_path: Path) -> None:
+def test_a_replay_of_a_prediction_has_no_exact_times(tmp_path: Path) -> None:
     prediction = predict(training(), Conditions(gpu="Tesla T4"))
     replayed = training()
     replayed.device.origin[:] = Origin.EXACT
@@ -191,7 +191,7 @@ def test_a_replay_of_a_prediction_is_a_sound_trace(tmp_path: Path) -> None:
     assert Origin.EXACT not in load(tmp_path / "replayed.msgpack").device.origin
 
 
-def test_expected_errors_are_those_of_the_benchmarks_rows() -> None:
+def test_expected_errors_are_printed_by_the_benchmark_and_quoted_in_the_docs() -> None:
     """Each is a row that benchmarks/what_if.py prints, and docs/what_if.md quotes the same figure."""
     table = json.loads(TABLE.read_text())
     root = Path(__file__).parents[3]
@@ -214,7 +214,7 @@ def test_the_expected_error_is_that_of_the_benchmark() -> None:
     assert two.expected_error == pytest.approx(one.expected_error + rows["dataparallel"]["error"])
 
 
-def test_a_launch_that_blocks_is_read_as_a_wait_again() -> None:
+def test_a_predicted_launch_that_blocks_counts_as_a_wait() -> None:
     """GIVEN more kernels than a launch queue holds WHEN they take five times as long THEN the host waits for room, and the
     predicted trace's own host pace is the recorded one."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(1500)]
@@ -239,7 +239,7 @@ def test_a_sweep_reads_the_recording_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert len(indexed) == 1
 
 
-def test_what_one_predictor_says_does_not_depend_on_what_it_said_before() -> None:
+def test_predictions_do_not_depend_on_earlier_predictions() -> None:
     trace = training()
     predictor = Predictor(trace)
     for conditions in (Conditions(batch=64), Conditions(gpu="Tesla T4"), Conditions(gpus=2, batch=128), Conditions(batch=64)):
@@ -258,7 +258,7 @@ def test_kernels_without_shapes_scale_by_the_data_sheets() -> None:
     assert 0.9 * min(possible) < ratio < 1.1 * max(possible) and ratio > 1.5
 
 
-def test_no_ratio_of_two_gpus_lies_far_beyond_their_data_sheets() -> None:
+def test_predicted_ratios_of_two_gpus_stay_close_to_their_data_sheets() -> None:
     trace = training()
     prediction = predict(trace, Conditions(gpu="AMD Instinct MI300X"))
     back = predict(prediction.trace, Conditions(gpu="Tesla T4"))
@@ -283,7 +283,7 @@ def test_predicting_more_ranks_needs_a_recording_of_one_rank(several: Conditions
         predict(trace, several)
 
 
-def test_the_user_gives_a_batch_size_that_was_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_user_can_give_a_batch_size_missing_from_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 10, kernel=(5, 30), shapes=((32, 64), (64, 64)))])
     save(trace, tmp_path / "t.msgpack")
     assert run(["predict", str(tmp_path / "t.msgpack"), "--batch", "64"]) != 0
@@ -301,14 +301,14 @@ def test_gpu_time_per_step_counts_every_step_with_gpu_work() -> None:
     assert prediction.busy.recorded_ns <= prediction.step.recorded_ns
 
 
-def test_work_from_before_the_recording_is_not_gpu_time_of_a_step() -> None:
+def test_work_launched_before_the_recording_is_not_counted_in_a_step() -> None:
     """GIVEN four steps of 50 us of GPU work, and nobody knows what launched the work of the first step."""
     trace = training(steps=4)
     trace.device.launch[:5] = -1
     assert predict(trace, Conditions(host_speed=2.0)).busy.recorded_ns == 50_000
 
 
-def test_a_predicted_trace_says_what_it_is_wherever_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_marks_a_predicted_trace_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where only the host is another one, so that all kernels have their recorded times."""
     recorded, made = str(tmp_path / "t.msgpack"), str(tmp_path / "p.msgpack")
     save(training(), recorded)

@@ -83,13 +83,13 @@ def test_predicting_one_rank_returns_the_recorded_figures(parallel: str) -> None
     assert (alone.step, alone.busy, alone.phases, alone.parallel) == (plain.step, plain.busy, plain.phases, None)
 
 
-def test_blocks_are_found_by_their_shapes_and_their_parameters_counted() -> None:
+def test_transformer_blocks_and_their_parameters_are_found_from_shapes() -> None:
     layers = layers_of(transformer())
     assert sum(layer.parameter_bytes for layer in layers) == 4 * BLOCKS * BLOCK
     assert len({layer.block for layer in layers}) == BLOCKS and len(layers) == 7 * BLOCKS
 
 
-def test_layers_that_do_not_repeat_are_put_together_by_size() -> None:
+def test_layers_that_do_not_repeat_are_grouped_by_size() -> None:
     calls = [linear(32, width, width) for width in (1024, 2048, 3072, 4096)]
     ops = [Op(name, 10 * i, 8, kernel=(10 * i + 5, 5), shapes=shapes) for i, (name, shapes) in enumerate(calls)]
     blocks = [layer.block for layer in layers_of(make_recording([("forward", 0, 100)], ops))]
@@ -102,7 +102,7 @@ sizes_of_units = st.lists(st.integers(1, 1 << 28), min_size=1, max_size=6).map(
 
 
 @given(sizes_of_units, st.integers(1, 64))
-def test_a_rank_moves_what_the_formula_says(sizes: dict[str, int], ranks: int) -> None:
+def test_the_bytes_that_a_rank_moves_follow_the_formula(sizes: dict[str, int], ranks: int) -> None:
     """(N-1)/N of the parameters for each all-gather, of which all but the root have two, and of the gradients once."""
     whole, root = sum(sizes.values()), sizes[ROOT]
     wanted = (3 * whole - root) * (ranks - 1) / ranks
@@ -124,7 +124,7 @@ parts_of_pass = st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.inte
 
 
 @given(parts_of_pass, st.integers(0, 10**8), st.integers(0, 10**6))
-def test_communication_hides_behind_computing_or_is_waited_for(
+def test_exposed_communication_is_between_zero_and_all_communication(
     parts: list[tuple[str, int]], backward_ns: int, each_ns: int
 ) -> None:
     schedule = ShardedStep.of(parts, backward_ns, lambda unit: each_ns, lambda unit: each_ns / 2)
@@ -133,7 +133,7 @@ def test_communication_hides_behind_computing_or_is_waited_for(
     assert free.exposed_ns == pytest.approx(0, abs=1)
 
 
-def test_the_next_unit_is_gathered_while_one_computes() -> None:
+def test_the_next_unit_is_gathered_during_the_computation_of_the_current_one() -> None:
     """GIVEN units that compute longer than they are gathered THEN only the first all-gather and the last reduce-scatter of a
     pass show."""
     parts = [("a", 10.0), ("b", 10.0), ("c", 10.0)]
@@ -160,7 +160,7 @@ def test_sharding_shortens_the_optimizer_and_adds_communication() -> None:
     assert slow.step.predicted_ns > many.step.predicted_ns + many.parallel.parts_ns["all-gather"]
 
 
-def test_pairs_are_those_of_transformer_blocks() -> None:
+def test_pairs_of_products_are_found_only_in_transformer_blocks() -> None:
     """Query, key and value with the output; up (and gate) with down. A head that comes after is split by nobody."""
     attention, mlp = [Product(8, 4, 4)] * 3 + [None, Product(8, 4, 4)], [Product(8, 4, 16)] * 2 + [None, Product(8, 16, 4)]
     products = [*attention, *mlp, Product(8, 4, 100)]
@@ -171,7 +171,7 @@ def test_pairs_are_those_of_transformer_blocks() -> None:
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["addmm", "linear", "mm"]), st.booleans())
-def test_a_part_of_a_product_is_an_nth_of_its_arithmetic(ranks: int, op: str, by_columns: bool) -> None:
+def test_a_split_product_has_one_nth_of_the_arithmetic(ranks: int, op: str, by_columns: bool) -> None:
     weight = (HIDDEN, WIDTH) if op == "linear" else (WIDTH, HIDDEN)
     shapes = ((ROWS, WIDTH), weight)
     part = Product.of(op, part_of(op, shapes, HIDDEN if by_columns else WIDTH, ranks))
@@ -204,7 +204,9 @@ def test_inference_moves_and_keeps_no_gradients() -> None:
     assert found is not None and found.moved_bytes == 2 * BLOCKS * ROWS * WIDTH * 4
 
 
-def test_what_a_recording_cannot_tell_is_rejected_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_that_the_recording_cannot_support_are_rejected_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(tmp_path / "t.msgpack")
     save(training(), path)  # convolutions alone
     bare = training()
@@ -226,9 +228,7 @@ def test_what_a_recording_cannot_tell_is_rejected_in_one_line(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tp"])
-def test_what_was_assumed_is_reported_beside_the_estimate(
-    parallel: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_assumptions_are_reported_with_the_estimate(parallel: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(transformer(), tmp_path / "t.msgpack")
     words = ["predict", str(tmp_path / "t.msgpack"), "--nproc", "2", "--parallel", parallel]
     assert run(words) == 0
@@ -251,7 +251,7 @@ def test_a_sweep_over_ranks_prints_the_parallelism_and_the_memory_per_rank(
     assert run(words) == 0 and "FullyShardedDataParallel" in capsys.readouterr().out
 
 
-def test_optimizers_are_recognized_by_their_ops_if_nothing_names_them() -> None:
+def test_unnamed_optimizers_are_recognized_by_their_ops() -> None:
     trace = transformer()
     assert states_of(trace) == 0
     trace.strings.texts[int(trace.host.name[_row(trace, "aten::add_")])] = "aten::addcdiv_"

@@ -55,7 +55,7 @@ def test_the_launched_kernels_show_the_transport(work: list[tuple[str, DeviceKin
     assert transport_of(recording(*work, op="aten::cat")) is (transport if transport is Transport.NCCL else Transport.COPIES)
 
 
-def test_kernels_of_nccl_are_ops_of_their_own_on_each_device() -> None:
+def test_nccl_kernels_are_separate_ops_on_each_device() -> None:
     reduce = "ncclKernel_Reduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"
     work: list[Any] = [(_BROADCAST, DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 1), (reduce, DeviceKind.KERNEL, 1)]
     trace = recording(*work)

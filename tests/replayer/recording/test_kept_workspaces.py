@@ -44,7 +44,7 @@ def recorded(*sizes_bytes: int, torch: str = "2.4 or newer", totals: bool = True
         (recorded(4096, torch="1.8 to 1.9"), None),
     ],
 )
-def test_products_tell_whether_a_workspace_is_kept(trace: Trace, kept: bool | None) -> None:
+def test_memory_after_matrix_products_shows_whether_a_workspace_is_kept(trace: Trace, kept: bool | None) -> None:
     assert keeps_workspaces(trace, 0, frozenset({USUAL})) is kept
 
 

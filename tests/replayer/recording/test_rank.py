@@ -17,11 +17,11 @@ from traces.model.trace import Device, Trace
         ({"RANK": "-1", "LOCAL_RANK": "1"}, Rank()),
     ],
 )
-def test_the_environment_gives_the_rank_as_torchrun_sets_it(told: dict[str, str], rank: Rank) -> None:
+def test_the_rank_is_read_from_the_environment_variables_of_torchrun(told: dict[str, str], rank: Rank) -> None:
     assert Rank.of(told) == rank
 
 
-def test_ranks_play_recorded_ranks_in_turn_and_see_a_device_each() -> None:
+def test_ranks_cycle_through_recorded_ranks_and_see_one_device_each() -> None:
     one = Trace(devices=[Device(1, 1, "V100")])  # recorded as rank 1, on its second GPU
     assert Rank().devices(one) == [Device(0, 1, "V100")]  # a script alone is rank 0, whichever one was recorded
     assert [(d.index, d.name) for d in Rank(1, 1, 3).devices(one)] == [(0, "V100"), (1, "V100"), (2, "V100")]
@@ -31,7 +31,7 @@ def test_ranks_play_recorded_ranks_in_turn_and_see_a_device_each() -> None:
     assert Rank(1, 1, 2).devices(Trace()) == []
 
 
-def test_a_process_that_knows_no_other_ranks_sees_every_recorded_device() -> None:
+def test_a_single_process_sees_every_recorded_device() -> None:
     one_each = Trace(devices=[Device(0, 1, "A"), Device(1, 3, "B")])
     for rank in (Rank(), Rank(1, 1)):
         assert [(device.index, device.name) for device in rank.devices(one_each)] == [(0, "A"), (1, "B")]

@@ -53,7 +53,7 @@ def play_all(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", ["v100_resnet50_workers0", "v100_resnet50_workers4", "v100_ddp_memory_rank1of2"])
-def test_a_real_recording_played_by_its_own_ops_keeps_its_step_times(shared_traces: Path, name: str) -> None:
+def test_a_real_recording_replayed_with_its_own_ops_keeps_its_step_times(shared_traces: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     stage = Stage(trace)
     play_all(stage)
@@ -79,7 +79,7 @@ def test_recorded_time_before_the_first_phase_of_a_step_is_charged() -> None:
     assert np.subtract(played(with_it), played(without)).tolist() == [20_000] * 3
 
 
-def test_every_kernel_of_the_v100_starts_where_it_did(shared_traces: Path) -> None:
+def test_every_kernel_of_the_v100_recording_starts_at_its_recorded_time(shared_traces: Path) -> None:
     trace = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
     stage = Stage(trace)
     play_all(stage)

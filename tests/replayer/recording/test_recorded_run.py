@@ -36,7 +36,7 @@ def test_a_step_replays_a_recorded_step_with_the_same_number_of_passes(kinds: st
     assert {step.row for step in drivers[2:]} == {row for row, kind in enumerate(kinds) if kind == "P"}
 
 
-def test_a_kind_that_was_not_profiled_is_driven_by_another() -> None:
+def test_a_kind_of_step_without_profile_replays_another_kind() -> None:
     recording = RecordedRun.of(_recorded("111112111112", "WSSPPSSSSSSS"))
     assert {recording.step(number).row for number in range(1, 30)} == {3, 4}
 
@@ -48,7 +48,7 @@ def test_every_step_number_maps_to_a_recorded_step(passes: list[str], number: in
     assert number >= len(passes) or len(driver.segments) // 3 == int(passes[number])
 
 
-def test_profiled_steps_keep_their_turn() -> None:
+def test_profiled_steps_are_replayed_in_their_recorded_order() -> None:
     """GIVEN batches of three lengths in turns, and the profiled steps 5, 6 and 7 THEN each step has the times of its length."""
     recording = RecordedRun.of(_recorded("1" * 10, "WSSSSPPPSS"))
     assert [recording.step(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]

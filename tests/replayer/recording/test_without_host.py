@@ -18,7 +18,7 @@ def kernels_alone() -> Trace:
     return trace
 
 
-def test_a_recording_without_a_host_is_laid_out_and_drives_a_script() -> None:
+def test_a_recording_without_host_events_can_be_replayed() -> None:
     recorded = RecordedRun.of(kernels_alone())
     assert sum(len(step.kernels) for step in recorded.steps) > 0
     stage = Stage(kernels_alone())
@@ -28,7 +28,7 @@ def test_a_recording_without_a_host_is_laid_out_and_drives_a_script() -> None:
     assert stage.simulator.stats.ops == 1
 
 
-def test_whether_it_is_the_same_program_cannot_be_told() -> None:
+def test_sameness_is_undecided_if_one_trace_has_no_ops() -> None:
     """GIVEN work without the ops that launched it WHEN compared with a trace that has them THEN neither yes nor no is said."""
     bare, whole = kernels_alone(), make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 5, kernel=(15, 10))])
     verdict = same_program(bare, whole, np.arange(1), np.arange(1))

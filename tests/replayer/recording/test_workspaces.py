@@ -44,7 +44,7 @@ def program(trace: Trace, op: str, shapes: tuple[tuple[int, ...], ...] = SHAPES)
     return Workspaces.of(trace, recording, 0).of_op(recording.keys[OpSignature(op, shapes, ("float32",) * len(shapes))])
 
 
-def test_what_is_freed_within_the_op_is_its_workspace() -> None:
+def test_memory_freed_within_an_op_is_its_workspace() -> None:
     """GIVEN an output, a workspace and its end WHEN read THEN the workspace comes after the first output."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ((), (7 * MIB, -7 * MIB))
@@ -60,14 +60,14 @@ def test_memory_that_outlives_the_op_or_existed_before_is_not_a_workspace() -> N
     assert program(trace, "aten::convolution") == ()
 
 
-def test_a_result_that_nobody_keeps_is_no_workspace() -> None:
+def test_a_result_freed_as_its_op_returns_is_not_a_workspace() -> None:
     """GIVEN a block freed as the op returns WHEN read THEN it is a result for the op, and temporary for the op around it."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (60, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ()
     assert program(trace, "aten::convolution") == ((), (7 * MIB, -7 * MIB))
 
 
-def test_addresses_tell_a_workspace_from_an_output_of_its_size() -> None:
+def test_addresses_distinguish_a_workspace_from_an_output_of_equal_size() -> None:
     trace = conv_trace((20, 4 * MIB), (30, 4 * MIB), (50, -4 * MIB), addresses=[1, 2, 1])
     assert program(trace, "aten::convolution") == ((4 * MIB,), (-4 * MIB,))
 
@@ -78,14 +78,14 @@ def test_other_shapes_and_other_ops_have_no_workspace() -> None:
     assert program(trace, "aten::relu_", ((2, 4, 6, 6),)) == ()
 
 
-def test_the_least_size_is_taken_for_the_request() -> None:
+def test_the_smallest_observed_workspace_size_is_used() -> None:
     """Of a block of the large pool up to 1 MiB may be a tail: calls of one kind differ by it."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB), steps=2)
     trace.memory.bytes[4:] = [7 * MIB - 51_200, -7 * MIB + 51_200]
     assert program(trace, "aten::convolution") == ((), (7 * MIB - 51_200, -7 * MIB + 51_200))
 
 
-def test_without_shapes_or_memory_events_nothing_is_known() -> None:
+def test_no_workspace_is_known_without_shapes_or_memory_events() -> None:
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
     trace.host.shapes = np.full_like(trace.host.shapes, -1)
     assert program(trace, "aten::convolution") == ()

@@ -45,9 +45,7 @@ def test_a_signature_comes_back_from_json(signature: WorkloadSignature) -> None:
 
 
 @given(signatures, signatures)
-def test_comparison_is_symmetric_and_never_finds_a_signature_different_from_itself(
-    one: WorkloadSignature, other: WorkloadSignature
-) -> None:
+def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, other: WorkloadSignature) -> None:
     assert compare_workloads(one, other).sameness is compare_workloads(other, one).sameness
     assert compare_workloads(one, one).sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
 

@@ -134,7 +134,7 @@ def test_emptying_the_cache_keeps_segments_in_use() -> None:
     assert memory.usage.reserved_bytes == 20 * MIB
 
 
-def test_freed_segments_give_their_addresses_back() -> None:
+def test_the_address_of_a_freed_segment_is_reused() -> None:
     memory = memory_of()
     first = take(memory, 10 * MIB)
     assert first.address == 0x7F00_0000_0000
@@ -152,7 +152,7 @@ def test_a_full_device_returns_cached_segments_and_tries_again() -> None:
     assert memory.usage.reserved_bytes == 80 * MIB
 
 
-def test_a_batch_that_is_known_to_fit_does_not_fail_because_of_fragmentation() -> None:
+def test_parts_of_segments_are_returned_if_the_batch_is_known_to_fit() -> None:
     memory = memory_of(100 * MIB)
     large = take(memory, 90 * MIB)
     memory.free(large)
@@ -168,7 +168,7 @@ def test_a_batch_that_is_known_to_fit_does_not_fail_because_of_fragmentation() -
     assert memory.usage.reserved_bytes == 60 * MIB
 
 
-def test_the_parts_beside_a_returned_piece_become_segments() -> None:
+def test_the_remaining_parts_of_a_returned_segment_become_segments() -> None:
     memory = memory_of(100 * MIB)
     memory.free(take(memory, 90 * MIB))
     low, middle, high = (take(memory, 30 * MIB) for _ in range(3))
@@ -238,7 +238,7 @@ class Times:
         self.now_ns = max(self.now_ns, time_ns)
 
 
-def test_a_block_that_another_stream_used_is_free_when_that_stream_is_done() -> None:
+def test_a_block_used_by_another_stream_is_freed_when_its_work_ends() -> None:
     times = Times()
     side = VirtualStream(0, 1)
     side.wait(1_000)
@@ -265,7 +265,7 @@ def test_using_a_block_on_its_own_stream_changes_nothing() -> None:
     assert take(times.memory, 512).address == address
 
 
-def test_the_peak_of_active_bytes_counts_blocks_that_wait() -> None:
+def test_the_peak_of_active_bytes_includes_blocks_waiting_for_a_stream() -> None:
     times = Times()
     side = VirtualStream(0, 1)
     side.wait(1_000)

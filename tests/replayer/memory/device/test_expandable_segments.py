@@ -117,7 +117,7 @@ def test_empty_pages_go_back_one_by_one_and_holes_are_filled_first() -> None:
     memory.free(last)
 
 
-def test_a_range_without_any_page_is_given_up() -> None:
+def test_an_address_range_without_mapped_pages_is_released() -> None:
     memory = memory_of()
     block = take(memory, 3 * MIB)
     address = block.address
@@ -128,7 +128,7 @@ def test_a_range_without_any_page_is_given_up() -> None:
     assert take(memory, 30 * MIB, stream=5).address == address
 
 
-def test_streams_and_sizes_have_ranges_of_their_own() -> None:
+def test_each_stream_and_size_class_has_a_separate_address_range() -> None:
     memory = memory_of()
     blocks = [take(memory, size, stream) for size in (512, 2 * MIB) for stream in (0, 7)]
     assert memory.usage.reserved_bytes == 44 * MIB
@@ -136,7 +136,7 @@ def test_streams_and_sizes_have_ranges_of_their_own() -> None:
     assert all(after - before >= 18 * GIB for before, after in pairwise(starts))  # 9/8 of the device
 
 
-def test_missing_memory_is_taken_from_empty_pages_of_other_streams() -> None:
+def test_empty_pages_of_other_streams_are_reused_when_memory_runs_out() -> None:
     """GIVEN pages cached for one stream WHEN another one needs them THEN they are unmapped and mapped anew: a retry."""
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.free(take(memory, 70 * MIB))

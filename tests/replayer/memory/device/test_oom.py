@@ -128,7 +128,7 @@ def test_the_error_message_has_every_new_figure_and_no_recorded_figure(
         ),
     ],
 )
-def test_the_advice_is_that_of_the_release(release: str, variable: str, page: str) -> None:
+def test_the_out_of_memory_advice_matches_the_torch_release(release: str, variable: str, page: str) -> None:
     text = oom_text_of(release)
     assert f"try setting{variable}expandable_segments:True to avoid fragmentation.  See" in text
     assert text.endswith(f"Management  {page}")

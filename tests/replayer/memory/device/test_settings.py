@@ -47,7 +47,7 @@ TEXTS = [
 ]
 
 
-def test_torch_accepts_and_refuses_the_same() -> None:
+def test_torch_accepts_the_same_allocator_settings() -> None:
     """GIVEN spellings right and wrong WHEN torch's own parser reads them THEN it accepts those that ours accepts.
 
     In a child process: torch keeps what it has read.
@@ -96,7 +96,7 @@ def test_a_setting_without_effect_is_reported_when_it_is_used(key: str) -> None:
         DeviceMemory(0, 1 << 30, settings=parse_settings(f"{key}:{value}"))
 
 
-def test_settings_that_change_nothing_are_accepted_silently() -> None:
+def test_settings_without_any_effect_on_memory_are_accepted_silently() -> None:
     """GIVEN keys of no consequence WHEN they are set THEN nothing is said, nothing changes, and a typo is an error."""
     for key in IGNORED:
         assert parse_settings(f"{key}:True") == AllocatorSettings()
@@ -107,7 +107,7 @@ def test_settings_that_change_nothing_are_accepted_silently() -> None:
         assert not accepts(wrong)
 
 
-def test_torch_knows_every_key_that_is_named_here() -> None:
+def test_every_allocator_setting_of_torch_is_known() -> None:
     """GIVEN the keys in torch's header WHEN they are set THEN each is known; others are of later releases."""
     header = Path(torch.__file__).parent / "include" / "c10" / "cuda" / "CUDAAllocatorConfig.h"
     listed = header.read_text().partition("keys{")[2].partition("}")[0]
@@ -126,6 +126,6 @@ def test_another_backend_is_rejected_by_name() -> None:
         parse_settings("backend:mine")
 
 
-def test_an_unknown_key_is_named() -> None:
+def test_an_unknown_allocator_setting_is_named_in_the_error() -> None:
     with pytest.raises(SettingsError, match="'max_splt_size_mb'"):
         parse_settings("max_splt_size_mb:128")

@@ -79,7 +79,7 @@ def test_a_block_is_reused_for_its_size_after_its_last_view_is_deleted() -> None
     assert len(device.locks.locked) == 2
 
 
-def test_the_last_block_freed_is_the_first_one_taken() -> None:
+def test_the_last_freed_block_is_reused_first() -> None:
     device = _Device()
     first, second = device.memory.allocate(4_096), device.memory.allocate(4_096)
     latest = _address(first)
@@ -287,7 +287,7 @@ def test_only_one_process_of_a_run_reports_a_lock_limit_of_zero(tmp_path: Path) 
     assert len(_refused(tmp_path / "gone", 0)[0].splitlines()) == 1  # better twice than never
 
 
-def test_what_would_starve_the_machine_is_not_even_tried(
+def test_locking_more_memory_than_the_machine_can_spare_is_not_attempted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("replayer.memory.pinned.page_locks._spare_bytes", lambda: 1 << 20)

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_sync_batch_norm_of_two_ranks_is_batch_norm_of_both_batches(affine: bool) -> None:
+def test_sync_batch_norm_of_two_ranks_equals_batch_norm_of_the_joined_batch(affine: bool) -> None:
     """GIVEN a batch of 5 in parts of 2 and 3 WHEN each goes the way of SyncBatchNorm THEN together they are BatchNorm."""
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4, affine=affine)
@@ -56,7 +56,7 @@ def in_training(run: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tupl
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("heads", [4, 2])
-def test_flash_attention_is_torchs_attention(causal: bool, scale: float | None, heads: int) -> None:
+def test_flash_attention_agrees_with_torch(causal: bool, scale: float | None, heads: int) -> None:
     torch.manual_seed(1)
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, heads, 5, 8), torch.randn(2, heads, 5, 8)
 
@@ -75,7 +75,7 @@ def test_flash_attention_is_torchs_attention(causal: bool, scale: float | None, 
     assert [one.stride() for one in found] == [one.stride() for one in (q, k, v)]
 
 
-def test_efficient_attention_is_torchs_attention_with_a_bias() -> None:
+def test_efficient_attention_with_a_bias_agrees_with_torch() -> None:
     torch.manual_seed(2)
     q, k, v, bias = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 5, 6)
     expected, grad, gradients = in_training(nn.functional.scaled_dot_product_attention, q, k, v, bias)
@@ -89,7 +89,7 @@ def test_efficient_attention_is_torchs_attention_with_a_bias() -> None:
     assert backward(*arguments, [True, True, True, False])[3] is None
 
 
-def test_dropout_of_attention_drops_the_same_weights_in_both_passes() -> None:
+def test_attention_dropout_drops_the_same_weights_in_both_passes() -> None:
     """GIVEN values of 1 WHEN a quarter of the weights is dropped THEN the rest counts 4/3 times."""
     torch.manual_seed(3)
     q, k, v = torch.zeros(1, 1, 400, 4), torch.zeros(1, 1, 400, 4), torch.ones(1, 1, 400, 4)
@@ -188,7 +188,7 @@ def test_flat_weights_are_views_of_one_tensor() -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4)])
 @pytest.mark.parametrize("affine", [True, False])
-def test_gradients_of_rms_norm_are_torchs(shape: tuple[int, ...], affine: bool) -> None:
+def test_gradients_of_rms_norm_agree_with_torch(shape: tuple[int, ...], affine: bool) -> None:
     torch.manual_seed(7)
     x, weight = torch.randn(2, 3, 4), torch.randn(shape)
 
@@ -208,7 +208,7 @@ def test_gradients_of_rms_norm_are_torchs(shape: tuple[int, ...], affine: bool) 
 
 
 @pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
-def test_a_softmax_of_halves_may_be_of_float32(name: str) -> None:
+def test_softmax_of_half_precision_can_return_float32(name: str) -> None:
     torch.manual_seed(8)
     data = torch.randn(3, 5).half()
     form, own = FORMS[getattr(aten, name).default], getattr(torch, name.removeprefix("_"))
@@ -219,7 +219,7 @@ def test_a_softmax_of_halves_may_be_of_float32(name: str) -> None:
     torch.testing.assert_close(found, of_data.half())
 
 
-def test_a_product_with_a_wider_result_sums_in_that_dtype() -> None:
+def test_a_matrix_product_with_a_wider_output_dtype_accumulates_in_it() -> None:
     """GIVEN 2048 products of one in half precision THEN their sum plus one is exact in float32."""
     ones = torch.ones(1, 2048, dtype=torch.float16)
     total = FORMS[aten.addmm.dtype](torch.ones(1, 1), ones, ones.t(), torch.float32)
@@ -230,6 +230,6 @@ def test_a_product_with_a_wider_result_sums_in_that_dtype() -> None:
         FORMS[aten.mm.dtype](ones.float(), ones.t().float(), torch.float16)
 
 
-def test_integers_are_counted_in_bins() -> None:
+def test_histc_counts_integers_in_bins() -> None:
     counted = FORMS[aten.histc.default](torch.tensor([0, 2, 2, 3]), 4, 0, 3)
     assert counted.tolist() == [1, 0, 2, 1] and counted.dtype is torch.int64

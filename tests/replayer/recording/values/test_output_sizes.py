@@ -22,7 +22,7 @@ def nonzero(start_us: int, *searched: int) -> Op:
     return Op("aten::nonzero", start_us, 10, kernel=(start_us + 4, 2), shapes=(searched,), children=[child])
 
 
-def test_the_call_after_a_search_shows_what_was_found() -> None:
+def test_the_op_after_a_nonzero_call_shows_its_output_size() -> None:
     parts = [nonzero(1, 10), Op("aten::select", 20, 5, shapes=((7, 1),))]
     indexing = Op("aten::index", 0, 40, shapes=((10, 4),), children=parts)
     alone = nonzero(50, 3, 4)
@@ -33,7 +33,7 @@ def test_the_call_after_a_search_shows_what_was_found() -> None:
     assert ask(found, (10,), 0, 5) is None  # another recorded step
 
 
-def test_searches_of_a_shape_get_recorded_sizes_in_order_in_each_step() -> None:
+def test_output_sizes_of_equal_shapes_are_returned_in_recorded_order() -> None:
     first = nonzero(0, 8), Op("aten::squeeze", 20, 5, shapes=((3, 1),))
     second = nonzero(40, 8), Op("aten::squeeze", 60, 5, shapes=((5, 1),))
     found = searches(*first, *second, steps=2)
@@ -76,7 +76,7 @@ def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> Non
     assert ask(searches(*later), (4,), 0, 0, REPEAT_INTERLEAVE) is None
 
 
-def test_what_our_recorder_noted_is_found_in_the_step_that_is_read() -> None:
+def test_output_sizes_noted_by_the_recorder_are_found_by_step() -> None:
     """GIVEN sizes noted in two steps WHEN a step has the kernels of the first and the values of the second THEN it finds what
     the second found; of searches that were noted the profile is not asked, and one that could not be seen is not known."""
     trace = make_recording(FORWARD, [nonzero(0, 10), Op("aten::select", 20, 5, shapes=((7, 1),))], steps=2)
