@@ -67,17 +67,17 @@ def test_architecture_page_has_a_call_chain_for_each_common_path() -> None:
 
 
 @pytest.mark.parametrize(("title", "chain"), call_chains(PAGE).items())
-def test_a_chain_names_five_to_eight_functions_that_exist(title: str, chain: list[str]) -> None:
+def test_each_call_chain_names_five_to_eight_existing_functions(title: str, chain: list[str]) -> None:
     assert 5 <= len(chain) <= 8
     assert [name for name in chain if not is_defined(name)] == []
 
 
-def test_chains_are_read_over_line_breaks() -> None:
+def test_call_chains_are_read_across_line_breaks() -> None:
     page = "\n## Call chains\n\nText `x.y`.\n\n1. **One.** `a.b` →\n   `c.d`\n2. **Two.** `e.f`\n\n## Next\n\n3. **No.** `g`\n"
     assert call_chains(page) == {"One": ["a.b", "c.d"], "Two": ["e.f"]}
 
 
-def test_names_are_resolved_in_the_source(tmp_path: Path) -> None:
+def test_function_names_are_looked_up_in_the_source(tmp_path: Path) -> None:
     (tmp_path / "room").mkdir()
     (tmp_path / "room" / "module.py").write_text("class A:\n    def f(self): ...\ndef g(): ...\n", encoding="utf-8")
     for name in ("room.module.A", "room.module.A.f", "room.module.g"):

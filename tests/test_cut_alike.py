@@ -194,7 +194,7 @@ def test_ops_before_the_first_zero_grad_belong_to_no_step(both: Callable[..., Cu
     assert both(*forward_first * 2) == [trained, after_other(trained)]
 
 
-def test_a_model_without_modules_has_a_forward_pass_before_each_backward_pass(both: Callable[..., Cut]) -> None:
+def test_ops_before_each_backward_pass_are_a_forward_pass_without_modules(both: Callable[..., Cut]) -> None:
     half = ("loader", "h2d", "mm", "backward")
     assert both(*half, *half, "step") == [("T", ["loader", "h2d", "forward", "backward"] * 2 + ["optimizer"])]
     assert both("loader", "h2d", "mm", "mse_loss", "backward", "step") == [
@@ -202,7 +202,7 @@ def test_a_model_without_modules_has_a_forward_pass_before_each_backward_pass(bo
     ]
 
 
-def test_what_other_threads_do_is_part_of_the_scripts_phase(both: Callable[..., Cut]) -> None:
+def test_work_of_other_threads_belongs_to_the_phase_of_the_script(both: Callable[..., Cut]) -> None:
     forward = ("loader", "h2d", "call model", "h2d@side", "call other@side", "loader@side", "mse_loss@side", "mse_loss")
     assert both(*[*forward, "zero_grad", "backward", "step"] * 2) == [TRAINED] * 2
 
@@ -213,7 +213,7 @@ def test_steps_are_cut_on_the_thread_of_the_first_optimizer_step(both: Callable[
     assert both("call model", *side * 3)[-2:] == [TRAINED] * 2
 
 
-def test_a_copy_within_a_modules_call_belongs_to_the_forward_pass(both: Callable[..., Cut]) -> None:
+def test_a_copy_within_a_module_call_belongs_to_the_forward_pass(both: Callable[..., Cut]) -> None:
     assert both("loader", "call model", "h2d", "mm", "backward", "step") == [
         ("T", ["loader", "forward", "backward", "optimizer"])
     ]
@@ -226,7 +226,7 @@ def test_a_copy_after_work_outside_the_phases_starts_no_forward_pass(both: Calla
     assert cut[0] == ("T", ["h2d", "forward", "backward", "optimizer", "other", "forward", "backward", "optimizer"])
 
 
-def test_inference_with_gradients_on_after_a_dry_run(both: Callable[..., Cut]) -> None:
+def test_inference_with_gradients_enabled_is_cut_into_batches_after_a_dry_run(both: Callable[..., Cut]) -> None:
     """THEN the first batch is told from set-up when the model is called for the second, and each is a step."""
     cut = both("call other", *("loader", "call model") * 4, "exhausted")
     assert cut == [("E", ["loader", "forward", "loader"]), ("E", ["other", "forward"]), *[("E", ["loader", "forward"])] * 2]
@@ -246,7 +246,7 @@ def test_without_optimizer_and_loader_a_step_ends_where_the_next_forward_pass_be
     assert cut[0] == ("T", ["forward", "loss", "backward", "other"])
 
 
-def test_plain_tensors_trained_by_hand_have_steps(both: Callable[..., Cut]) -> None:
+def test_training_plain_tensors_by_hand_is_cut_into_steps(both: Callable[..., Cut]) -> None:
     cut = both(*("mm", "mse_loss", "backward", "mul") * 4, has_optimizer=False)
     assert [kind for kind, _ in cut] == ["T"] * 4
     assert all("backward" in names for _, names in cut)
@@ -264,5 +264,7 @@ EVENTS += ["call model", "call model no_grad", "call other no_grad", "call loss"
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(EVENTS), max_size=25), st.booleans())
-def test_any_sequence_of_calls_is_cut_alike(both: Callable[..., Cut], events: list[str], has_optimizer: bool) -> None:
+def test_recorder_and_replayer_cut_any_sequence_of_calls_equally(
+    both: Callable[..., Cut], events: list[str], has_optimizer: bool
+) -> None:
     both(*events, has_optimizer=has_optimizer)

@@ -72,7 +72,7 @@ def files_of(room: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "late", ["    from room import b", "if TYPE_CHECKING:\n    import room.b", "from . import b", "from .b import x"]
 )
-def test_a_cycle_is_found_however_it_is_imported(late: str) -> None:
+def test_an_import_cycle_is_found_for_every_form_of_import(late: str) -> None:
     files = {"room/__init__.py": "", "room/a.py": f"def f():\n    pass\n{late.strip()}\n", "room/b.py": "from room.a import f"}
     assert sorted(cycle_in(imports_within(files))) in (["room.a", "room.a", "room.b"], ["room.a", "room.b", "room.b"])
 
@@ -88,7 +88,7 @@ def test_imports_of_names_or_other_packages_form_no_cycle() -> None:
     assert cycle_in(graph) == []
 
 
-def test_a_package_may_import_relatively() -> None:
+def test_relative_imports_of_a_package_are_resolved() -> None:
     files = {"room/part/__init__.py": "from . import a\nfrom .. import b", "room/part/a.py": "", "room/b.py": ""}
     assert imports_within(files)["room.part"] == {"room.part.a", "room.b"}
 

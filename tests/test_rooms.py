@@ -53,7 +53,7 @@ def imports_of(source: str) -> Iterator[str]:
             yield (node.module or "").partition(".")[0]
 
 
-def test_the_reader_of_imports_sees_them_all() -> None:
+def test_imports_of_returns_every_absolute_import() -> None:
     source = "import a.b, c\nfrom d.e import f\nfrom . import g\ndef h():\n    import i\n"
     assert sorted(imports_of(source)) == ["a", "c", "d", "i"]
 
@@ -104,11 +104,11 @@ def classes_of(source: str) -> Iterator[str]:
     yield from (node.name.lstrip("_") for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
 
 
-def test_the_reader_of_classes_sees_them_all() -> None:
+def test_classes_of_returns_every_nested_class() -> None:
     assert sorted(classes_of("class _A:\n    class B: ...\ndef f():\n    class C(A): ...\n")) == ["A", "B", "C"]
 
 
-def test_the_name_of_a_class_means_one_thing() -> None:
+def test_every_class_name_is_used_once() -> None:
     """Whoever looks for a class by its name finds one, private or not, in whatever room: the same idea is the same class."""
     where: dict[str, list[str]] = {}
     for room in ROOMS:
@@ -118,7 +118,7 @@ def test_the_name_of_a_class_means_one_thing() -> None:
     assert {name: files for name, files in where.items() if len(files) > 1} == {}
 
 
-def test_the_library_imports_itself_at_the_top_of_its_modules_only() -> None:
+def test_the_traces_library_imports_itself_only_at_module_level() -> None:
     """Note [Whose module is it]: where another distribution is called `traces`, a later `from traces` would find that."""
     for file in sorted((ROOT / "traces").rglob("*.py")):
         for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -127,7 +127,7 @@ def test_the_library_imports_itself_at_the_top_of_its_modules_only() -> None:
                 assert not late, f"{file.relative_to(ROOT)}:{function.lineno} imports {sorted(late)}"
 
 
-def test_every_module_of_traces_loads_without_torch_and_without_a_terminal() -> None:
+def test_every_module_of_traces_imports_without_torch_or_terminal_packages() -> None:
     program = """
 import importlib, pkgutil, sys, traces
 for module in pkgutil.walk_packages(traces.__path__, "traces."):
@@ -138,7 +138,7 @@ print(sorted({"torch", "textual", "typer", "rich", "pandas"} & sys.modules.keys(
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_commands_leave_torch_to_the_script_s_process() -> None:
+def test_commands_except_predict_do_not_import_torch() -> None:
     """Importing it takes longer than all else that a command does. `trace predict` estimates in its own process."""
     program = """
 import importlib, pkgutil, sys, tui.commands
@@ -151,7 +151,7 @@ print(sorted({"torch", "pandas", "sympy"} & sys.modules.keys()))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_examples_know_nothing_of_this_tool() -> None:
+def test_examples_import_no_package_of_this_tool() -> None:
     for file in sorted((ROOT / "examples").glob("*.py")):
         wrong = set(ROOMS).intersection(imports_of(file.read_text(encoding="utf-8")))
         assert not wrong, f"{file.name} imports {sorted(wrong)}"

@@ -61,7 +61,7 @@ def test_modelled_data_stalls_agree_with_the_paper_in_rank_and_limits(tmp_path: 
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
 
-def test_the_poster_shows_what_fits_and_what_is_slower(tmp_path: Path) -> None:
+def test_the_poster_page_shows_memory_failures_and_slower_runs(tmp_path: Path) -> None:
     poster = study("ddp_poster")
     times = {poster.ONE: 10.0, poster.NCCL: 7.0, poster.GLOO: 12.0, poster.SPLIT: 11.0}
     found = {run: poster.Cell(times[run.mode], 100, "0.693147", 21_292) for run in poster.wanted()}

@@ -111,7 +111,7 @@ def test_the_memory_of_each_device_and_what_others_take_of_it() -> None:
 
 
 @pytest.mark.parametrize("cublas_bytes", [0, USUAL_WORKSPACE_BYTES])
-def test_the_workspaces_that_were_seen_at_the_end_go_before_the_release(cublas_bytes: int) -> None:
+def test_recorded_workspace_bytes_override_the_rule_of_the_release(cublas_bytes: int) -> None:
     gpu = replayed(FakeTorch(cublas_bytes=cublas_bytes))
     assert gpu.machine.cublas_bytes == cublas_bytes
     recorded = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
@@ -119,7 +119,7 @@ def test_the_workspaces_that_were_seen_at_the_end_go_before_the_release(cublas_b
     assert keeps_workspaces(recorded, 0, frozenset({USUAL_WORKSPACE_BYTES})) is bool(cublas_bytes)
 
 
-def test_the_words_of_an_error_that_the_script_has_met() -> None:
+def test_the_recorded_out_of_memory_message_is_replayed() -> None:
     same = FakeTorch()
     same.__version__ = torch.__version__
     gpu = replayed(same, error=FakeTorch.OutOfMemoryError(OOM_TEXT))
@@ -128,7 +128,7 @@ def test_the_words_of_an_error_that_the_script_has_met() -> None:
         torch.empty(1 << 40, device="cuda")
 
 
-def test_the_words_of_an_error_that_the_script_has_not_met_are_those_of_this_torch() -> None:
+def test_an_unrecorded_out_of_memory_message_is_that_of_the_installed_torch() -> None:
     gpu = replayed(FakeTorch(), error=RuntimeError("something else"))
     assert gpu.machine.oom_text is None
     with pytest.raises(torch.OutOfMemoryError) as raised:
@@ -136,7 +136,7 @@ def test_the_words_of_an_error_that_the_script_has_not_met_are_those_of_this_tor
     assert str(raised.value).endswith(oom_text_of(torch.__version__)[-60:])
 
 
-def test_settings_and_the_rest_of_the_software() -> None:
+def test_torch_settings_and_software_versions_are_recorded() -> None:
     with patch.dict(os.environ, PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64"):
         machine = replayed(FakeTorch()).machine
     assert (machine.torch, machine.release, machine.driver is not None) == ("2.13.0+cu126", (2, 13), True)

@@ -47,13 +47,13 @@ def _program(off: str) -> str:
 
 
 @pytest.mark.program
-def test_a_program_does_the_same_without_shortcuts() -> None:
+def test_shortcuts_change_neither_ops_nor_phases() -> None:
     """GIVEN a training step WHEN all shortcuts are off THEN the same ops are launched in the same phases."""
     assert _program(",".join(torch_shortcuts.NAMES)) == _program("") != ""
 
 
 @pytest.mark.warm
-def test_every_shortcut_fits_this_release_of_torch_and_unknown_names_are_rejected() -> None:
+def test_every_shortcut_works_with_this_torch_and_unknown_names_are_rejected() -> None:
     for name in torch_shortcuts.NAMES:
         assert torch_shortcuts.enabled(name), name
     with pytest.raises(KeyError):
@@ -117,7 +117,7 @@ def _steps(optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.warm
-def test_an_optimizer_of_virtual_tensors_looks_for_no_overrides_and_updates_as_usual() -> None:
+def test_optimizers_of_virtual_tensors_skip_the_search_for_overrides() -> None:
     gpu = use()
     parameters = [_with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda"))) for _ in range(2)]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True)
@@ -149,7 +149,7 @@ def test_step_and_zero_grad_call_the_overrides_of_parameter_subclasses() -> None
 
 
 @pytest.mark.warm
-def test_a_closure_and_a_scripts_own_optimizer_keep_their_overrides() -> None:
+def test_closures_and_custom_optimizers_keep_their_overrides() -> None:
     use()
     parameter, own = torch.nn.Parameter(torch.ones(3, device="cuda")), torch.ones(3).as_subclass(Heard)
 
@@ -167,7 +167,7 @@ def test_a_closure_and_a_scripts_own_optimizer_keep_their_overrides() -> None:
 
 
 @pytest.mark.warm
-def test_an_optimizer_that_fails_leaves_overrides_on() -> None:
+def test_overrides_stay_enabled_after_a_failed_optimizer_step() -> None:
     use()
     parameter = _with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda")))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
@@ -187,7 +187,7 @@ def _normed(gpu: SurfaceGpu, norm: Callable[..., torch.Tensor], x: torch.Tensor)
 
 @pytest.mark.warm
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_is_one_op_by_every_way_to_it(training: bool) -> None:
+def test_batch_norm_launches_one_op_from_every_entry_point(training: bool) -> None:
     gpu = use()
     x = torch.ones(2, 4, 3, 3, device="cuda", requires_grad=True)
     mean, variance = torch.zeros(4, device="cuda"), torch.ones(4, device="cuda")

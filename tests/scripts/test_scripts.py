@@ -72,12 +72,12 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recording_of_something_else(tmp_path_factory.mktemp("recording") / "a100.msgpack")
 
 
-def test_every_program_is_run() -> None:
+def test_every_program_in_the_folder_has_a_test() -> None:
     assert {path.stem for path in PROGRAMS.glob("*.py")} == set(SAVED)
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_a_program_runs_to_its_end_and_what_it_saved_loads_natively(name: str, tmp_path: Path, trace: Path) -> None:
+def test_a_program_completes_and_its_saved_files_load_without_trace(name: str, tmp_path: Path, trace: Path) -> None:
     saved, needs = SAVED[name]
     for package in needs:
         if importlib.util.find_spec(package) is None:

@@ -91,7 +91,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("how", READERS)
-def test_each_byte_that_a_data_set_reads_is_asked_of_the_disk_once(how: str) -> None:
+def test_each_byte_of_a_data_set_is_read_from_the_modelled_disk_once(how: str) -> None:
     folder = data_folder()
     storage: Any = Storage()
     builtins_open.install(torch, storage)
@@ -104,7 +104,7 @@ def test_each_byte_that_a_data_set_reads_is_asked_of_the_disk_once(how: str) -> 
     assert storage.loading.waited_ns == 7 * len(storage.reads)
 
 
-def test_going_to_another_place_is_a_seek() -> None:
+def test_reading_at_another_file_position_counts_as_a_seek() -> None:
     folder = data_folder()
     storage: Any = Storage()
     builtins_open.install(torch, storage)
@@ -144,7 +144,7 @@ def test_pinning_is_timed_once_per_batch() -> None:
     assert storage.loading.pinned == 3 and storage.loading.pin_ns > 0
 
 
-def test_workers_tell_what_they_load() -> None:
+def test_loader_workers_report_their_reads() -> None:
     folder = tmp_path = data_folder()
     from traces.stalls.storage_server import StorageClient, StorageServer
 
@@ -158,7 +158,7 @@ def test_workers_tell_what_they_load() -> None:
     assert told.cpu_ns > 0
 
 
-def test_loaders_that_a_script_evaluates_with_are_distinguished() -> None:
+def test_training_and_evaluation_loaders_are_distinguished() -> None:
     folder = data_folder()
     from traces.stalls.storage_server import StorageClient, StorageServer
 
@@ -180,7 +180,7 @@ def test_loaders_that_a_script_evaluates_with_are_distinguished() -> None:
     assert sum(one.script_batches for one in server.told) == 10  # each epoch's first batch has none before it
 
 
-def test_a_loader_repeats_its_first_batch_as_often_as_it_has_batches() -> None:
+def test_a_loader_repeats_its_first_batch_for_every_batch() -> None:
     folder = data_folder()
     read = []
 
@@ -223,7 +223,7 @@ def test_persistent_workers_end_after_the_first_batch() -> None:
 
 
 @pytest.mark.parametrize("mode", ["r", "r:bz2", "r|", "r|*"])
-def test_archives_that_open_their_file_themselves_are_read_from_the_storage(mode: str) -> None:
+def test_reads_of_tar_archives_go_through_the_modelled_disk(mode: str) -> None:
     folder = data_folder()
     packed = folder / "all.tar"
     with tarfile.open(packed, "w:bz2" if "bz2" in mode else "w") as archive:

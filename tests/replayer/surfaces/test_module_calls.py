@@ -51,7 +51,7 @@ def test_the_outermost_module_call_is_reported_with_its_gradient_mode() -> None:
     assert gpu.modules == told((model, True), (criterion, True), (model, False), (model, False))
 
 
-def test_a_call_that_fails_leaves_the_module() -> None:
+def test_a_failed_module_call_ends_the_call() -> None:
     gpu = _started()
     model = Twice()
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_scripted_traced_and_symbolically_traced_modules_work_and_are_reported()
         assert gpu.modules == told((other, True), (model, True))
 
 
-def test_compiled_modules_run_eagerly_and_functional_calls_too() -> None:
+def test_compiled_modules_and_functional_calls_run_eagerly() -> None:
     gpu = _started()
     model, x = Twice(), torch.ones(2, 4)
     compiled = torch.compile(model, backend="eager")

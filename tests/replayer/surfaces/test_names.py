@@ -175,7 +175,7 @@ def _refusal(call: Callable[[], object]) -> str:
     return str(refused.value)
 
 
-def test_refusals_name_the_call_and_say_what_to_do() -> None:
+def test_not_emulated_errors_name_the_call_and_give_advice() -> None:
     use()
     for name in "temperature power_draw clock_rate memory_usage".split():
         text = _refusal(getattr(torch.cuda, name))
@@ -186,7 +186,7 @@ def test_refusals_name_the_call_and_say_what_to_do() -> None:
     assert _refusal(lambda: torch.accelerator.Graph()).startswith("torch.accelerator.Graph is not emulated")
 
 
-def test_every_c_function_of_cuda_that_torch_calls_is_ours() -> None:
+def test_every_cuda_c_function_that_torch_calls_is_replaced() -> None:
     """Also in a CUDA build, where these exist and would start a driver."""
     sources = Path(torch.__file__).parent
     asked = {
@@ -201,7 +201,7 @@ def test_every_c_function_of_cuda_that_torch_calls_is_ours() -> None:
     assert not missing, missing
 
 
-def test_no_module_of_torch_kept_a_c_function_of_cuda() -> None:
+def test_no_torch_module_keeps_an_original_cuda_c_function() -> None:
     warnings.simplefilter("ignore")  # some modules warn when they are looked at
     kept = [
         f"{module.__name__}.{name}"

@@ -16,7 +16,7 @@ TOLD = {
 }
 
 
-def test_queries_answer_as_nvidia_smi_does() -> None:
+def test_queries_return_the_output_of_nvidia_smi() -> None:
     asked = ["--query-gpu=index,name,memory.used,temperature.gpu", "--format=csv,noheader,nounits"]
     assert answer(TOLD, asked) == ["0, Tesla V100-SXM2-16GB, 7, [N/A]", "1, Tesla V100-SXM2-16GB, 0, [N/A]"]
     assert answer(TOLD, ["--query-gpu=memory.free", "--format=csv", "-i", "1"]) == ["memory.free [MiB]", "16160 MiB"]

@@ -25,7 +25,7 @@ cuda: Any = torch.cuda  # torch has no types for much of this
 # --- torch.accelerator
 
 
-def test_the_accelerator_is_cuda() -> None:
+def test_torch_accelerator_is_the_virtual_cuda_device() -> None:
     use(devices=2)
     assert torch.accelerator.is_available()
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
@@ -38,7 +38,7 @@ def test_the_accelerator_is_cuda() -> None:
     assert torch.float16 in torch.accelerator.get_device_capability()["supported_dtypes"]
 
 
-def test_the_accelerator_has_the_streams_of_cuda() -> None:
+def test_torch_accelerator_uses_the_cuda_streams() -> None:
     gpu = use(devices=2)
     side = cuda.Stream("cuda:1")
     torch.accelerator.set_stream(side)
@@ -91,7 +91,7 @@ def test_versions_are_those_of_the_recording() -> None:
     assert torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda"))
 
 
-def test_unrecorded_versions_are_those_of_the_build_or_common_versions() -> None:
+def test_unrecorded_versions_come_from_the_torch_build_or_a_default() -> None:
     gpu = use()
     gpu.machine = Machine()
     assert torch.version.cuda == (CUDA_OF_BUILD or "12.4")  # None would mean that there is no GPU
@@ -100,7 +100,7 @@ def test_unrecorded_versions_are_those_of_the_build_or_common_versions() -> None
         torch.version.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_flags_keep_what_is_set() -> None:
+def test_backend_flags_keep_their_values() -> None:
     use()
     cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
     cudnn.benchmark = cudnn.deterministic = cuda.matmul.allow_tf32 = True
@@ -116,7 +116,7 @@ def test_flags_keep_what_is_set() -> None:
     assert cuda.preferred_blas_library("cublaslt") == cuda.preferred_blas_library()
 
 
-def test_the_plan_cache_of_cufft_keeps_its_limit_and_holds_nothing() -> None:
+def test_the_cufft_plan_cache_keeps_its_limit_and_stays_empty() -> None:
     use()
     plans = torch.backends.cuda.cufft_plan_cache
     plans.max_size = 10
@@ -148,7 +148,7 @@ def test_compiled_modules_and_functions_are_traced_by_dynamo() -> None:
         torch.compile(lambda x: (torch._dynamo.graph_break(), x)[1], fullgraph=True)(torch.ones(2, device="cuda"))
 
 
-def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_named() -> None:
+def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_reported() -> None:
     """GIVEN an AOTAutograd that fails WHEN compiled code runs THEN the code runs eagerly, and the replay's notes and one line
     on stderr name the region."""
     from replayer.compiled.compiled_code import compiled_code
@@ -170,7 +170,7 @@ def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_named() -> None:
     assert "compiled region 0/0 cannot be traced and runs eagerly" in said.getvalue()
 
 
-def test_a_function_that_dynamo_gives_up_on_is_named() -> None:
+def test_a_function_that_dynamo_skips_is_reported_with_the_reason() -> None:
     """GIVEN a graph break in a loop, at which Dynamo runs the whole function eagerly THEN the function and the reason are
     noted, but a function that raises with fullgraph=True is not."""
     from replayer.compiled.compiled_code import compiled_code
@@ -203,7 +203,7 @@ def test_a_function_that_dynamo_gives_up_on_is_named() -> None:
 
 
 @pytest.mark.parametrize("activities", ["CPU CUDA", "CUDA", ""])
-def test_profilers_profile_the_host_and_wait_for_the_device(activities: str) -> None:
+def test_the_profiler_of_the_script_sees_host_ops_and_waits_for_the_device(activities: str) -> None:
     gpu = use()
     x = torch.ones(4, device="cuda", requires_grad=True)
     gpu.work(cuda.current_stream().virtual, 1000)
@@ -243,7 +243,7 @@ def test_old_profilers_are_accepted() -> None:
 # --- torch.cuda.FloatTensor and its kin
 
 
-def test_old_tensor_types_make_and_convert_tensors_of_the_device() -> None:
+def test_legacy_tensor_types_create_and_convert_device_tensors() -> None:
     use()
     made: Any = cuda.FloatTensor(2, 3)
     assert made.shape == (2, 3) and made.is_cuda and made.dtype == torch.float32
@@ -269,7 +269,7 @@ def test_old_tensor_types_make_and_convert_tensors_of_the_device() -> None:
         assert isinstance(torch.HalfStorage(2).cuda(), cuda.HalfStorage)
 
 
-def test_the_default_tensor_type_may_be_one_of_the_device() -> None:
+def test_the_default_tensor_type_can_be_a_cuda_type() -> None:
     use()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated
@@ -279,7 +279,7 @@ def test_the_default_tensor_type_may_be_one_of_the_device() -> None:
         assert not torch.ones(2).is_cuda
 
 
-def test_the_storage_of_a_tensor_is_found_by_the_method_of_the_class() -> None:
+def test_the_untyped_storage_method_of_the_class_accepts_virtual_tensors() -> None:
     tensor, on_host = torch.ones(3, device="cuda"), torch.ones(3)
     assert torch.Tensor.untyped_storage(tensor).data_ptr() == tensor.data_ptr()
     assert torch.Tensor.untyped_storage(on_host).data_ptr() == on_host.data_ptr()

@@ -36,7 +36,7 @@ def test_a_training_step_is_reported_in_phases() -> None:
     assert gpu.phases == (ZERO_GRAD + BACKWARD + OPTIMIZER + ["step"]) * 2
 
 
-def test_grad_is_backward_too_and_gradients_arrive() -> None:
+def test_autograd_grad_is_a_backward_phase_and_returns_gradients() -> None:
     gpu = use(devices=2)
     model, x = _model(gpu)
     (gradient,) = torch.autograd.grad(model(x).sum(), [model.weight])
@@ -55,7 +55,7 @@ def test_backward_within_backward_is_one_phase(reentrant: bool) -> None:
     assert gpu.phases == BACKWARD
 
 
-def test_a_backward_that_fails_leaves_its_phase() -> None:
+def test_a_failed_backward_pass_ends_its_phase() -> None:
     gpu = use()
     model, x = _model(gpu)
     loss = model(x).sum()
@@ -79,7 +79,7 @@ def test_only_the_first_optimizer_ends_a_step() -> None:
     assert gpu.phases == [*OPTIMIZER, "step", *OPTIMIZER, *OPTIMIZER, "step"]
 
 
-def test_the_next_optimizer_ends_steps_when_the_first_is_gone() -> None:
+def test_the_next_optimizer_ends_steps_after_the_first_is_deleted() -> None:
     gpu = use()
     model, x = _model(gpu)
     first = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -106,7 +106,7 @@ class _Wrapping(torch.optim.Optimizer):
         self.inner.zero_grad(set_to_none)
 
 
-def test_an_optimizer_around_another_is_one_phase_and_one_step() -> None:
+def test_an_optimizer_that_wraps_another_is_one_phase_and_one_step() -> None:
     gpu = use()
     model, x = _model(gpu)
     model(x).sum().backward()
@@ -117,7 +117,7 @@ def test_an_optimizer_around_another_is_one_phase_and_one_step() -> None:
     assert gpu.phases == [*ZERO_GRAD, *OPTIMIZER, "step"]
 
 
-def test_a_step_that_fails_leaves_its_phase_and_ends_no_step() -> None:
+def test_a_failed_optimizer_step_ends_its_phase_but_no_training_step() -> None:
     gpu = use()
     model, _ = _model(gpu)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -172,7 +172,7 @@ class _Asking(Dataset[int]):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_waiting_for_a_batch_is_the_loader_phase_also_at_the_end_of_the_data(workers: int) -> None:
+def test_every_wait_for_a_batch_is_the_loader_phase(workers: int) -> None:
     gpu = use()
     torch.cuda.init()
     loader = DataLoader(TensorDataset(torch.arange(4)), batch_size=2, num_workers=workers)
@@ -181,7 +181,7 @@ def test_waiting_for_a_batch_is_the_loader_phase_also_at_the_end_of_the_data(wor
     assert gpu.phases == [*LOADER, "body", *LOADER, "body", *LOADER, "exhausted"]
 
 
-def test_workers_have_no_phases_and_no_cuda() -> None:
+def test_loader_workers_report_no_phases_and_have_no_cuda() -> None:
     gpu = use()
     torch.cuda.init()
     (batch,) = DataLoader(_Asking(), batch_size=2, num_workers=1)

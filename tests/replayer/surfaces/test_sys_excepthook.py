@@ -44,5 +44,5 @@ def test_the_one_line_error_shows_the_error_of_the_worker_or_the_cause() -> None
         assert sys_excepthook.in_a_line(error) == "OSError: is killed by signal: Killed"
 
 
-def test_other_errors_are_left_alone() -> None:
+def test_errors_unrelated_to_the_driver_get_no_message() -> None:
     assert _said_after("/home/me/train.py", "my own error") == ""

@@ -30,7 +30,7 @@ def module(name: str, text: str) -> Any:
 
 
 @pytest.mark.parametrize("name", CLOCKS)
-def test_clocks_go_on_from_where_they_are_and_jump_over_sleeps(name: str) -> None:
+def test_patched_clocks_continue_from_the_present_and_skip_sleeps(name: str) -> None:
     before = getattr(time, name)(), getattr(time, f"{name}_ns")()
     PatchedTime(VirtualClock()).install()
     after = getattr(time, name)(), getattr(time, f"{name}_ns")()
@@ -40,7 +40,7 @@ def test_clocks_go_on_from_where_they_are_and_jump_over_sleeps(name: str) -> Non
     assert HOUR * 10**9 <= getattr(time, f"{name}_ns")() - after[1] < (HOUR + 60) * 10**9
 
 
-def test_a_wait_for_the_gpu_shows_on_the_scripts_clocks() -> None:
+def test_a_wait_for_the_gpu_advances_the_clocks_of_the_script() -> None:
     clock = VirtualClock()
     PatchedTime(clock).install()
     began = time.perf_counter()
@@ -70,7 +70,7 @@ def test_names_imported_before_install_are_virtual_and_install_can_be_repeated()
     assert pickle.loads(pickle.dumps(time.sleep)) is time.sleep
 
 
-def test_modules_that_wait_in_the_operating_system_keep_the_machines_time() -> None:
+def test_modules_that_wait_in_the_operating_system_keep_real_time() -> None:
     taken = module("multiprocessing.mine", "from time import monotonic\nimport time\ndef now(): return time.monotonic()\n")
     named = module("torch.distributed.mine", "import time\ndef now(): return time.time()\n")
     other = module("multiprocessing_like", "import time\ndef now(): return time.monotonic()\n")
@@ -87,7 +87,7 @@ def test_modules_that_wait_in_the_operating_system_keep_the_machines_time() -> N
     ]
 
 
-def test_a_thread_beside_the_main_one_sleeps_until_the_time_has_come() -> None:
+def test_a_second_thread_sleeps_until_the_virtual_time_is_reached() -> None:
     PatchedTime(VirtualClock()).install()
     woken = []
 
@@ -105,7 +105,7 @@ def test_a_thread_beside_the_main_one_sleeps_until_the_time_has_come() -> None:
     assert woken and woken[0] - began >= HOUR
 
 
-def test_sleep_refuses_what_the_real_one_refuses() -> None:
+def test_sleep_rejects_the_arguments_that_time_sleep_rejects() -> None:
     PatchedTime(VirtualClock()).install()
     refused: list[tuple[Any, type[Exception]]] = [(-1, ValueError), ("1", TypeError), (float("nan"), ValueError)]
     for seconds, error in refused:
@@ -114,7 +114,7 @@ def test_sleep_refuses_what_the_real_one_refuses() -> None:
     time.sleep(0)
 
 
-def test_a_forked_child_goes_on_at_the_machines_pace_until_it_uses_the_gpu_itself() -> None:
+def test_a_forked_child_runs_in_real_time_until_it_uses_the_gpu() -> None:
     clock = VirtualClock()
     patched_time = PatchedTime(clock)
     patched_time.install()
@@ -148,7 +148,7 @@ def test_a_loop_that_sleeps_and_polls_a_child_process_takes_real_time() -> None:
         assert polls < 1_000 and time.monotonic() - began < 60
 
 
-def test_sleeps_without_anything_to_wait_for_are_jumps() -> None:
+def test_sleeps_with_nothing_to_wait_for_take_no_real_time() -> None:
     PatchedTime(VirtualClock()).install()
     began = time.monotonic()
     for _ in range(1_800):

@@ -37,7 +37,7 @@ def test_autocast_to_bfloat16_applies_to_gpu_and_cpu_separately() -> None:
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
 
 
-def test_the_last_argument_is_cast_first() -> None:
+def test_autocast_casts_the_last_argument_first() -> None:
     gpu = use()
     model, x = torch.nn.Linear(4, 2).cuda(), torch.ones(3, 4, device="cuda")
     gpu.launched_ops.clear()
@@ -47,7 +47,7 @@ def test_the_last_argument_is_cast_first() -> None:
     assert casts == [(2,), (2, 4), (3, 4)]  # bias, weight, input: as on an A100 (a100_particle_fwd_bs32)
 
 
-def test_the_old_spellings_mean_cuda() -> None:
+def test_deprecated_amp_names_apply_to_cuda() -> None:
     use()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.cuda.amp is deprecated
@@ -94,7 +94,7 @@ def test_custom_functions_cast_their_inputs() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_the_scaler_steps_where_no_infinity_was_recorded(fused: bool) -> None:
+def test_the_gradient_scaler_steps_unless_an_infinity_was_recorded(fused: bool) -> None:
     gpu = use()
     model = torch.nn.Linear(4, 2).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused)

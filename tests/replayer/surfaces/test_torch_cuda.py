@@ -16,7 +16,7 @@ from tests.replayer.fake_gpu import GIB, use
 INVALID = "CUDA error: invalid device ordinal\nGPU device may be out of range"
 
 
-def test_devices_of_the_recording_are_there() -> None:
+def test_the_recorded_devices_are_available() -> None:
     use(devices=2)
     assert torch.cuda.is_available()
     assert torch.cuda.device_count() == 2
@@ -78,7 +78,7 @@ def test_recorded_device_properties_override_those_of_the_chip_table() -> None:
     assert isinstance(properties, torch.cuda._CudaDeviceProperties)
 
 
-def test_architectures_are_those_of_the_recorded_devices() -> None:
+def test_the_architecture_list_is_that_of_the_recorded_devices() -> None:
     use(devices=2, name="Tesla P100-PCIE-16GB")
     assert torch.cuda.get_arch_list() == ["sm_60"]
     assert torch.cuda.get_gencode_flags() == "-gencode compute=compute_60,code=sm_60"
@@ -89,7 +89,7 @@ def test_architectures_are_those_of_the_recorded_devices() -> None:
     ("visible", "devices"),
     [("0", 1), ("2,3", 2), ("0,1,2,3,4", 3), ("", 0), ("-1", 0), ("1,-1,2", 1), ("GPU-8932f937", 1)],
 )
-def test_visible_devices_limit_how_many_there_are(visible: str, devices: int) -> None:
+def test_cuda_visible_devices_limits_the_device_count(visible: str, devices: int) -> None:
     use(devices=3)
     os.environ["CUDA_VISIBLE_DEVICES"] = visible
     assert torch.cuda.device_count() == devices
@@ -103,7 +103,7 @@ def test_visible_devices_limit_how_many_there_are(visible: str, devices: int) ->
             torch.cuda.init()
 
 
-def test_cuda_is_initialised_by_its_first_use_and_not_before() -> None:
+def test_cuda_is_initialised_only_at_its_first_use() -> None:
     use()
     torch.manual_seed(7)
     assert not torch.cuda.is_initialized()
@@ -128,7 +128,7 @@ def _in_child(ask: object) -> str:
 
 
 @pytest.mark.parametrize("use_it", ["cuda", "zeros", "set_device", "synchronize"])
-def test_a_forked_child_cannot_use_what_its_parent_started(use_it: str) -> None:
+def test_a_forked_child_cannot_use_cuda_that_its_parent_initialised(use_it: str) -> None:
     use()
     torch.cuda.init()
     calls = {
@@ -154,19 +154,19 @@ def test_a_forked_child_can_query_cuda_and_set_the_seed() -> None:
     assert _in_child(ask) == "(False, False, True)"
 
 
-def test_a_forked_child_of_a_process_that_used_no_cuda_may_use_it() -> None:
+def test_a_forked_child_can_use_cuda_if_its_parent_did_not() -> None:
     use()
     assert _in_child(lambda: torch.ones(2, device="cuda").shape[0]) == "2"
 
 
-def test_sync_debug_mode_is_kept() -> None:
+def test_the_sync_debug_mode_keeps_its_value() -> None:
     use()
     with pytest.warns(UserWarning, match="Synchronization debug mode is a prototype feature"):
         torch.cuda.set_sync_debug_mode("warn")
     assert torch.cuda.get_sync_debug_mode() == 1
 
 
-def test_the_cuda_runtime_takes_profiler_marks_and_rejects_the_rest_by_name() -> None:
+def test_cudart_accepts_profiler_calls_and_raises_not_emulated_for_others() -> None:
     gpu = use()
     torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())
     with torch.cuda.profiler.profile():

@@ -27,7 +27,7 @@ def _devices(tensors: Any) -> list[int]:
     return [tensor.get_device() for tensor in tensors]
 
 
-def test_scatter_copies_each_chunk_to_its_device_and_keeps_what_is_there() -> None:
+def test_scatter_copies_only_chunks_that_are_on_another_device() -> None:
     gpu = use(devices=2)
     host = comm.scatter(torch.ones(5, 4), [0, 1])
     assert [tuple(chunk.shape) for chunk in host] == [(3, 4), (2, 4)] and _devices(host) == [0, 1]
@@ -75,7 +75,7 @@ def test_gather_copies_every_piece_into_one_tensor() -> None:
         comm.gather([pieces[0], torch.zeros(2, 4)])
 
 
-def test_broadcast_goes_in_buffers_of_ten_megabytes() -> None:
+def test_broadcast_copies_in_buffers_of_ten_megabytes() -> None:
     """GIVEN weights of 4 MB each WHEN they are broadcast THEN every third one fills a buffer, which is one copy."""
     gpu = use(devices=2)
     weights = [torch.zeros(MIB, device="cuda") for _ in range(4)] + [torch.zeros(3, dtype=torch.int64, device="cuda")]
@@ -107,7 +107,7 @@ def test_gradients_are_added_up_on_one_device() -> None:
 
 
 @pytest.mark.parametrize("transport", ["NCCL", "NOTHING"])
-def test_recorded_transport_of_parameters_takes_the_place_of_copies(transport: str) -> None:
+def test_parameters_are_transferred_by_the_recorded_transport(transport: str) -> None:
     """NCCL's kernels run on each device; where a recording shows that nothing ran, nothing does."""
     gpu = use(devices=2)
     gpu.recording.transport = Transport[transport]
@@ -124,6 +124,6 @@ def test_recorded_transport_of_parameters_takes_the_place_of_copies(transport: s
     assert by_nccl == (expected if transport == "NCCL" else [])
 
 
-def test_a_batch_of_fewer_rows_than_devices_goes_to_the_first() -> None:
+def test_scatter_of_fewer_rows_than_devices_uses_the_first_devices() -> None:
     use(devices=2)
     assert _devices(comm.scatter(torch.ones(1, 4), [0, 1])) == [0]

@@ -59,7 +59,7 @@ def test_graph_capture_takes_no_device_time_and_graph_replay_is_one_launch() -> 
     assert gpu.clock.now_ns() - host_ns >= 4 * MS
 
 
-def test_a_capture_takes_memory_from_its_pool_which_lives_as_long_as_the_graph() -> None:
+def test_the_memory_pool_of_a_capture_lives_as_long_as_its_graph() -> None:
     start()
     x = torch.ones(512, 512, device="cuda")
     graph, y = captured(x)
@@ -75,7 +75,7 @@ def test_a_capture_takes_memory_from_its_pool_which_lives_as_long_as_the_graph()
     assert torch.cuda.memory_reserved() < torch.cuda.memory_allocated() + reserved
 
 
-def test_a_capture_writes_nothing_and_what_a_replay_writes_is_not_known() -> None:
+def test_captures_write_no_values_and_graph_replays_make_values_unknown() -> None:
     """GIVEN a counter whose value is known WHEN a graph that counts is captured THEN it is known until the graph replays."""
     start()
     counter, other = torch.zeros(3, device="cuda"), torch.zeros(3, device="cuda")
@@ -90,7 +90,7 @@ def test_a_capture_writes_nothing_and_what_a_replay_writes_is_not_known() -> Non
 
 
 @pytest.mark.parametrize("call", ["item", "synchronize", "query", "nonzero"])
-def test_what_waits_breaks_a_capture_with_cudas_errors(call: str) -> None:
+def test_calls_that_wait_break_a_capture_with_the_cuda_errors(call: str) -> None:
     start()
     x = torch.ones(4, 4, device="cuda")
     calls: dict[str, Any] = {
@@ -106,7 +106,7 @@ def test_what_waits_breaks_a_capture_with_cudas_errors(call: str) -> None:
     assert not torch.cuda.is_current_stream_capturing()
 
 
-def test_streams_join_a_capture_and_must_come_back() -> None:
+def test_side_streams_of_a_capture_must_be_joined_before_its_end() -> None:
     _, log = start()
     x, side = torch.ones(4, 4, device="cuda"), torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
@@ -126,7 +126,7 @@ def test_streams_join_a_capture_and_must_come_back() -> None:
             x @ x
 
 
-def test_a_stream_that_waits_again_after_it_was_joined_does_no_work() -> None:
+def test_a_joined_stream_may_wait_again_without_new_work() -> None:
     start()
     x, side, third = torch.ones(4, 4, device="cuda"), torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -187,7 +187,7 @@ def test_a_capture_accepts_only_pinned_copies_and_queries_of_unrecorded_events()
     graph.replay()
 
 
-def test_a_graphed_module_refuses_inputs_of_other_shapes() -> None:
+def test_a_graphed_module_rejects_inputs_of_other_shapes() -> None:
     start()
     module: Any = torch.cuda.make_graphed_callables(nn.Linear(4, 4).cuda(), (torch.ones(2, 4, device="cuda"),))
     assert module(torch.ones(2, 4, device="cuda")).shape == (2, 4)

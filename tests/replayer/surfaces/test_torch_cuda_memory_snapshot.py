@@ -62,7 +62,7 @@ def test_memory_viewers_of_pytorch_read_snapshots_and_agree_with_memory_stats(ex
     del kept, other
 
 
-def test_a_steps_figures_are_the_same_in_expandable_segments_but_for_what_is_reserved() -> None:
+def test_expandable_segments_change_only_the_reserved_memory_of_a_step() -> None:
     """GIVEN one training step in either kind of segments THEN requests agree to the byte, and unsplit tails are gone."""
     use()
     kept = train()
@@ -81,7 +81,7 @@ def test_a_steps_figures_are_the_same_in_expandable_segments_but_for_what_is_res
     del kept
 
 
-def test_blocks_and_segments_are_those_of_the_allocator() -> None:
+def test_the_snapshot_has_the_blocks_and_segments_of_the_allocator() -> None:
     use()
     kept = train()
     snapshot = memory._snapshot()
@@ -104,13 +104,16 @@ def test_blocks_and_segments_are_those_of_the_allocator() -> None:
     assert {p.data_ptr() for p in kept[0].parameters()} <= addresses
 
 
-def test_the_history_names_who_asked_and_who_let_go() -> None:
+def test_the_memory_history_has_the_script_lines_of_allocation_and_free() -> None:
     """GIVEN a history of everything WHEN a tensor comes and goes THEN its entries have the script's lines, innermost first."""
     use()
     memory._record_memory_history()
     x = torch.zeros(5 * MIB, dtype=torch.uint8, device="cuda")
     address = x.data_ptr()
-    assert memory._allocation_traceback(address)[0]["name"] == test_the_history_names_who_asked_and_who_let_go.__name__
+    assert (
+        memory._allocation_traceback(address)[0]["name"]
+        == test_the_memory_history_has_the_script_lines_of_allocation_and_free.__name__
+    )
     del x
     entries = memory._snapshot()["device_traces"][0]
     assert [e["action"] for e in entries] == ["segment_alloc", "alloc", "free_requested", "free_completed", "snapshot"]
@@ -136,7 +139,7 @@ def test_snapshots_keep_the_frames_that_the_context_option_asks_for(context: str
     assert not entries["free_requested"]["frames"]
 
 
-def test_the_last_entries_are_kept_and_actions_can_be_left_out() -> None:
+def test_the_memory_history_keeps_the_last_entries_without_skipped_actions() -> None:
     use()
     memory._record_memory_history(max_entries=3, skip_actions=["free_completed"])
     memory._set_memory_metadata("step 7")
@@ -188,13 +191,13 @@ def test_a_snapshot_is_dumped_for_the_web_viewer() -> None:
 @pytest.mark.parametrize(
     ("words", "name"), [(("sometimes",), "enabled"), (("all", "free"), "context"), (("all", "all", "c"), "stacks")]
 )
-def test_words_that_torch_refuses_are_rejected(words: tuple[str, ...], name: str) -> None:
+def test_invalid_history_options_are_rejected_with_the_message_of_torch(words: tuple[str, ...], name: str) -> None:
     use()
     with pytest.raises(RuntimeError, match=f"expected {name} to be"):
         memory._record_memory_history(*words)
 
 
-def test_histories_of_one_kind_of_memory_as_pytorch_2_15_asks_for_them() -> None:
+def test_the_history_arguments_of_pytorch_2_15_are_accepted() -> None:
     use()
     begin: Any = torch._C._cuda_record_memory_history
     words: tuple[Any, ...] = ("all", "all", "all", 100, False, False, False, [])
@@ -208,7 +211,7 @@ def test_histories_of_one_kind_of_memory_as_pytorch_2_15_asks_for_them() -> None
     del kept
 
 
-def test_the_older_spelling_keeps_a_history_too() -> None:
+def test_the_older_history_arguments_are_accepted() -> None:
     use()
     memory._record_memory_history(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)
     kept = torch.zeros(8, device="cuda")

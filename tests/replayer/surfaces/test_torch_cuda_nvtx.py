@@ -12,7 +12,7 @@ from tests.replayer.fake_gpu import use
 nvtx: Any = torch.cuda.nvtx
 
 
-def test_a_range_begins_and_ends_with_its_name() -> None:
+def test_the_name_of_a_range_is_reported_at_its_end() -> None:
     gpu = use()
     torch.ones(2, device="cuda")
     with nvtx.range("step {}", 3), torch.profiler.record_function("forward"):
@@ -28,7 +28,7 @@ def test_range_push_and_range_pop_return_the_depths_that_nvtx_returns() -> None:
     assert gpu.ranges == ["+", "+", "inner", "outer"]
 
 
-def test_ranges_by_id_may_overlap() -> None:
+def test_ranges_started_by_id_can_overlap() -> None:
     gpu = use()
     torch.ones(2, device="cuda")
     first, second = nvtx.range_start("first"), nvtx.range_start("second")

@@ -21,7 +21,7 @@ def test_rng_states_have_the_size_and_layout_of_cuda() -> None:
     assert bytes(state.tolist()) == (5).to_bytes(8, "little") + bytes(8)
 
 
-def test_states_go_through_a_checkpoint() -> None:
+def test_rng_states_survive_a_checkpoint() -> None:
     use(devices=2)
     torch.cuda.manual_seed_all(11)
     torch.cuda.manual_seed(12)
@@ -33,7 +33,7 @@ def test_states_go_through_a_checkpoint() -> None:
     assert [g.initial_seed() for g in torch.cuda.default_generators] == [12, 11]
 
 
-def test_a_seed_set_before_cuda_is_started_counts() -> None:
+def test_a_seed_set_before_cuda_is_initialised_is_used() -> None:
     use(devices=2)
     torch.manual_seed(3)
     torch.cuda.manual_seed(4)
@@ -105,7 +105,7 @@ def test_offsets_are_kept_in_the_state() -> None:
     assert torch.cuda._get_rng_state_offset() == 8
 
 
-def test_the_philox_offset_advances_as_in_pytorchs_kernels() -> None:
+def test_the_philox_offset_advances_as_in_the_kernels_of_pytorch() -> None:
     """A V100 has 80 multiprocessors of 2 048 threads, so a launch has 640 blocks of 256 threads. A thread draws 4 numbers.
 
     10 000 002 elements take 16 rounds of 655 360 numbers. For 8-byte types a thread draws 2 numbers, so 31 rounds.
@@ -128,7 +128,7 @@ def test_the_philox_offset_advances_as_in_pytorchs_kernels() -> None:
     assert advanced_by(lambda: torch.zeros(0, device="cuda").normal_()) == 0
 
 
-def test_only_the_generator_that_is_used_advances_and_the_cpus_generator_stays() -> None:
+def test_drawing_advances_only_the_generator_that_is_used() -> None:
     use(devices=2)
     torch.cuda.manual_seed_all(1)
     before, mine = torch.get_rng_state(), torch.Generator("cuda").manual_seed(3)

@@ -15,7 +15,7 @@ torch_any: Any = torch  # torch has no types for most of this
 cuda: Any = torch.cuda
 
 
-def test_the_default_stream_is_the_current_one() -> None:
+def test_the_current_stream_is_the_default_stream_at_first() -> None:
     use()
     assert cuda.current_stream() == cuda.default_stream()
     assert cuda.current_stream().cuda_stream == 0
@@ -28,7 +28,7 @@ def test_a_stream_of_another_kind_of_device_is_rejected_with_the_message_of_pyto
         cuda.Stream(device="cpu")
 
 
-def test_streams_are_distinguished_and_hash_by_what_they_are() -> None:
+def test_streams_compare_and_hash_by_their_identity() -> None:
     use(devices=2)
     side, other = cuda.Stream(), cuda.Stream(device="cuda:1")
     again = cuda.Stream(stream_id=side.stream_id, device_index=0, device_type=side.device_type)
@@ -40,7 +40,7 @@ def test_streams_are_distinguished_and_hash_by_what_they_are() -> None:
     assert repr(other).startswith("<torch.cuda.Stream device=cuda:1 cuda_stream=0x")
 
 
-def test_the_pool_hands_out_32_streams_in_turn() -> None:
+def test_new_streams_cycle_through_a_pool_of_32() -> None:
     gpu = use()
     streams = [cuda.Stream() for _ in range(33)]
     assert streams[32] == streams[0]
@@ -98,7 +98,7 @@ def test_a_stream_waits_for_another_and_for_an_event() -> None:
     assert gpu.now_ns == 7 * MS and main.query()
 
 
-def test_events_time_what_lies_between_them() -> None:
+def test_elapsed_time_is_the_work_between_two_events() -> None:
     gpu = use()
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     start.record()
@@ -108,7 +108,7 @@ def test_events_time_what_lies_between_them() -> None:
     assert start.elapsed_time(end) == 3.0
 
 
-def test_elapsed_time_refuses_with_the_message_of_cuda() -> None:
+def test_elapsed_time_raises_the_errors_of_cuda() -> None:
     gpu = use()
     plain, start, end = cuda.Event(), *(cuda.Event(enable_timing=True) for _ in range(2))
     with pytest.raises(ValueError, match="must be created with argument 'enable_timing=True'"):
@@ -122,7 +122,7 @@ def test_elapsed_time_refuses_with_the_message_of_cuda() -> None:
         start.elapsed_time(end)
 
 
-def test_an_event_never_recorded_is_over_and_no_reason_to_wait() -> None:
+def test_an_event_that_was_never_recorded_is_complete_and_causes_no_wait() -> None:
     gpu = use()
     event = cuda.Event()
     assert event.query() and event.device is None and event.cuda_event == 0
@@ -141,7 +141,7 @@ def test_an_event_stays_on_the_device_where_it_was_first_recorded() -> None:
         event.record(cuda.current_stream(0))
 
 
-def test_a_stream_is_found_again_by_its_handle() -> None:
+def test_an_external_stream_with_the_handle_of_a_stream_is_that_stream() -> None:
     """GIVEN handles of our streams WHEN a library makes external streams of them THEN they are the same queues."""
     use(devices=2)
     side = cuda.Stream(1, priority=-1)
@@ -153,7 +153,7 @@ def test_a_stream_is_found_again_by_its_handle() -> None:
             cuda.ExternalStream(wrong, device=1)
 
 
-def test_interprocess_events_and_foreign_streams_are_rejected_by_name() -> None:
+def test_interprocess_events_and_foreign_streams_raise_not_emulated() -> None:
     use()
     with pytest.raises(NotEmulated, match="interprocess"):
         cuda.Event(interprocess=True)
@@ -165,7 +165,7 @@ def test_interprocess_events_and_foreign_streams_are_rejected_by_name() -> None:
         cuda.get_stream_from_external(1234)
 
 
-def test_generic_streams_and_events_are_those_of_the_device() -> None:
+def test_torch_stream_and_torch_event_create_cuda_objects() -> None:
     use(devices=2)
     assert isinstance(torch_any.Stream(), cuda.Stream)
     assert torch_any.Stream(1).device == torch.device("cuda", 1)
@@ -178,7 +178,7 @@ def test_generic_streams_and_events_are_those_of_the_device() -> None:
     assert issubclass(cuda.Stream, torch.Stream)
 
 
-def test_the_time_between_events_of_two_devices_is_rejected_as_cuda_does() -> None:
+def test_elapsed_time_between_two_devices_raises_the_cuda_error() -> None:
     use(devices=2)
     event: Any = torch.cuda.Event
     start, end = (event(enable_timing=True) for _ in range(2))

@@ -87,7 +87,7 @@ def after_a_missing_call(rank: int) -> None:
         ("with_a_short_receiver", "send of 3 float32 elements", "recv of 2 float32 elements"),
     ],
 )  # fmt: skip
-def test_both_sides_are_named_before_the_timeout(call: str, first: str, second: str) -> None:
+def test_mismatched_calls_of_two_ranks_are_named_before_the_timeout(call: str, first: str, second: str) -> None:
     """GIVEN a timeout of 20 s WHEN two ranks disagree THEN each rank's error names the ranks and both calls."""
 
     def body(rank: int) -> None:
@@ -115,7 +115,7 @@ def both_receive(rank: int) -> None:
         ("both_receive", ["recv of 3 float32 elements.*"] * 2),
     ],
 )  # fmt: skip
-def test_ranks_that_wait_for_each_other_end_before_the_timeout(call: str, waits: list[str]) -> None:
+def test_a_deadlock_of_two_ranks_is_reported_before_the_timeout(call: str, waits: list[str]) -> None:
     """GIVEN a timeout of 20 s THEN the first rank that sees the circle names both waits, and the other rank ends with it."""
     first, second = waits
 
@@ -129,7 +129,7 @@ def test_ranks_that_wait_for_each_other_end_before_the_timeout(call: str, waits:
         run_ranks(2, body)
 
 
-def test_elements_of_the_wrong_length_are_named() -> None:
+def test_mismatched_split_sizes_of_two_ranks_are_named() -> None:
     """GIVEN rank 0 sends 1 and 3 elements and rank 1 expects 2 from each THEN rank 1 is told what rank 0 has for it."""
     first = RankMessage(0, "all_to_all_single", 16, "float32", sends=[1, 3], wants=[1, 2])
     second = RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[2, 2])
@@ -137,7 +137,7 @@ def test_elements_of_the_wrong_length_are_named() -> None:
     assert conflict_of([first, RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[3, 2])], 1, 0) == ""
 
 
-def test_reductions_are_those_of_nccl() -> None:
+def test_reductions_support_the_operations_of_nccl() -> None:
     def body(rank: int) -> None:
         for name in ("BAND", "BOR", "BXOR"):
             with pytest.raises(ValueError, match=rf"Cannot use ReduceOp\.{name} with NCCL"):

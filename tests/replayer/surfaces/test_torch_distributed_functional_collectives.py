@@ -30,7 +30,7 @@ def calls(trace: Trace) -> Counter[str]:
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-def test_each_operation_gives_what_the_ranks_hold(backend: str) -> None:
+def test_each_functional_collective_returns_the_values_of_all_ranks(backend: str) -> None:
     def body(rank: int) -> None:
         world: Any = dist.group.WORLD
         own = numbers(rank)
@@ -54,7 +54,7 @@ def test_each_operation_gives_what_the_ranks_hold(backend: str) -> None:
     assert backend == "gloo" or calls(traces[0])["all_reduce"] == 4
 
 
-def test_an_op_called_directly_overlaps_until_it_is_waited_for() -> None:
+def test_a_functional_collective_overlaps_with_compute_until_its_wait() -> None:
     def body(rank: int) -> None:
         name = dist.group.WORLD.group_name  # type: ignore[union-attr]
         large, a = torch.empty(1_000_000, device="cuda"), torch.empty(64, 64, device="cuda")
@@ -84,7 +84,7 @@ class Mlp(nn.Module):
         return self.down(torch.relu(self.up(x)))  # type: ignore[no-any-return]
 
 
-def test_tensor_parallel_layers_hold_their_shards_and_add_up_their_parts() -> None:
+def test_tensor_parallel_layers_keep_shards_and_all_reduce_their_outputs() -> None:
     """GIVEN two layers split by columns and by rows WHEN they train THEN forward all-reduces the output, backward the input."""
 
     def body(rank: int) -> None:
@@ -111,7 +111,7 @@ def test_tensor_parallel_layers_hold_their_shards_and_add_up_their_parts() -> No
         assert sizes.count(4 * 3 * 8) == 4  # of two steps, the output and the input's gradient
 
 
-def test_dtensors_are_sharded_and_made_whole_again() -> None:
+def test_dtensors_can_be_sharded_and_replicated_again() -> None:
     def body(rank: int) -> None:
         mesh = init_device_mesh("cuda", (2,))
         sharded = distribute_tensor(torch.tensor([[1.0, 2.0], [3.0, 4.0]], device="cuda"), mesh, [Shard(0)])

@@ -31,7 +31,7 @@ def ready_in_ns(rank: int) -> int:
     return state.gpu().current.stream(rank).ready_ns - state.gpu().clock.now_ns()
 
 
-def test_waiting_for_a_future_holds_the_stream_and_not_the_host() -> None:
+def test_waiting_for_a_future_delays_the_stream_but_not_the_host() -> None:
     def body(rank: int) -> None:
         future = begun(rank).get_future()
         assert future.done()
@@ -44,7 +44,7 @@ def test_waiting_for_a_future_holds_the_stream_and_not_the_host() -> None:
     run_ranks(2, body, clock=RecordedClock)
 
 
-def test_a_chain_runs_after_the_transfer_on_streams_of_its_own() -> None:
+def test_future_callbacks_run_after_the_transfer_on_separate_streams() -> None:
     def body(rank: int) -> None:
         own = torch.cuda.current_stream()
         streams = []
@@ -65,7 +65,7 @@ def test_a_chain_runs_after_the_transfer_on_streams_of_its_own() -> None:
     run_ranks(2, body, clock=RecordedClock)
 
 
-def test_an_error_of_a_callback_comes_where_the_script_waits() -> None:
+def test_the_error_of_a_future_callback_is_raised_at_the_wait() -> None:
     def body(rank: int) -> None:
         failed = begun(rank).get_future().then(lambda done: 1 // 0)
         with pytest.raises(ZeroDivisionError):
@@ -74,7 +74,7 @@ def test_an_error_of_a_callback_comes_where_the_script_waits() -> None:
     run_ranks(2, body, clock=RecordedClock)
 
 
-def test_futures_that_are_waited_for_together_hold_the_stream() -> None:
+def test_wait_all_on_futures_delays_the_stream() -> None:
     def body(rank: int) -> None:
         torch.futures.wait_all([begun(rank).get_future()])
         assert rank == 1 or ready_in_ns(rank) > 0.9 * LATE_NS
@@ -84,7 +84,7 @@ def test_futures_that_are_waited_for_together_hold_the_stream() -> None:
 
 @pytest.mark.parametrize("static_graph", [False, True])
 @pytest.mark.parametrize("hook", ["", "fp16_compress_hook"])
-def test_the_optimizer_waits_for_the_gradients_of_every_hook(static_graph: bool, hook: str) -> None:
+def test_the_optimizer_waits_for_the_gradients_with_every_communication_hook(static_graph: bool, hook: str) -> None:
     """GIVEN a rank whose backward pass ends 50 ms late THEN the other rank's stream waits, in the first step and later."""
 
     def body(rank: int) -> None:

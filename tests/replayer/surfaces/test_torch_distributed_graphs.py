@@ -31,7 +31,7 @@ def captured(rank: int, *, count: int = 4, on_side_stream: bool = False, joined:
 
 
 @pytest.mark.parametrize("on_side_stream", [False, True])
-def test_a_replay_waits_on_the_device_for_the_slowest_rank(on_side_stream: bool) -> None:
+def test_a_graph_replay_waits_on_the_device_for_the_slowest_rank(on_side_stream: bool) -> None:
     """GIVEN rank 1 is 50 ms late at the first of two replays THEN rank 0's stream is ready after 50 ms."""
 
     def body(rank: int) -> None:
@@ -53,7 +53,7 @@ def test_a_replay_waits_on_the_device_for_the_slowest_rank(on_side_stream: bool)
         assert [trace.strings[name] for name in trace.collectives.name.tolist()] == ["all_reduce"] * 3
 
 
-def test_the_capture_itself_calls_nothing_on_other_ranks() -> None:
+def test_capturing_a_collective_sends_nothing_to_other_ranks() -> None:
     def body(rank: int) -> None:
         dist.all_reduce(torch.zeros(4, device="cuda"))
         if rank == 0:
@@ -65,7 +65,7 @@ def test_the_capture_itself_calls_nothing_on_other_ranks() -> None:
     run_ranks(2, body)
 
 
-def test_ranks_that_replay_different_graphs_are_named() -> None:
+def test_ranks_that_replay_different_graphs_are_named_in_the_error() -> None:
     def body(rank: int) -> None:
         graph = captured(rank, count=4)
         other = captured(rank, count=6)
@@ -76,7 +76,7 @@ def test_ranks_that_replay_different_graphs_are_named() -> None:
     run_ranks(2, body)
 
 
-def test_a_work_that_is_not_awaited_leaves_the_capture_unjoined() -> None:
+def test_a_collective_without_a_wait_leaves_the_capture_unjoined() -> None:
     def body(rank: int) -> None:
         with pytest.raises(RuntimeError, match="capturing stream has unjoined work"):
             captured(rank, joined=False)

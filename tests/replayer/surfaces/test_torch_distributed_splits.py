@@ -27,7 +27,7 @@ def test_ranks_of_a_split_group_exchange_values() -> None:
     run_ranks(3, body)
 
 
-def test_a_bound_rank_makes_new_groups() -> None:
+def test_a_rank_bound_to_a_device_can_create_new_groups() -> None:
     def body(rank: int) -> None:
         dist.group.WORLD.bound_device_id = torch.device("cuda", rank)  # type: ignore[union-attr]
         assert sum_of(dist.new_group([0, 1]), rank + 1.0) == 3.0
@@ -36,7 +36,7 @@ def test_a_bound_rank_makes_new_groups() -> None:
     run_ranks(2, body)
 
 
-def test_options_of_nccl_are_kept_and_its_allocator_is_rejected() -> None:
+def test_nccl_options_are_kept_and_the_nccl_allocator_raises_not_emulated() -> None:
     def body(rank: int) -> None:
         options = dist.ProcessGroupNCCL.Options()
         options.config.max_ctas = 4

@@ -15,7 +15,7 @@ def test_fake_tensors_go_backward() -> None:
         assert w.grad is not None and w.grad.device == w.device == torch.device("cuda", 0)
 
 
-def test_what_is_virtual_is_exported() -> None:
+def test_a_virtual_module_can_be_exported() -> None:
     layer = torch.nn.Linear(4, 3).cuda()
     program = torch.export.export(layer, (torch.ones(2, 4).cuda(),))
     assert program.module()(torch.ones(2, 4).cuda()).device == torch.device("cuda", 0)

@@ -47,7 +47,7 @@ def test_a_shared_model_trains_in_another_process() -> None:
         sent(model.weight * 2)
 
 
-def test_rpc_sends_what_is_on_the_host_and_rejects_the_device_by_name() -> None:
+def test_rpc_with_device_tensors_raises_not_emulated() -> None:
     use()
     with pytest.raises(NotEmulated, match="rpc with device maps"):
         rpc.TensorPipeRpcBackendOptions(device_maps={"other": {0: 0}})
@@ -68,7 +68,7 @@ def test_storages_and_sparse_tensors_arrive_over_the_same_memory() -> None:
         storage._share_cuda_()
 
 
-def test_a_loader_s_worker_collates_tensors_into_a_shared_storage() -> None:
+def test_a_loader_worker_collates_tensors_into_shared_storage() -> None:
     """As torch.utils.data.default_collate does in a worker: two tensors of three elements become one of 2 x 3."""
     use()
     x = torch.ones(3, device="cuda")

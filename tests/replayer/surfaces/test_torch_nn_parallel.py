@@ -100,7 +100,7 @@ def test_unmodified_data_parallel_reproduces_the_published_part_times(amp: bool)
     }
 
 
-def test_every_part_has_its_thread_however_many_steps_there_are() -> None:
+def test_replicas_use_the_same_thread_rows_in_every_step() -> None:
     gpu, log = _use(load(find("p100x2-no-cudnn")))
     _train(nn.DataParallel(_net()), 4)
     rows = {(name, device): thread for _, name, thread, _, _, device, *_ in log.parts}
@@ -125,7 +125,7 @@ def test_the_first_device_has_the_larger_share_of_memory() -> None:
     assert {parameter.grad.device for parameter in net.parameters() if parameter.grad is not None} == {torch.device("cuda", 0)}
 
 
-def test_evaluation_without_gradients_has_the_parts_of_forward_only() -> None:
+def test_evaluation_without_gradients_has_only_the_forward_parts() -> None:
     _, log = _use(load(find("p100x2-no-cudnn")))
     model = nn.DataParallel(_net()).eval()
     with torch.no_grad():
@@ -136,7 +136,7 @@ def test_evaluation_without_gradients_has_the_parts_of_forward_only() -> None:
     assert names == {"scatter": 2, "replicate": 2, "parallel_apply": 4, "gather": 2}
 
 
-def test_replicas_may_share_a_device_or_be_alone() -> None:
+def test_data_parallel_works_with_shared_or_single_devices() -> None:
     _, log = _use(load(find("p100x2-no-cudnn")))
     _train(nn.DataParallel(_net(), device_ids=[0, 0]), 2)
     assert Counter(row[1] for row in log.parts)["parallel_apply"] == 4
@@ -145,7 +145,7 @@ def test_replicas_may_share_a_device_or_be_alone() -> None:
     assert alone(torch.randn(4, 64)).get_device() == 1
 
 
-def test_a_model_on_the_wrong_device_and_a_replica_that_fails_are_reported_as_usual() -> None:
+def test_data_parallel_reports_wrong_devices_and_failed_replicas_as_usual() -> None:
     _use(load(find("p100x2-no-cudnn")))
     with pytest.raises(RuntimeError, match=r"parameters and buffers on device cuda:1 \(device_ids\[0\]\) but found one"):
         nn.DataParallel(_net(), device_ids=[1, 0])(torch.randn(4, 64))
@@ -224,7 +224,7 @@ def test_two_gpus_are_predicted_from_the_kernels_of_one() -> None:
         assert scattered.count(32 * 64 * 4) == STEPS
 
 
-def test_both_devices_compute_at_the_same_time_and_a_step_takes_little_more_than_half() -> None:
+def test_two_devices_overlap_and_nearly_halve_the_step_time() -> None:
     _, log = _use(_one_gpu(64), gpus=2, link_gbps=10)
     _train(nn.DataParallel(_net()), STEPS, rows=64)
     spans = []

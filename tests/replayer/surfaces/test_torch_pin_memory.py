@@ -33,7 +33,7 @@ def _vm_locked_bytes() -> int:
     return int(next(line for line in lines if line.startswith("VmLck")).split()[1]) << 10
 
 
-def test_a_pinned_copy_is_the_same_tensor_in_other_memory() -> None:
+def test_a_pinned_copy_has_the_values_and_layout_of_its_source() -> None:
     use()
     x = torch.arange(24.0).reshape(2, 3, 4).transpose(0, 2)
     pinned = x.pin_memory()
@@ -45,7 +45,7 @@ def test_a_pinned_copy_is_the_same_tensor_in_other_memory() -> None:
     assert torch.ones(3, dtype=torch.complex64).pin_memory().dtype is torch.complex64
 
 
-def test_the_pages_are_really_there_and_locked() -> None:
+def test_the_pages_of_pinned_memory_are_locked_by_the_system() -> None:
     use()
     before = _vm_locked_bytes()
     x = torch.empty(3 << 18, pin_memory=True)  # 3 MiB
@@ -114,7 +114,7 @@ def test_pinning_respects_requires_grad_and_the_default_device() -> None:
     assert not torch.eye(2).to_sparse().is_pinned() and not torch.ones(2, device="meta").is_pinned()
 
 
-def test_memory_stays_pinned_for_as_long_as_anything_is_on_it() -> None:
+def test_memory_stays_pinned_while_any_array_or_tensor_uses_it() -> None:
     use()
     array = torch.ones(64, 64).pin_memory()[3:, 1].numpy()
     assert _stat("active_requests.current") == 1
@@ -124,13 +124,13 @@ def test_memory_stays_pinned_for_as_long_as_anything_is_on_it() -> None:
     assert _stat("active_requests.current") == 0
 
 
-def test_the_next_batch_takes_the_memory_of_the_last_one() -> None:
+def test_the_next_batch_reuses_the_pinned_memory_of_the_last() -> None:
     use()
     addresses = {torch.ones(100, 100).pin_memory().data_ptr() for _ in range(5)}
     assert len(addresses) == 1 and _stat("num_host_alloc") == 1
 
 
-def test_a_batch_under_an_asynchronous_copy_is_not_overwritten() -> None:
+def test_a_batch_is_not_overwritten_during_its_asynchronous_copy() -> None:
     gpu = use()
     gpu.work(gpu.current.stream(0), 5_000_000)
     first = torch.ones(100, 100).pin_memory()
@@ -148,7 +148,7 @@ def test_a_batch_under_an_asynchronous_copy_is_not_overwritten() -> None:
     assert torch.ones(50).pin_memory().data_ptr() == address
 
 
-def test_results_that_are_under_way_to_the_host_are_kept_too() -> None:
+def test_memory_of_an_asynchronous_copy_to_the_host_is_not_reused() -> None:
     gpu = use()
     x = torch.ones(100, 100, device="cuda")
     gpu.work(gpu.current.stream(0), 1_000)
@@ -158,7 +158,7 @@ def test_results_that_are_under_way_to_the_host_are_kept_too() -> None:
     assert x.to("cpu", non_blocking=True).data_ptr() != address
 
 
-def test_copies_of_pinned_tensors_are_as_pinned_as_pytorchs() -> None:
+def test_copies_of_pinned_tensors_are_not_pinned() -> None:
     use()
     x = torch.arange(6.0).pin_memory()
     file = io.BytesIO()
@@ -172,7 +172,7 @@ def test_copies_of_pinned_tensors_are_as_pinned_as_pytorchs() -> None:
     assert _stat("active_requests.current") == 0  # its memory is another now
 
 
-def test_a_forked_worker_neither_has_nor_frees_its_parents_pinned_memory() -> None:
+def test_a_forked_worker_neither_locks_nor_frees_pinned_memory_of_its_parent() -> None:
     use()
     kept, freed = torch.ones(5_000).pin_memory(), torch.ones(50_000).pin_memory()
     del freed
@@ -206,7 +206,7 @@ def test_a_child_forked_before_gpu_use_can_pin_memory() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_of_a_loader_are_copied_into_locked_memory_by_its_thread(workers: int) -> None:
+def test_the_pinning_thread_of_a_loader_copies_batches_into_locked_memory(workers: int) -> None:
     use()
     torch.cuda.init()
     data = TensorDataset(torch.arange(1 << 18, dtype=torch.float64).reshape(32, -1), torch.arange(32))
@@ -251,7 +251,7 @@ def test_tensors_of_many_threads_are_pinned_and_freed_at_once() -> None:
     assert _stat("num_host_alloc") < 30
 
 
-def test_a_scripts_own_memory_can_be_registered() -> None:
+def test_memory_of_the_script_can_be_registered_as_pinned() -> None:
     gpu = use()
     torch.cuda.init()
     cudart: Any = torch.cuda.cudart()
@@ -268,7 +268,7 @@ def test_a_scripts_own_memory_can_be_registered() -> None:
         torch.cuda.check_error(cudart.cudaHostUnregister(x.data_ptr()))
 
 
-def test_statistics_are_those_that_torch_documents() -> None:
+def test_host_memory_stats_has_the_documented_keys() -> None:
     use()
     assert torch.cuda.host_memory_stats() == {}  # before CUDA has been started
     x = torch.ones(5_000, pin_memory=True)

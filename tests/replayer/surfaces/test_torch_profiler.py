@@ -22,7 +22,7 @@ from traces.figures.measure import op_of
 from traces.model.trace import NONE, DeviceKind, DeviceSpans, HostSpans, Trace
 
 
-def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
+def test_a_profile_made_by_the_script_has_the_replayed_kernels() -> None:
     """GIVEN a training step under torch.profiler WHEN it is summed up and exported THEN its kernels belong to its ops."""
 
     def body(rank: int) -> None:
@@ -62,7 +62,7 @@ def test_a_scripts_own_profile_holds_the_kernels_of_the_replay() -> None:
     run_ranks(1, body)
 
 
-def test_a_scripts_own_profile_shows_what_its_ops_allocate() -> None:
+def test_a_profile_made_by_the_script_has_the_memory_of_each_op() -> None:
     """GIVEN ops of known sizes in a range WHEN profiled with memory and stacks THEN each has its bytes, the range their sum."""
 
     def body(rank: int) -> None:
@@ -118,7 +118,7 @@ def test_a_profile_made_by_the_script_has_copies_waits_and_requested_shapes() ->
     run_ranks(1, body)
 
 
-def test_no_op_overlaps_another_without_lying_in_it() -> None:
+def test_profiled_ops_are_nested_or_disjoint() -> None:
     """GIVEN ops of one name on the host and on the GPU (Adam reads its step counts), and reads WHEN profiled THEN all nest."""
 
     def body(rank: int) -> None:
@@ -154,7 +154,7 @@ def test_no_op_overlaps_another_without_lying_in_it() -> None:
     run_ranks(1, body)
 
 
-def test_stacks_hold_the_scripts_functions_and_none_of_the_virtual_gpus() -> None:
+def test_profiled_stacks_have_functions_of_the_script_and_none_of_trace() -> None:
     """GIVEN a profile with stacks WHEN it is exported THEN each call is the script's or torch's, and lies in its caller."""
 
     def body(rank: int) -> None:
@@ -187,7 +187,7 @@ def test_stacks_hold_the_scripts_functions_and_none_of_the_virtual_gpus() -> Non
     run_ranks(1, body)
 
 
-def test_ops_that_took_no_time_keep_their_own_launches() -> None:
+def test_ops_of_zero_duration_keep_their_launches() -> None:
     """GIVEN ops at one moment of a clock that stands still WHEN their times are exported THEN no op lies in another."""
     window = Trace()
     window.strings.add("")
@@ -202,7 +202,7 @@ def test_ops_that_took_no_time_keep_their_own_launches() -> None:
     assert np.all(told.host.duration_ns[launched] > 0)
 
 
-def test_a_copy_of_pageable_memory_takes_none_of_its_ops_own_time() -> None:
+def test_a_pageable_copy_takes_no_time_from_its_op() -> None:
     """A reader takes such a call for a wait, for as long as it lasts (Note [Active host time] of the recording's indexer)."""
     window = Trace()
     pageable, pinned = (window.strings.add(f"Memcpy HtoD ({memory} -> Device)") for memory in ("Pageable", "Pinned"))

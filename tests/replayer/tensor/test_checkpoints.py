@@ -35,7 +35,7 @@ def _train() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def test_a_checkpoint_is_as_large_as_a_real_one_and_comes_back() -> None:
+def test_a_checkpoint_has_the_size_of_a_real_one_and_can_be_loaded() -> None:
     use()
     model, optimizer = _train()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
@@ -56,7 +56,7 @@ def test_a_checkpoint_is_as_large_as_a_real_one_and_comes_back() -> None:
     assert next(model.parameters()).is_cuda
 
 
-def test_a_plain_interpreter_reads_it() -> None:
+def test_a_plain_interpreter_reads_a_checkpoint_of_the_virtual_gpu() -> None:
     use()
     model, _ = _train()
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ def test_a_plain_checkpoint_loads_onto_the_device_with_its_values() -> None:
     assert ("h2d", 24) in [(kind, size_bytes) for _, kind, size_bytes, _, _ in gpu.copies]
 
 
-def test_a_location_may_be_a_function_that_moves_storages() -> None:
+def test_map_location_can_be_a_function_that_moves_storages() -> None:
     gpu = use(devices=2)
     file = _saved({"weight": torch.arange(6.0).view(2, 3)})
     there: dict[str, Any] = {
@@ -115,7 +115,7 @@ def test_checkpoints_in_the_format_before_zip_can_be_saved_and_loaded() -> None:
         host.load_state_dict(torch.load(ours))
 
 
-def test_tensors_that_share_memory_still_do() -> None:
+def test_tensors_that_share_memory_share_it_after_loading() -> None:
     gpu = use()
     x: Any = torch.zeros(4, 6, device="cuda")
     file = _saved([x, x[1:], x.t()])
@@ -127,7 +127,7 @@ def test_tensors_that_share_memory_still_do() -> None:
     assert [kind for _, kind, *_ in gpu.copies] == ["d2h", "h2d"]
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_loading_onto_a_missing_device_raises_the_torch_error() -> None:
     use(devices=2)
     file = _saved(torch.zeros(2, device="cuda:1"))
     use(devices=1)
@@ -136,7 +136,7 @@ def test_a_device_that_is_not_there() -> None:
         torch.load(file)
 
 
-def test_deep_copies_and_pickles() -> None:
+def test_models_and_tensors_can_be_deep_copied_and_pickled() -> None:
     use()
     model, _ = _train()
     twin: Any = copy.deepcopy(model)
@@ -151,7 +151,7 @@ def test_deep_copies_and_pickles() -> None:
         copy.deepcopy(x * 2)
 
 
-def test_a_module_with_parameters_that_are_not_initialized_is_saved_and_loaded() -> None:
+def test_a_module_with_uninitialized_parameters_can_be_saved_and_loaded() -> None:
     use()
     loaded = torch.load(_saved(nn.LazyLinear(3).cuda()), weights_only=False).cuda()
     assert loaded(torch.ones(2, 5, device="cuda")).shape == (2, 3) and loaded.weight.is_cuda

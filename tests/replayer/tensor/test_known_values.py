@@ -33,7 +33,7 @@ _OPS = {
 }
 
 
-def test_what_follows_from_known_numbers_is_known() -> None:
+def test_results_of_ops_on_known_values_are_known() -> None:
     use()
 
     @settings(max_examples=30, deadline=None)
@@ -60,7 +60,7 @@ def test_random_overwritten_or_large_varied_values_are_not_known() -> None:
     assert (torch.arange(KNOWN_LIMIT, device="cuda") >= 0).tolist()[:2] == [True] * 2
 
 
-def test_an_attention_mask_that_hides_nothing_is_seen_through() -> None:
+def test_a_script_can_drop_an_attention_mask_that_hides_nothing() -> None:
     """As scripts do it, to take a kernel without mask: the launched kernel is flash."""
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     q = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.float16)
@@ -69,7 +69,7 @@ def test_an_attention_mask_that_hides_nothing_is_seen_through() -> None:
     assert gpu.launched[-1] == "_scaled_dot_product_flash_attention"
 
 
-def test_heads_that_share_keys_take_flash() -> None:
+def test_grouped_query_attention_uses_the_flash_kernel() -> None:
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     q = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.float16, requires_grad=True)
     k = torch.rand(2, 2, 8, 16, device="cuda", dtype=torch.float16, requires_grad=True)
@@ -86,7 +86,7 @@ def test_a_mask_of_odd_width_is_padded_for_the_efficient_kernel() -> None:
     assert gpu.launched[-2:] == ["constant_pad_nd", "_scaled_dot_product_efficient_attention"]
 
 
-def test_what_an_unknown_operand_cannot_change_is_known() -> None:
+def test_results_that_do_not_depend_on_an_unknown_operand_are_known() -> None:
     use()
     # GIVEN a condition and a count of which nothing is known, as in a loop that generates tokens
     unknown, unfinished = torch.rand(2, device="cuda") > 0.3, torch.randint(0, 2, (2,), device="cuda")
@@ -102,7 +102,7 @@ def test_what_an_unknown_operand_cannot_change_is_known() -> None:
     assert (unknown | 2).dtype is torch.int64 and (unknown | 2).tolist() != [True, True]
 
 
-def test_a_few_numbers_are_computed_by_one_thread_and_the_scripts_setting_stays() -> None:
+def test_known_values_are_computed_by_one_thread_without_changing_the_setting() -> None:
     """GIVEN a script with several threads WHEN known numbers are computed THEN no thread waits for another, and the script's
     own ops have as many as before, also after an op that the CPU cannot compute."""
     use()

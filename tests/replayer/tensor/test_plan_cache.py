@@ -20,7 +20,7 @@ def _plans_of(op: Any) -> int:
     return len(VirtualTensor.plan_cache.route(op).plans)
 
 
-def test_specs_are_interned() -> None:
+def test_equal_tensor_metadata_is_one_object() -> None:
     metas = TensorMetaTable(torch.Tensor)
     one = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
     assert metas.of((2, 3), (3, 1), 0, torch.float32, 0) is one
@@ -44,7 +44,7 @@ def test_changing_scalars_do_not_grow_the_cache() -> None:
     assert _plans_of(torch.ops.aten.add_.Tensor) == 2
 
 
-def test_true_one_and_one_point_zero_differ() -> None:
+def test_scalars_true_1_and_1_0_have_different_plans() -> None:
     use()
     x = torch.ones(3, dtype=torch.bool, device="cuda")
     dtypes = [(x + scalar).dtype for scalar in (True, 1, 1.0, True, 1, 1.0)]
@@ -56,7 +56,7 @@ def test_true_one_and_one_point_zero_differ() -> None:
     assert [tuple(y.new_zeros(size).shape) for size in ((2,), (2, 1), (2,))] == [(2,), (2, 1), (2,)]
 
 
-def test_a_dtype_by_name_and_the_default_dtype() -> None:
+def test_plans_depend_on_the_dtype_argument_and_the_default_dtype() -> None:
     use()
     x = torch.ones(3, dtype=torch.int64, device="cuda")
     assert [x.sum(dtype=dtype).dtype for dtype in (torch.float32, torch.float64, None)] == [
@@ -69,7 +69,7 @@ def test_a_dtype_by_name_and_the_default_dtype() -> None:
     assert (before, (x / 2).dtype) == (torch.float32, torch.float64)
 
 
-def test_what_is_looked_up_is_what_would_be_learned() -> None:
+def test_cached_plans_equal_newly_inferred_plans() -> None:
     """Every plan that the other test's ops find in the cache is inferred once more and compared."""
     gpu = use()
     plans = VirtualTensor.plan_cache
@@ -100,7 +100,7 @@ def test_what_is_looked_up_is_what_would_be_learned() -> None:
     assert compared > len(test_tensor_ops.OPS)
 
 
-def test_one_plan_serves_equal_calls() -> None:
+def test_equal_calls_share_one_plan() -> None:
     gpu = use()
     x = torch.rand(2, 3, 8, 8, device="cuda")
     w = torch.rand(4, 3, 3, 3, device="cuda")
@@ -112,7 +112,7 @@ def test_one_plan_serves_equal_calls() -> None:
     assert signatures[0].shapes == ((2, 3, 8, 8), (4, 3, 3, 3)) and signatures[0].outputs == ((2, 4, 6, 6),)
 
 
-def test_what_launches_and_what_does_not() -> None:
+def test_views_and_empty_tensors_launch_nothing_and_other_ops_launch() -> None:
     gpu = use()
     x = torch.rand(4, 6, device="cuda")
     gpu.launched_ops.clear()

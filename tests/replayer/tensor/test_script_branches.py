@@ -29,13 +29,13 @@ def unknown() -> torch.Tensor:
         "if a > b or b > a:\n    print('no')\n    raise RuntimeError('no')",
     ],
 )
-def test_assertions_hold_and_errors_are_not_raised(lines: str) -> None:
+def test_branches_on_unknown_values_pass_assertions_and_raise_no_errors(lines: str) -> None:
     a, b = unknown(), unknown()
     m, n = torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda")
     exec(lines, {"__name__": "__main__", "torch": torch, "a": a, "b": b, "m": m, "n": n})
 
 
-def test_what_leads_to_no_error_is_answered_as_usual() -> None:
+def test_branches_that_lead_to_no_error_get_the_usual_answer() -> None:
     scope: dict[str, Any] = {"__name__": "__main__", "a": unknown(), "b": unknown(), "m": torch.randn(8, 8, device="cuda")}
     exec("found = 1 if a > b else 2\nwhile a > b: break\nelse: found += 10", scope)
     assert scope["found"] == 12

@@ -31,7 +31,7 @@ def test_each_device_has_its_own_memory() -> None:
         assert torch.cuda.memory_allocated() == 3 * MIB
 
 
-def test_a_device_context_decides_where_cuda_is() -> None:
+def test_a_device_context_selects_the_current_cuda_device() -> None:
     use(devices=2)
     with torch.cuda.device(1):
         assert torch.zeros(1, device="cuda").device == torch.device("cuda", 1) == torch.zeros(1).cuda().device
@@ -59,7 +59,7 @@ MIXES: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", sorted(MIXES))
-def test_tensors_of_two_devices_do_not_mix(name: str) -> None:
+def test_mixing_tensors_of_two_devices_raises_the_torch_error(name: str) -> None:
     use(devices=2)
     mix, said = MIXES[name]
     with pytest.raises(RuntimeError) as error:
@@ -72,7 +72,7 @@ def _peers(gpu: SurfaceGpu) -> list[tuple[int, int]]:
     return [(device, size_bytes) for _, kind, size_bytes, device, _ in gpu.copies if kind == "p2p"]
 
 
-def test_a_model_dealt_out_to_two_devices_trains_with_scaling_and_clipping() -> None:
+def test_a_model_split_over_two_devices_trains_with_scaling_and_clipping() -> None:
     """The whole of it: copies in both directions, gradients where their weights are, one norm over both devices."""
     gpu = use(devices=2)
     first, second = nn.Linear(64, 32).to("cuda:0"), nn.Linear(32, 8).to("cuda:1")

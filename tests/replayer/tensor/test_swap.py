@@ -22,7 +22,7 @@ def weak_references(tensor: Any) -> int:
     return int(swap._word(tensor, place[0]).value - place[1])
 
 
-def test_the_count_of_weak_references_is_found() -> None:
+def test_weak_references_of_a_tensor_are_counted() -> None:
     tensor = torch.zeros(3)
     assert weak_references(tensor) == 0
     references = [WEAK_REFERENCE(tensor) for _ in range(5)]
@@ -31,7 +31,7 @@ def test_the_count_of_weak_references_is_found() -> None:
     assert weak_references(tensor) == 0
 
 
-def test_swapped_tensors_have_each_others_values_and_keep_their_references() -> None:
+def test_swapped_tensors_exchange_values_and_keep_their_references() -> None:
     tensor, other = torch.zeros(3), torch.ones(2)
     references = [WEAK_REFERENCE(tensor) for _ in range(2)]
     swap.swap(tensor, other)

@@ -122,7 +122,7 @@ def test_optimizers_launch_the_ops_that_they_launch_on_a_gpu() -> None:
     assert not failures, "\n".join(failures)
 
 
-def test_parameters_keep_their_identity() -> None:
+def test_parameters_stay_the_same_objects_when_a_module_moves() -> None:
     use()
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     before = list(model.parameters())
@@ -140,7 +140,7 @@ def test_parameters_keep_their_identity() -> None:
     assert not torch.__future__.get_swap_module_params_on_conversion()
 
 
-def test_a_state_can_be_loaded_while_a_graph_is_alive() -> None:
+def test_a_state_dict_can_be_loaded_while_an_autograd_graph_exists() -> None:
     """Swapping would poison the gradients here: see Note [Swapping parameters]."""
     use()
     model = nn.Linear(4, 4).cuda()
@@ -248,7 +248,7 @@ def test_autocast_casts_as_cuda_does() -> None:
     assert gpu.live_bytes() == live  # the cached casts are gone
 
 
-def test_gradient_scaling_sees_no_infinities() -> None:
+def test_gradient_scaling_finds_no_infinities() -> None:
     use()
     model = nn.Linear(4, 4).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -266,7 +266,7 @@ def test_gradient_scaling_sees_no_infinities() -> None:
     assert float(optimizer.state[model.weight]["step"]) == 3.0
 
 
-def test_the_attention_kernel_is_the_one_that_cuda_takes() -> None:
+def test_attention_launches_the_kernel_that_cuda_selects() -> None:
     def launched(name: str, capability: tuple[int, int], dtype: torch.dtype, masked: bool = False, size: int = 16) -> str:
         gpu = use(name=name, major=capability[0], minor=capability[1])
         q = torch.rand(2, 4, 8, size, device="cuda", dtype=dtype, requires_grad=True)
@@ -308,7 +308,7 @@ def test_errors_inside_backward_reach_the_script() -> None:
         (small * 2).sum().backward()
 
 
-def test_memory_that_another_stream_uses_is_marked() -> None:
+def test_record_stream_marks_the_block_as_used_by_the_stream() -> None:
     use()
     side: Any = torch.cuda.Stream()
     x: Any = torch.empty(1 << 20, device="cuda")

@@ -50,7 +50,7 @@ def test_a_wait_ends_at_its_deadline_and_a_past_deadline_does_not_wait() -> None
 
 
 @pytest.mark.parametrize("clock", [WallClock(), VirtualClock()])
-def test_the_clock_reads_as_time_since_the_epoch(clock: WallClock | VirtualClock) -> None:
+def test_the_clock_shows_nanoseconds_since_the_epoch(clock: WallClock | VirtualClock) -> None:
     assert abs(clock.now_ns() - time.time_ns()) < 60_000 * MS
 
 
@@ -101,7 +101,7 @@ def test_the_virtual_clock_adds_waits_to_real_time_without_sleeping(monkeypatch:
     assert machine.slept_ns == 0
 
 
-def test_a_paused_virtual_clock_moves_by_waits_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_virtual_clock_advances_only_by_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     clock = VirtualClock()
     begin_ns = clock.now_ns()
@@ -159,7 +159,7 @@ def test_the_recorded_clock_runs_in_real_time_until_a_forked_child_replays(
     assert clock.now_ns() == begin_ns + 7 * MS
 
 
-def test_a_waiting_thread_moves_a_recorded_clock_if_no_other_thread_moves_it() -> None:
+def test_a_waiting_thread_advances_a_recorded_clock_if_no_other_thread_does() -> None:
     clock = RecordedClock()
     deadline_ns = clock.now_ns() + 2 * MS
     sleeper = threading.Thread(target=clock.stand_by, args=(deadline_ns,), daemon=True)

@@ -50,7 +50,7 @@ def _copied(
     return row["duration_ns"] / US, Origin(row["origin"]), trace.strings[row["name"]], row["bytes"]
 
 
-def test_the_recorded_copy_itself_takes_its_recorded_time() -> None:
+def test_a_copy_that_was_recorded_takes_its_recorded_time() -> None:
     assert _copied(_trace(PAGEABLE), pinned=False) == (2_000, Origin.EXACT, PAGEABLE, SIZE_BYTES)
     assert _copied(_trace(PINNED), pinned=True) == (2_000, Origin.EXACT, PINNED, SIZE_BYTES)
 
@@ -58,7 +58,7 @@ def test_the_recorded_copy_itself_takes_its_recorded_time() -> None:
 @pytest.mark.parametrize(
     ("call", "after_us"), [("cudaStreamSynchronize", 12), ("hipMemcpyWithStream", 19), ("cudaLaunchKernel", 0)]
 )
-def test_what_the_host_did_after_it_had_waited_comes_after_the_wait(call: str, after_us: int) -> None:
+def test_recorded_host_work_after_a_wait_follows_the_wait(call: str, after_us: int) -> None:
     # GIVEN a recorded call of 20 us, which copies after 1 us and, in the first case, waits for that from 8 us on
     trace = _trace(PINNED)
     host = trace.host
@@ -76,7 +76,7 @@ def test_what_the_host_did_after_it_had_waited_comes_after_the_wait(call: str, a
     assert clock.now_ns() - row["start_ns"] - row["duration_ns"] == pytest.approx(after_us * US, abs=US)
 
 
-def test_a_pinned_copy_does_not_take_a_recorded_pageable_ones_time() -> None:
+def test_a_pinned_copy_never_gets_the_time_of_a_pageable_copy() -> None:
     took_us, origin, name, size_bytes = _copied(_trace(PAGEABLE, duration_us=4_000), pinned=True)
     assert (origin, name, size_bytes) == (Origin.PUBLISHED, PINNED, SIZE_BYTES)
     assert SIZE_BYTES / took_us / 1e3 == pytest.approx(12.1, rel=0.01)
@@ -85,7 +85,7 @@ def test_a_pinned_copy_does_not_take_a_recorded_pageable_ones_time() -> None:
     assert SIZE_BYTES / took_us / 1e3 == pytest.approx(4.4, rel=0.01)
 
 
-def test_a_replaced_copy_is_not_charged_again_with_the_rest_of_its_phase() -> None:
+def test_a_replaced_copy_is_not_charged_again_with_its_phase_remainder() -> None:
     gpu, _, log = _started(_trace(PAGEABLE))
     gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
     gpu.launches.launch(MM, 0)
@@ -94,7 +94,7 @@ def test_a_replaced_copy_is_not_charged_again_with_the_rest_of_its_phase() -> No
     assert gpu.simulator.stats.charged_ns[Origin.PHASE] == 0
 
 
-def test_another_batch_size_takes_the_bandwidth_of_this_trace() -> None:
+def test_a_copy_at_another_batch_size_uses_the_recorded_bandwidth() -> None:
     took_us, origin, name, size_bytes = _copied(_trace(PINNED), pinned=True, batch=64)
     assert (origin, name, size_bytes) == (Origin.SCALED, PINNED, 2 * SIZE_BYTES)
     assert took_us == pytest.approx(4_000, rel=0.001)
@@ -106,7 +106,7 @@ def test_a_copy_to_the_host_never_gets_a_host_to_device_time() -> None:
     assert SIZE_BYTES / took_us / 1e3 == pytest.approx(4.4, rel=0.01)
 
 
-def test_a_copy_within_the_device_does_not_take_the_time_of_one_from_the_host() -> None:
+def test_a_copy_within_the_device_never_gets_a_host_to_device_time() -> None:
     gpu, _, log = _started(_trace(PAGEABLE))
     gpu.launches.launch(MM, 0)
     gpu.launches.launch(_site(direction=""), 0)
@@ -162,7 +162,7 @@ def test_an_op_of_a_recorded_side_stream_runs_on_the_side_stream_that_calls_it(o
     assert (relued["start_ns"] >= copied["start_ns"] + copied["duration_ns"]) is on_side_stream
 
 
-def test_a_blocking_copy_waits_for_what_its_stream_held_before() -> None:
+def test_a_blocking_copy_waits_for_earlier_work_on_its_stream() -> None:
     gpu, clock, _ = _started(_trace(PAGEABLE))
     gpu.launches.launch(MM, 0)
     gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=False)
@@ -170,7 +170,7 @@ def test_a_blocking_copy_waits_for_what_its_stream_held_before() -> None:
 
 
 @pytest.mark.parametrize("side", ["Pinned", "Pageable"])
-def test_a_read_takes_the_recorded_time_whichever_way_it_went(side: str) -> None:
+def test_a_read_takes_its_recorded_time_for_pinned_and_pageable_memory(side: str) -> None:
     item = Op("aten::_local_scalar_dense", 30, 5, kernel=(40, 3), shapes=((),))
     trace = make_recording([("forward", 0, 60)], [Op("aten::mm", 0, 5, kernel=(8, 20)), item])
     trace.host.dtypes[2:] = trace.strings.add("")  # profilers give none for a scalar

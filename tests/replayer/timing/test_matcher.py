@@ -21,7 +21,7 @@ def signature(op: str, *shapes: tuple[int, ...]) -> OpSignature:
     return OpSignature(op, shapes, ("float32",) * len(shapes))
 
 
-def test_the_kth_call_takes_the_kth_recorded_call() -> None:
+def test_the_kth_call_matches_the_kth_recorded_call() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, i + 1)) for i in range(4)]
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], ops))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
@@ -87,7 +87,7 @@ def test_equal_shapes_in_another_segment_match_before_other_shapes_in_this_segme
         assert (match[1].kernels, match[1].elsewhere) == ((1,), elsewhere)
 
 
-def test_another_dtype_is_no_match() -> None:
+def test_a_call_with_another_dtype_does_not_match() -> None:
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
     assert segment.match(OpSignature("aten::mm", ((4, 4),), ("float16",))) is None
@@ -97,7 +97,7 @@ names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "
 
 
 @given(st.lists(names, max_size=12), st.lists(names, max_size=20))
-def test_matched_and_unmatched_kernels_are_played_at_most_once(recorded: list[str], played: list[str]) -> None:
+def test_every_recorded_kernel_is_replayed_at_most_once(recorded: list[str], played: list[str]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3)) for i, name in enumerate(recorded)]
     recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
@@ -111,7 +111,7 @@ def test_matched_and_unmatched_kernels_are_played_at_most_once(recorded: list[st
     assert segment.unmatched_ns == 0
 
 
-def test_canonical_names_join_releases_backends_and_in_place_forms() -> None:
+def test_canonical_names_are_equal_across_releases_backends_and_in_place_forms() -> None:
     assert canonical_op("aten::cudnn_batch_norm") == canonical_op("native_batch_norm")
     assert canonical_op("aten::add_") == canonical_op("aten::add") == "add"
     assert canonical_op("aten::_foreach_add_") != canonical_op("aten::add_")
@@ -120,7 +120,7 @@ def test_canonical_names_join_releases_backends_and_in_place_forms() -> None:
     assert canonical_shapes(((8,), ())) == ((8,),)
 
 
-def test_recorded_values_are_answered_in_order_per_step_and_only_at_their_size() -> None:
+def test_recorded_values_are_returned_in_order_and_only_for_equal_sizes() -> None:
     trace = Trace()
     trace.values = Values.of(
         rank=[0, 0, 0, 0], step=[0, 0, 0, 1], read=[0, 1, 1, 2], op=[0] * 4, dtype=[0] * 4, value=[2.5, 1.0, 0.0, 9.0]
@@ -135,7 +135,7 @@ def test_recorded_values_are_answered_in_order_per_step_and_only_at_their_size()
 
 
 @given(st.lists(names, max_size=12), st.lists(st.lists(names, max_size=14), min_size=2, max_size=6))
-def test_remembering_the_last_time_changes_no_answer(recorded: list[str], steps: list[list[str]]) -> None:
+def test_remembering_earlier_steps_changes_no_match(recorded: list[str], steps: list[list[str]]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3 + i)) for i, name in enumerate(recorded)]
     remembering = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
     signatures = {name: signature(name, (4, 4)) for name in set().union(*steps)}
@@ -170,7 +170,7 @@ def test_a_sync_during_a_known_phase_takes_the_kernels_launched_so_far() -> None
     assert segment.unmatched() == [4, 5]
 
 
-def test_each_device_has_claims_of_its_own() -> None:
+def test_calls_on_each_device_are_matched_separately() -> None:
     """GIVEN the same op recorded on two devices WHEN both call it THEN each takes its own, and what is left is told apart."""
     trace = make_recording([("forward", 0, 200)], [Op("aten::relu", at, 5, kernel=(at + 5, 10 + at)) for at in (0, 50, 100)])
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]

@@ -145,7 +145,7 @@ def test_batched_ops_without_kernels_start_at_the_times_of_single_ops(called: li
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
-def test_ops_covered_by_the_time_of_a_phase_are_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_covered_by_the_time_of_a_phase_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[OpSignature] = []
     play = Simulator.play
 
@@ -161,7 +161,7 @@ def test_ops_covered_by_the_time_of_a_phase_are_played_at_once(monkeypatch: pyte
     assert set(script.stage.simulator.stats.step_ops) == {80}
 
 
-def test_a_phase_without_calls_the_last_time_may_have_some_the_next() -> None:
+def test_a_phase_without_calls_in_earlier_steps_can_have_calls_later() -> None:
     scripts = [Script(recorded(["aten::mm"] * 20, []), at_once=at_once) for at_once in (True, False)]
     for script in scripts:
         for count in (0, 0, 20, 20, 20):
@@ -180,7 +180,7 @@ def test_a_full_launch_queue_delays_a_batch_of_calls_like_single_calls() -> None
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
-def test_a_script_that_repeats_itself_is_played_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_calls_of_a_repeating_script_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
     play = OpBatchSchedule.play
 
@@ -197,7 +197,7 @@ def test_a_script_that_repeats_itself_is_played_at_once(monkeypatch: pytest.Monk
     assert script.stage.simulator.stats.charged_ns[Origin.EXACT] > 0
 
 
-def test_kernels_on_several_streams_are_played_one_by_one() -> None:
+def test_kernels_on_several_streams_are_not_batched() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3), stream=7 + 7 * (i == 20)) for i in range(40)]
     scripts = [Script(make_recording([("forward", 0, 900)], ops), at_once=at_once) for at_once in (True, False)]
     for script in scripts:

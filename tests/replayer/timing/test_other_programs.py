@@ -101,7 +101,7 @@ def test_a_program_with_a_few_renamed_ops_is_the_recorded_program() -> None:
     assert charged[Origin.PHASE] == (30 + 10 * 30) * US  # and all of backward, in which the script launches nothing by itself
 
 
-def test_a_phase_in_which_the_script_does_less_than_was_recorded_is_charged_no_remainder() -> None:
+def test_a_phase_with_fewer_ops_than_recorded_is_charged_no_remainder() -> None:
     """GIVEN the recorded forward pass WHEN half of backward's ops are called, as with frozen layers."""
     stage = recorded()
     stage.within("zero_grad")
@@ -117,7 +117,7 @@ def test_a_phase_in_which_the_script_does_less_than_was_recorded_is_charged_no_r
     assert stage.simulator.stats.charged_ns[Origin.PHASE] == 0
 
 
-def test_a_script_that_does_what_was_recorded_is_the_recorded_program_whatever_it_did_before() -> None:
+def test_a_script_is_recognized_as_recorded_after_other_steps() -> None:
     stage = recorded()
     for calls in (10, 3, 10):
         before_ns = stage.simulator.stats.charged_ns[Origin.PHASE]
@@ -125,7 +125,7 @@ def test_a_script_that_does_what_was_recorded_is_the_recorded_program_whatever_i
     assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 2 * 40 * US  # the updates, under another name
 
 
-def test_without_shapes_an_op_of_a_different_program_is_estimated() -> None:
+def test_ops_of_a_different_program_are_estimated_if_shapes_were_not_recorded() -> None:
     """GIVEN a recording without shapes WHEN a script with fewer ops is replayed THEN none takes a recorded op's time by its
     name alone, once the forward pass has told."""
     trace = recorded().recording.trace
@@ -170,7 +170,7 @@ def test_a_model_with_one_layer_less_gets_no_time_for_the_missing_layer() -> Non
 
 
 @pytest.mark.parametrize(("count", "sameness"), [(7, Sameness.OTHER_PROGRAM), (8, Sameness.SAME_PROGRAM)])
-def test_another_number_of_layers_is_a_different_program(count: int, sameness: Sameness) -> None:
+def test_a_model_with_another_number_of_layers_is_a_different_program(count: int, sameness: Sameness) -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 5 + count)) for i in range(8)]
     recorded, other = (make_recording([("forward", 0, 100)], ops[:n], steps=2) for n in (8, count))
     other.device.duration_ns += 1  # not the same run
@@ -179,7 +179,7 @@ def test_another_number_of_layers_is_a_different_program(count: int, sameness: S
     assert verdict.sameness is sameness, verdict.reason
 
 
-def test_ops_that_wait_for_the_end_of_a_phase_are_played_when_the_host_queries_the_device() -> None:
+def test_postponed_ops_are_charged_when_the_host_queries_the_device() -> None:
     """GIVEN ops without counterpart, for which a phase's remainder might stand WHEN the host waits for the device before any
     forward pass has told the program THEN they are estimated, not left until a phase ends that may go on for ever."""
     stage = recorded()

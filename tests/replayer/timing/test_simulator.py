@@ -36,7 +36,7 @@ def play_step(stage: Stage) -> None:
     stage.simulator.tracker.optimizer_stepped(stage.thread, True)
 
 
-def test_a_recording_played_by_its_own_program_reproduces_every_start_and_duration() -> None:
+def test_replaying_the_recorded_program_reproduces_every_start_and_duration() -> None:
     trace = make_recording(PHASES, OPS, steps=3)
     stage = Stage(trace)
     for _ in range(5):
@@ -53,7 +53,7 @@ def test_a_recording_played_by_its_own_program_reproduces_every_start_and_durati
     assert list(stage.simulator.stats.step_lag_ns) == [0] * 4
 
 
-def test_the_phases_tile_the_step_and_carry_the_recorded_host_times() -> None:
+def test_the_phases_tile_the_step_with_their_recorded_host_times() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     play_step(stage)
     (start, end, _) = stage.log.steps[0]
@@ -63,7 +63,7 @@ def test_the_phases_tile_the_step_and_carry_the_recorded_host_times() -> None:
     assert end - start == 450 * US
 
 
-def test_a_phase_played_under_other_op_names_still_takes_its_recorded_device_and_host_time() -> None:
+def test_a_phase_with_other_op_names_keeps_its_recorded_times() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm")
@@ -78,7 +78,7 @@ def test_a_phase_played_under_other_op_names_still_takes_its_recorded_device_and
     assert stage.simulator.stats.missing == {("aten::_foreach_add_", ((4, 4),)): 1}
 
 
-def test_an_op_at_another_shape_is_scaled_and_its_recorded_time_is_not_charged_again_as_rest() -> None:
+def test_the_recorded_time_of_a_scaled_op_is_not_charged_again() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm", (8, 4), (4, 4))
@@ -89,14 +89,14 @@ def test_an_op_at_another_shape_is_scaled_and_its_recorded_time_is_not_charged_a
     assert charged[Origin.PHASE] == charged[Origin.EXACT] == 0
 
 
-def test_the_name_of_another_release_is_an_equivalent_match() -> None:
+def test_an_op_name_of_another_release_is_an_equivalent_match() -> None:
     bn = Op("aten::cudnn_batch_norm", 110, 20, kernel=(118, 50), shapes=((4, 8, 2, 2), (8,), (8,)))
     stage = Stage(make_recording([("forward", 100, 200)], [bn]))
     stage.op("aten::native_batch_norm", (4, 8, 2, 2), (8,), (8,), (8,), (8,))
     assert stage.simulator.stats.charged_ns[Origin.EQUIVALENT] == 50 * US
 
 
-def test_a_slow_host_is_counted_as_lag_and_shifts_what_follows() -> None:
+def test_time_lost_by_a_slow_host_is_lag_and_delays_later_work() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm")
@@ -107,7 +107,7 @@ def test_a_slow_host_is_counted_as_lag_and_shifts_what_follows() -> None:
     assert stage.simulator.stats.lag_ns > 900 * US
 
 
-def test_a_slow_host_is_counted_in_phases_that_the_recording_lacks() -> None:
+def test_time_lost_in_an_unrecorded_phase_is_lag() -> None:
     """GIVEN a recording of a forward pass alone WHEN a backward pass takes a millisecond on the host THEN that is lag."""
     stage = Stage(make_recording([("forward", 100, 200)], [Op("aten::mm", 110, 20, kernel=(118, 50))]))
     stage.op("aten::mm")
@@ -118,7 +118,7 @@ def test_a_slow_host_is_counted_in_phases_that_the_recording_lacks() -> None:
     assert 800 * US < stage.simulator.stats.lag_ns - before_ns <= 1_000 * US  # the host was ahead by its op
 
 
-def test_nothing_sleeps_per_op_while_the_host_is_only_a_little_ahead() -> None:
+def test_ops_cause_no_sleep_while_the_host_is_slightly_ahead() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     before = len(stage.clock.waits)
@@ -182,7 +182,7 @@ def test_phases_that_the_script_never_enters_stay_uncharged_and_are_reported() -
     assert stage.simulator.stats.uncharged_ns == 160 * US
 
 
-def test_strict_refuses_what_is_not_exact_and_names_it() -> None:
+def test_strict_mode_rejects_and_names_an_inexact_match() -> None:
     stage = Stage(make_recording(PHASES, OPS), strict=True)
     stage.within("loader", wait_us=100)
     stage.op("aten::mm")
@@ -227,7 +227,7 @@ def test_without_recorded_shapes_an_op_in_another_phase_gets_its_typical_time() 
     assert stage.simulator.stats.charged_ns[Origin.SCALED] == 10 * US
 
 
-def test_set_up_before_the_first_batch_is_not_part_of_the_first_step() -> None:
+def test_setup_before_the_first_batch_is_not_part_of_the_first_step() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("h2d", "aten::copy_")
     stage.clock.time_ns += 5_000 * US
@@ -236,7 +236,7 @@ def test_set_up_before_the_first_batch_is_not_part_of_the_first_step() -> None:
     assert stage.log.phases[0][0] == "loader"
 
 
-def test_an_op_that_no_recorded_phase_holds_begins_when_it_is_called_and_ends_no_sooner() -> None:
+def test_an_op_outside_recorded_phases_starts_when_it_is_called() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.clock.time_ns += 5_000 * US
     called_ns = stage.clock.time_ns
@@ -245,7 +245,7 @@ def test_an_op_that_no_recorded_phase_holds_begins_when_it_is_called_and_ends_no
     assert stage.log.device[0]["start_ns"] >= called_ns
 
 
-def test_padding_the_loader_makes_whole_steps_comparable() -> None:
+def test_padding_the_loader_gives_steps_their_recorded_length() -> None:
     stage = Stage(make_recording(PHASES, OPS), pad_loader=True)
     for _ in range(2):
         stage.within("loader", wait_us=3)
@@ -384,7 +384,7 @@ def test_a_wait_after_a_phase_is_charged_to_the_next_phase_as_recorded(after: st
     assert {(end - start) // MS for start, end, _ in stage.log.steps[1:]} == {500}
 
 
-def test_a_loop_that_never_ends_a_step_goes_on_taking_the_recorded_times() -> None:
+def test_a_loop_without_steps_keeps_getting_recorded_times() -> None:
     ops = [*OPS[:2], Op("aten::never_called", 160, 10, kernel=(210, 5))]
     stage = Stage(make_recording([("forward", 100, 300)], ops))
     for _ in range(100):
@@ -409,7 +409,7 @@ def test_the_clock_pauses_while_this_machine_loads_data_if_waits_are_recorded(pa
     assert not stage.clock.paused
 
 
-def test_an_op_of_a_phase_that_was_not_recorded_begins_when_it_is_called_and_takes_no_negative_time() -> None:
+def test_an_op_in_an_unrecorded_phase_starts_at_its_call() -> None:
     stage = Stage(make_recording([("loader", 0, 100)], []))
     stage.clock.time_ns += 7_000 * US  # by this machine's clock the script comes to it late
     called_ns = stage.clock.time_ns

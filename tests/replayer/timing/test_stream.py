@@ -30,7 +30,7 @@ def test_work_starts_when_launched_and_when_its_stream_is_free_and_never_overlap
         assert stream.ready_ns == end_ns
 
 
-def test_the_launch_queue_has_room_until_it_holds_all_the_launches_that_it_can() -> None:
+def test_the_launch_queue_has_room_until_its_depth_is_reached() -> None:
     stream = VirtualStream(0, 0)
     first_end = stream.push(0, 0, 0, 10)
     for _ in range(LAUNCH_QUEUE_DEPTH - 2):
@@ -56,7 +56,7 @@ def test_a_recording_of_a_real_gpu_shows_the_depth_of_its_launch_queue(shared_tr
     assert slow.sum() > 300 and (pending[slow] >= LAUNCH_QUEUE_DEPTH - 3).mean() > 0.9
 
 
-def test_waiting_holds_later_work_back_but_never_brings_it_forward() -> None:
+def test_a_wait_delays_later_work_but_never_advances_it() -> None:
     stream = VirtualStream(0, 0)
     stream.push(0, 0, 0, 100)
     stream.wait(50)

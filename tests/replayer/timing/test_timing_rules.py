@@ -22,12 +22,14 @@ SHORT_NS = st.integers(0, 1_000)
         (100, 100, 100, (0, 0)),
     ],
 )
-def test_host_time_before_an_op_and_within_it(position_ns: int, from_ns: int, to_ns: int, expected: tuple[int, int]) -> None:
+def test_host_time_is_split_into_time_before_and_within_an_op(
+    position_ns: int, from_ns: int, to_ns: int, expected: tuple[int, int]
+) -> None:
     assert host_times(position_ns, from_ns, to_ns) == expected
 
 
 @given(st.lists(st.tuples(NS, NS).map(sorted)))
-def test_a_segment_costs_the_host_no_more_than_was_recorded(calls: list[list[int]]) -> None:
+def test_a_segment_is_never_charged_more_than_its_recorded_host_time(calls: list[list[int]]) -> None:
     """In whatever order its calls come, their times add up to how far the recorded host had come after them."""
     position_ns = spent_ns = 0
     for from_ns, to_ns in calls:

@@ -79,7 +79,7 @@ class Script(Stage):
         return {name: end - start for name, start, end, _, _ in self.log.phases[step * count : (step + 1) * count]}
 
 
-def test_two_gpus_take_the_published_time_in_the_published_parts() -> None:
+def test_two_gpus_take_the_published_time_for_each_part() -> None:
     """GIVEN both columns of the study WHEN a script runs on each THEN they differ by what was published, and where."""
     one, two = Stage(load(find("p100-no-cudnn"))), Script(load(find("p100x2-no-cudnn")))
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_two_gpus_take_the_published_time_in_the_published_parts() -> None:
     }
 
 
-def test_the_devices_are_busy_with_the_parts_and_with_what_lies_between() -> None:
+def test_devices_are_busy_during_the_parts_and_between_them() -> None:
     script = Script(load(find("p100x2-no-cudnn")))
     script.step()
     script.log.device.clear()
@@ -134,7 +134,7 @@ def test_the_devices_are_busy_with_the_parts_and_with_what_lies_between() -> Non
     assert round(busy_ms[1, "backward"], 6) == 498.8 and (1, "optimizer") not in busy_ms and (1, "scatter") not in busy_ms
 
 
-def test_a_query_between_two_stages_sees_a_busy_device_until_the_second_stage() -> None:
+def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None:
     """GIVEN a step to learn from WHEN an event is recorded where backward's last part begins THEN it reads that time."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_a_query_between_two_stages_sees_a_busy_device_until_the_second_stage() 
     assert scheduler.mark(script.thread.host_ns) - begun_ns == 495.3 * MS
 
 
-def test_a_query_within_a_stage_sees_the_share_of_its_ops() -> None:
+def test_an_event_within_a_stage_reads_the_time_share_of_earlier_ops() -> None:
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -175,7 +175,7 @@ def test_a_query_within_a_stage_sees_the_share_of_its_ops() -> None:
     assert script.other.ready_ns - since_ns == 255.5 * MS
 
 
-def test_a_part_that_was_not_recorded_costs_nothing_of_its_own_and_is_reported() -> None:
+def test_a_part_that_was_not_recorded_is_reported_with_zero_time() -> None:
     script = Script(load(find("p100-no-cudnn")))
     script.step()
     script.step()
@@ -186,7 +186,7 @@ def test_a_part_that_was_not_recorded_costs_nothing_of_its_own_and_is_reported()
     }  # fmt: skip
 
 
-def test_parts_of_a_kernel_grained_recording_are_reported_as_they_were_played() -> None:
+def test_parts_of_a_kernel_grained_replay_have_the_times_of_their_ops() -> None:
     stage = Stage(make_recording([("forward", 0, 100)], [Op("aten::relu", 10, 20, kernel=(40, 500))]))
     part = stage.simulator.tracker.begin_stage(stage.thread, "scatter", 0)
     stage.op("aten::relu")
@@ -209,7 +209,7 @@ def test_a_part_that_outlasts_its_phase_adds_no_gpu_time() -> None:
     assert isinstance(script.simulator.tracker.segment, SegmentMatcher)
 
 
-def test_parts_without_a_device_are_not_played() -> None:
+def test_recorded_parts_without_a_device_are_not_replayed() -> None:
     trace = load(find("p100x2-no-cudnn"))
     trace.parts = Parts(**(trace.parts.columns() | {"device": trace.parts.device * 0 + NONE}))
     script = Script(trace)
@@ -218,7 +218,7 @@ def test_parts_without_a_device_are_not_played() -> None:
     assert script.phases(1)["forward"] == 268.7 * MS and script.parts(1)["scatter", 0] == (0, 0)
 
 
-def test_a_batch_that_turns_out_to_be_evaluated_is_split_into_the_parts_of_forward() -> None:
+def test_an_evaluation_batch_is_split_into_the_forward_parts() -> None:
     """GIVEN a script that trained WHEN it evaluates a batch THEN its parts take what they take in training."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
@@ -259,7 +259,7 @@ def on_devices(ops: list[Op], devices: list[int], parts: list[tuple[str, int, in
     return trace
 
 
-def test_a_replica_that_begins_later_on_its_device_than_on_the_host_takes_its_recorded_device_time() -> None:
+def test_a_replica_that_starts_late_on_its_device_gets_its_recorded_time() -> None:
     """GIVEN replicas that begin at 20 and 30 us on the host, and that run from 25 to 60 and from 50 to 90 us on their devices
     THEN they take 35 and 40 us on their devices in a replay of the phases."""
     trace = on_devices(
@@ -284,7 +284,7 @@ def played_us(stage: Stage) -> dict[str, tuple[float, float]]:
     return {stage.log.strings[row[2]]: ((row[3] - begin_ns) / US, (row[3] + row[4] - begin_ns) / US) for row in stage.log.host}
 
 
-def test_a_thread_that_launches_on_three_devices_takes_its_recorded_time_once() -> None:
+def test_a_thread_launching_on_three_devices_is_charged_its_host_time_once() -> None:
     """GIVEN calls at 10, 20, 30 and 50 us for devices 0, 1, 2 and 1, of 10 us each, WHEN one thread makes them
     THEN they begin when recorded, and the forward pass takes its recorded 100 us."""
     starts_us = {"aten::a": 10, "aten::b": 20, "aten::c": 30, "aten::d": 50}
@@ -299,7 +299,7 @@ def test_a_thread_that_launches_on_three_devices_takes_its_recorded_time_once() 
     assert [(end - start) / US for _, start, end, *_ in stage.log.phases] == [100]
 
 
-def test_replicas_in_threads_begin_and_end_when_recorded_and_the_main_thread_continues_after_the_last() -> None:
+def test_threaded_replicas_start_and_end_at_their_recorded_times() -> None:
     """GIVEN a broadcast at 10 us, two replicas with calls at 30 and 40 us in parts of 25 to 52 and 35 to 63 us, and a gather at
     70 us WHEN the replicas' threads begin after the broadcast THEN all calls and parts have their recorded times."""
     starts_us = {"aten::broadcast": 10, "aten::relu": 30, "aten::tanh": 40, "aten::gather": 70}
@@ -328,7 +328,7 @@ def test_replicas_in_threads_begin_and_end_when_recorded_and_the_main_thread_con
     assert [(end - start) / US for _, start, end, *_ in stage.log.phases] == [100]
 
 
-def test_an_op_with_kernels_on_two_devices_belongs_to_the_work_of_both() -> None:
+def test_an_op_with_kernels_on_two_devices_counts_for_both() -> None:
     copies = [Op("aten::copy_", 10, 10, kernel=(15, 2)), Op("aten::copy_", 20, 10, kernel=(25, 2))]
     scatter = Op("Scatter", 5, 40, children=copies)
     segment = RecordedRun.of(on_devices([scatter], [0, 1], []), 0).steps[0].segments["forward", 0]

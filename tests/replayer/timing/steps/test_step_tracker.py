@@ -82,7 +82,7 @@ def kinds(stage: Stage) -> str:
     return "".join("STEADY WARMUP EVALUATION PROFILED".split()[kind][0] for kind in stage.log.kinds)
 
 
-def test_validation_between_epochs_is_driven_by_recorded_validation_and_repeats_it() -> None:
+def test_validation_replays_recorded_validation_and_repeats_it() -> None:
     # GIVEN two epochs of two batches, each followed by two batches of validation
     recorded = [TRAIN, TRAIN, EVALUATION, EVALUATION] * 2
     stage = Stage(recording_of(recorded))
@@ -176,7 +176,7 @@ def test_evaluation_is_never_charged_more_forward_passes_than_it_makes() -> None
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 @pytest.mark.parametrize("loader", [True, False])
-def test_an_inference_loop_is_charged_a_forward_pass_for_every_batch(grain: str, loader: bool) -> None:
+def test_an_inference_loop_is_charged_one_forward_pass_per_batch(grain: str, loader: bool) -> None:
     trace = recording_of([(StepKind.WARMUP, [("h2d", 0, 900), ("forward", 900, 1_000)], []), TRAIN, TRAIN])
     stage = Stage(phase_grained(trace) if grain == "phase" else trace)
     for _ in range(10):
@@ -191,7 +191,7 @@ def test_an_inference_loop_is_charged_a_forward_pass_for_every_batch(grain: str,
     assert len([row for row in stage.log.device if row["duration_ns"] >= 30 * US]) == (20 if grain == "kernel" else 10)
 
 
-def test_inference_with_gradients_on_is_charged_a_forward_pass_for_every_batch_too() -> None:
+def test_inference_with_gradients_enabled_is_charged_one_forward_pass_per_batch() -> None:
     stage = Stage(phase_grained(recording_of([TRAIN, TRAIN])))
     for _ in range(5):
         evaluate(stage, grad=True)
@@ -201,7 +201,7 @@ def test_inference_with_gradients_on_is_charged_a_forward_pass_for_every_batch_t
     assert stage.simulator.stats.charged_ns[Origin.PHASE] == (5 * 80 + 4 * 20) * US
 
 
-def test_an_inference_recording_drives_inference_and_a_script_that_trains() -> None:
+def test_an_inference_recording_can_be_replayed_by_inference_and_by_training() -> None:
     stage = Stage(recording_of([EVALUATION] * 2))
     for _ in range(3):
         evaluate(stage)
@@ -235,7 +235,7 @@ def test_ops_before_a_step_is_known_to_be_evaluation_are_charged_once() -> None:
     assert stage.simulator.stats.missing == {}
 
 
-def test_a_step_taken_for_evaluation_becomes_a_training_step_again() -> None:
+def test_a_step_first_treated_as_evaluation_becomes_a_training_step() -> None:
     stage = Stage(recording_of([TRAIN, EVALUATION, TRAIN]))
     train(stage)
     evaluate(stage)
@@ -322,7 +322,7 @@ def with_marks(trace: Trace) -> Trace:
     return trace
 
 
-def test_steady_steps_are_driven_by_profiled_ones_in_turn() -> None:
+def test_steady_steps_replay_the_profiled_steps_alternately() -> None:
     other = [*TRAIN_OPS[:1], Op("aten::mm", 130, 20, kernel=(138, 45)), *TRAIN_OPS[2:]]
     stage = Stage(with_marks(recording_of([CLEAN, CLEAN, PROFILED, (StepKind.PROFILED, TRAIN_PHASES, other), CLEAN])))
     for _ in range(5):
@@ -332,7 +332,7 @@ def test_steady_steps_are_driven_by_profiled_ones_in_turn() -> None:
     assert charged[Origin.EXACT] == sum(charged.values()) == (198 * 3 + 193 * 2) * US
 
 
-def test_profiled_host_times_are_scaled_to_clean_ones_and_device_times_are_not() -> None:
+def test_profiled_host_times_are_scaled_to_clean_steps_but_device_times_are_not() -> None:
     trace = with_marks(recording_of([CLEAN, PROFILED]))
     trace.runs = {0: Run(host_scale={"forward": 0.5, "backward": 0.9})}
     stage = Stage(trace)
@@ -349,7 +349,7 @@ def test_profiled_host_times_are_scaled_to_clean_ones_and_device_times_are_not()
     assert rows[3]["start_ns"] - start_ns == pytest.approx((160 + 0.9 * 21 + 7) * US, abs=29 * US)
 
 
-def test_ranks_that_were_merged_keep_their_own_scale() -> None:
+def test_merged_ranks_keep_separate_host_scales() -> None:
     trace = with_marks(recording_of([CLEAN, PROFILED]))
     trace.runs = {0: Run(host_scale={"forward": 0.5}), 1: Run(host_scale={"forward": 0.1})}
     assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 40 * US
@@ -359,7 +359,7 @@ def test_ranks_that_were_merged_keep_their_own_scale() -> None:
         assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 80 * US
 
 
-def test_a_warm_up_step_stays_as_slow_as_it_was_recorded_and_takes_profiled_kernels() -> None:
+def test_a_warm_up_step_keeps_its_recorded_time_with_profiled_kernels() -> None:
     slow = [("loader", 0, 900), ("h2d", 900, 1_000), ("forward", 1_000, 5_000), ("backward", 5_000, 7_000)]
     slow.append(("optimizer", 7_000, 7_100))
     trace = with_marks(recording_of([(StepKind.WARMUP, slow, []), CLEAN, PROFILED]))
@@ -375,14 +375,14 @@ def test_a_warm_up_step_stays_as_slow_as_it_was_recorded_and_takes_profiled_kern
     assert stage.simulator.stats.charged_ns[Origin.EXACT] == 3 * 198 * US
 
 
-def test_a_recorded_wait_for_data_is_charged_to_no_one_though_the_device_was_marked_there() -> None:
+def test_a_recorded_wait_for_data_is_not_charged_as_device_time() -> None:
     stage = Stage(phase_recording({"loader": 500, "h2d": 10, "forward": 40, "backward": 180, "optimizer": 50}, steps=3))
     for _ in range(3):
         train(stage, load_us=3_000)
     assert durations_us(stage) == [283_000] * 3
 
 
-def test_a_phase_that_took_no_time_on_the_device_takes_none_in_a_replay() -> None:
+def test_a_phase_without_recorded_device_time_gets_none_in_a_replay() -> None:
     """GIVEN a forward pass whose CUDA graph also did the work of backward, so that backward took 2 ms on the host and no time
     on the device WHEN a script calls an op in backward THEN the op is not estimated: the device has 10 ms of forward alone."""
     trace = phase_recording({"forward": 10, "backward": 2}, steps=2)
@@ -398,7 +398,7 @@ def test_a_phase_that_took_no_time_on_the_device_takes_none_in_a_replay() -> Non
 
 
 @pytest.mark.parametrize(("since_us", "lasts_us"), [(7, 100), (40, 120)])
-def test_a_padded_wait_is_as_long_as_the_recorded_one_and_so_is_what_follows_it(since_us: int, lasts_us: int) -> None:
+def test_a_padded_wait_and_the_time_after_it_have_recorded_lengths(since_us: int, lasts_us: int) -> None:
     # GIVEN a loader phase of 100 us, in which the batch was there after 80
     trace = recording_of([TRAIN] * 2)
     trace.batches = Batches.of(
@@ -444,7 +444,7 @@ def test_preparing_a_batch_before_the_copy_is_charged_once(counted: str, grain: 
     assert names == (["other"] if counted == "other" else ["optimizer"]) + ["h2d", "forward", "optimizer"]
 
 
-def test_the_profilers_own_warm_up_step_is_not_replayed() -> None:
+def test_the_warm_up_step_of_the_profiler_is_not_replayed() -> None:
     warmup: tuple[StepKind, RecordedPhases, list[Op]] = (StepKind.WARMUP, [("forward", 0, 5_000)], [])
     stage = Stage(with_marks(recording_of([warmup, CLEAN, warmup, PROFILED])))
     for _ in range(4):
@@ -452,7 +452,7 @@ def test_the_profilers_own_warm_up_step_is_not_replayed() -> None:
     assert [row for _, _, row in stage.log.steps] == [0, 3, 3, 3]
 
 
-def test_a_phase_grained_recording_is_driven_by_its_clean_steps() -> None:
+def test_a_phase_grained_replay_uses_the_clean_steps() -> None:
     # GIVEN a recording whose profiler saw no kernels
     stage = Stage(phase_grained(recording_of([(StepKind.WARMUP, TRAIN_PHASES, []), CLEAN, PROFILED, CLEAN])))
     for _ in range(4):
@@ -461,7 +461,7 @@ def test_a_phase_grained_recording_is_driven_by_its_clean_steps() -> None:
     assert durations_us(stage) == [450, 390, 390, 390]
 
 
-def test_evaluation_that_was_not_profiled_is_driven_by_its_phases_beside_profiled_training() -> None:
+def test_evaluation_without_profile_is_replayed_from_its_phase_times() -> None:
     trace = with_marks(recording_of([CLEAN, (StepKind.EVALUATION, EVALUATION_PHASES, []), PROFILED]))
     stage = Stage(trace)
     train(stage)
@@ -482,7 +482,7 @@ def reading(trace: Trace) -> tuple[VirtualGpu, FakeClock]:
     return VirtualGpu(trace, 0, clock, Log()), clock  # type: ignore[arg-type]
 
 
-def test_values_come_from_the_recorded_step_at_the_same_place_whatever_drives_the_time() -> None:
+def test_values_come_from_the_recorded_step_at_the_same_position() -> None:
     # GIVEN two epochs of a clean and a profiled step and a batch of validation, each of which read a value
     trace = with_marks(recording_of([CLEAN, PROFILED, EVALUATION] * 2))
     trace.values = Values.of(
@@ -523,7 +523,7 @@ def test_a_read_before_the_step_kind_is_known_gets_a_recorded_value() -> None:
     assert gpu.simulator.tracker.row_of_values != NONE
 
 
-def test_a_script_without_gpu_work_gets_none_of_the_recorded_time() -> None:
+def test_a_script_without_gpu_work_is_charged_no_recorded_time() -> None:
     stage = Stage(phase_grained(recording_of([TRAIN, TRAIN])))
     for _ in range(3):
         for phase in ("zero_grad", "backward", "optimizer"):
@@ -601,7 +601,7 @@ def test_a_replayed_step_has_as_many_passes_as_the_recorded_step() -> None:
     assert charged(stage) == {Origin.EXACT: 6 * 33 * US}
 
 
-def test_passes_of_another_model_end_their_steps_whatever_was_recorded() -> None:
+def test_forward_passes_of_an_unrecorded_model_each_end_a_step() -> None:
     whole = (StepKind.EVALUATION, [("forward", 0, 180)], [op for start in (0, 60, 120) for op in _pass(start)])
     stage = Stage(recording_of([whole]), optimizers=Optimizers())
     for _ in range(3):

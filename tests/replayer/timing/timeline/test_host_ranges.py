@@ -103,7 +103,7 @@ def test_ranges_against_a_stack(done: list[int | str]) -> None:
     hand_over()
 
 
-def test_ops_of_several_streams_are_played_in_another_order_than_they_were_called() -> None:
+def test_module_ranges_follow_ops_that_are_replayed_in_another_order() -> None:
     ranges = HostRanges()
     marks = ranges.of_thread(0)
     # GIVEN ops 0 to 3, of which 1 and 2 are called within a module, played as 0 2 1 3
@@ -116,7 +116,7 @@ def test_ops_of_several_streams_are_played_in_another_order_than_they_were_calle
     assert parent.tolist() == [NONE, 4, 4, NONE, NONE]
 
 
-def test_each_thread_has_its_own_calls() -> None:
+def test_module_ranges_of_threads_are_separate() -> None:
     ranges = HostRanges()
     ranges.of_thread(0).append(8 * NAMED)
     ranges.of_thread(1).append(9 * NAMED + 3)

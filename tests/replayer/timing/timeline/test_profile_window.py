@@ -10,7 +10,7 @@ from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model.trace import Device, DeviceSpans, HostKind, HostSpans, Thread, Trace
 
 
-def test_ops_that_kineto_has_not_seen_lie_in_the_calls_around_them_or_in_a_thread_of_their_own() -> None:
+def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans() -> None:
     """GIVEN an op that both know, one that the virtual GPU alone knows, and one of a thread that began meanwhile WHEN a call of
     Kineto's begins or ends within the second THEN it does so at its end; the third is in no thread of Kineto's."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main"), Thread(0, 1, "replica")])
@@ -42,7 +42,7 @@ def test_ops_that_kineto_has_not_seen_lie_in_the_calls_around_them_or_in_a_threa
     assert spans["aten::relu"]["tid"] != pid == spans["aten::copy_"]["tid"]
 
 
-def test_a_wait_for_a_batch_lasts_as_long_as_in_recorded_time() -> None:
+def test_the_range_of_a_batch_wait_has_its_recorded_length() -> None:
     """GIVEN a loader that took 2 us here and 70 us in recorded time WHEN Kineto has noted torch's range around it THEN that
     has the recorded times, what came before it and after it keeps its own, and a range of a loader of whose wait nothing is
     known is moved as anything else."""

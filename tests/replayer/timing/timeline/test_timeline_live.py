@@ -58,7 +58,7 @@ def test_steps_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live
     assert (len(whole.steps), len(whole.phases)) == (3, 3)
 
 
-def test_a_replay_that_is_killed_leaves_all_but_its_last_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_replay_loses_only_its_last_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(tmp_path / "replay.msgpack", monkeypatch, live=False)
     for ended_ns in (200_000_000, 900_000_000, 1_100_000_000, 1_200_000_000, 1_900_000_000):
         watched.now_ns = ended_ns

@@ -16,7 +16,7 @@ _DONE = st.lists(st.one_of(st.just(True), st.integers(-4, 4), st.none()))
 
 
 @given(_DONE)
-def test_rows_come_out_in_the_order_in_which_they_came(done: list[bool | int | None]) -> None:
+def test_buffered_rows_keep_their_order(done: list[bool | int | None]) -> None:
     rows, number, left = BufferedRows(2), 0, 0
     tables: list[Column | DeferredRows] = [np.empty((0, 2), np.int64)]
     for what in done:
