@@ -29,7 +29,7 @@ class Costly:
         self.work(took_ns)
 
 
-def test_a_costed_call_within_another_counts_once() -> None:
+def test_the_time_of_nested_recorder_calls_counts_once() -> None:
     costly = Costly(FakeClock())
     costly.work_twice(30)
     assert (costly.cost.spent_ns, costly.cost.calls) == (60, 1)
@@ -37,7 +37,7 @@ def test_a_costed_call_within_another_counts_once() -> None:
     assert (costly.cost.spent_ns, costly.cost.calls) == (65, 2)
 
 
-def test_a_call_that_fails_counts_and_leaves_the_lock() -> None:
+def test_a_failed_recorder_call_counts_and_releases_the_lock() -> None:
     costly = Costly(FakeClock())
     with pytest.raises(TypeError):
         costly.work("a")  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def test_a_call_that_fails_counts_and_leaves_the_lock() -> None:
     assert (costly.cost.spent_ns, costly.cost.calls) == (7, 2)
 
 
-def test_the_usual_step_is_reported_without_the_first_ones() -> None:
+def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
     """GIVEN 2 steps with 1000 ns, 2 with 20, 4 with 80 and 1 with 90 THEN a step costs the median of 10, 20 and 90."""
     costly = Costly(FakeClock())
     for steps, took_ns in ((2, 1000), (2, 20), (4, 80), (1, 90)):
@@ -54,7 +54,7 @@ def test_the_usual_step_is_reported_without_the_first_ones() -> None:
     assert costly.cost.per_step_ns == 20
 
 
-def test_appending_is_spread_over_the_steps() -> None:
+def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
     """GIVEN two appends of 400 and 200 ns after 2 and 8 more steps of 10 ns THEN a step costs 10 and its share of 2 x 200."""
     costly = Costly(FakeClock())
     for steps, took_ns in ((2, 400), (8, 200)):
@@ -70,7 +70,7 @@ def test_all_recorder_time_counts_before_the_first_step_ends() -> None:
     assert costly.cost.per_step_ns == 33
 
 
-def test_wrappers_are_measured_and_added(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_wrappers_is_measured_and_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a clock that goes on by 1 ns at each look THEN a scope of two costed calls takes 4, of which they count 2; so 1 ns
     of each is not counted. WHEN a module's wrapper takes 3 THEN 4 calls of 2 and 5 modules in 2 steps are 11.5 per step."""
     clock = FakeClock()

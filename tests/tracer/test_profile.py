@@ -100,7 +100,7 @@ def test_a_window_of_two_steps() -> None:
     assert here.profiler.use().steps == (1, 2)
 
 
-def test_the_device_is_waited_for_before_the_window_begins() -> None:
+def test_the_profiler_starts_after_the_device_is_idle() -> None:
     here = Profiled()
     here.cuda.launch(5_000_000)
     began_ns = here.clock.ns
@@ -111,7 +111,7 @@ def test_the_device_is_waited_for_before_the_window_begins() -> None:
 
 
 @pytest.mark.parametrize(("stacks", "has_trace_only"), [(True, True), (False, False)])
-def test_stacks_and_older_releases_need_all_events(stacks: bool, has_trace_only: bool) -> None:
+def test_all_events_are_kept_for_stacks_and_older_releases(stacks: bool, has_trace_only: bool) -> None:
     here = Profiled(stacks=stacks, has_trace_only=has_trace_only)
     here.steps("prepare")
     assert here.calls[1] == "trace_only None"
@@ -133,7 +133,7 @@ def test_windows_neither_begin_nor_end_in_a_capture() -> None:
     assert here.calls[len(begun) :] == ["stop", "t.profile.json"]
 
 
-def test_where_there_is_a_gpu_a_window_waits_until_the_script_has_used_it() -> None:
+def test_the_profiler_window_waits_until_the_script_uses_the_gpu() -> None:
     here = Profiled()
     here.cuda.used = False
     assert here.profiler.must_wait
@@ -145,14 +145,14 @@ def test_where_there_is_a_gpu_a_window_waits_until_the_script_has_used_it() -> N
     assert here.calls[0] == "CPU+CUDA"
 
 
-def test_without_a_gpu_the_host_alone_is_profiled() -> None:
+def test_only_the_host_is_profiled_without_a_gpu() -> None:
     here = Profiled(gpus=0)
     here.cuda.used = False
     here.steps("prepare", "record", "")
     assert not here.profiler.must_wait and here.calls[0] == "CPU" and here.calls[-1] == "t.profile.json"
 
 
-def test_a_window_whose_device_hangs_is_given_up_at_the_end() -> None:
+def test_the_profile_is_discarded_if_the_device_hangs() -> None:
     here = Profiled()
     here.steps("prepare", "record")
     here.cuda.hangs = True
@@ -164,7 +164,7 @@ def test_a_window_whose_device_hangs_is_given_up_at_the_end() -> None:
     assert use.steps == () and use.failed is not None and "did not finish" in use.failed
 
 
-def test_a_window_in_which_the_device_fails_is_given_up() -> None:
+def test_the_profile_is_discarded_if_the_device_fails() -> None:
     here = Profiled()
     here.steps("prepare", "record")
     here.cuda.error = "CUDA error: device-side assert triggered"
@@ -173,7 +173,7 @@ def test_a_window_in_which_the_device_fails_is_given_up() -> None:
     assert here.profiler.use().failed == "the device did not finish: CUDA error: device-side assert triggered"
 
 
-def test_what_kineto_says_is_kept_and_the_rest_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_kineto_are_kept_and_other_output_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
     here = Profiled()
     here.kineto.says = (
         DENIED

@@ -27,11 +27,11 @@ from traces.script.configuration import RecordConfig
         ("/usr/lib:/mnt/ann/project/lib", ".../lib:lib"),
     ],
 )
-def test_paths_are_cut(text: str, kept: str) -> None:
+def test_paths_are_removed_from_texts(text: str, kept: str) -> None:
     assert without_paths(text, Path("/mnt/ann/project")) == kept
 
 
-def test_no_person_and_no_machine_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_provenance_names_no_person_and_no_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
     monkeypatch.setattr("sys.argv", [str(script), "--out", str(tmp_path / "runs"), "--data", "/mnt/secret-share/set"])

@@ -85,7 +85,7 @@ def test_preprocessing_before_the_copy_is_recorded_as_phase_other(bench: Bench) 
     assert lasted_ns[:3].tolist() == [0, 10, 500]  # the GPU still works on the first step while the host prepares the batch
 
 
-def test_the_gpu_times_are_those_of_the_events(bench: Bench) -> None:
+def test_gpu_times_come_from_the_cuda_events(bench: Bench) -> None:
     bench.train_step()
     bench.run(10_000)  # the GPU has caught up
     bench.train_step()
@@ -107,7 +107,7 @@ def test_pending_events_never_block_the_host(bench: Bench) -> None:
     assert len(bench.recorder._writer.pending) == 1
 
 
-def test_set_up_before_the_first_batch_is_no_part_of_the_first_step(bench: Bench) -> None:
+def test_setup_before_the_first_batch_is_not_part_of_the_first_step(bench: Bench) -> None:
     bench.recorder.module_called(bench.model, True)  # a dry run, to see the shapes
     bench.run(5_000_000)
     bench.train_step()
@@ -122,7 +122,7 @@ def test_gradient_accumulation_is_one_step(bench: Bench) -> None:
     assert [name for name, _ in phases_of(trace, 0)].count("backward") == 3
 
 
-def test_a_second_optimizer_ends_no_step(bench: Bench) -> None:
+def test_a_second_optimizer_does_not_end_the_step(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.enter_phase("optimizer")
     bench.recorder.leave_phase("optimizer")
@@ -152,14 +152,14 @@ def test_inference_is_recorded_as_evaluation_steps(bench: Bench) -> None:
     assert trace.steps.kind.tolist() == [StepKind.EVALUATION] * 5
 
 
-def test_inference_without_a_loader(bench: Bench) -> None:
+def test_each_model_call_is_a_step_in_inference_without_a_loader(bench: Bench) -> None:
     for _ in range(4):
         bench.recorder.module_called(bench.model, False)
         bench.run(100, 100)
     assert len(recorded(bench).steps) == 4
 
 
-def test_values_belong_to_the_step_under_way(bench: Bench) -> None:
+def test_values_belong_to_the_current_step(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.read("aten::_local_scalar_dense", "float32", [0.5])  # logged after the step: the next one's
     bench.train_step()
@@ -170,7 +170,7 @@ def test_values_belong_to_the_step_under_way(bench: Bench) -> None:
     assert trace.values.value.tolist() == [0.5, 1.0, 2.0]
 
 
-def test_sizes_belong_to_the_step_under_way(bench: Bench) -> None:
+def test_output_sizes_belong_to_the_current_step(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.found("aten::nonzero", (10, 4), 7)  # found after the step: the next one's
     bench.train_step()
@@ -182,7 +182,7 @@ def test_sizes_belong_to_the_step_under_way(bench: Bench) -> None:
     assert [trace.strings[int(text)] for text in trace.sizes.shapes] == ["10,4", ""]
 
 
-def test_batches_are_noted(bench: Bench) -> None:
+def test_batch_waits_and_pins_are_recorded(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.batch(BatchKind.WAIT, 0, 5, 15, 4096)
     bench.recorder.batch(BatchKind.PIN, 0, 1, 3, 4096)
@@ -192,7 +192,7 @@ def test_batches_are_noted(bench: Bench) -> None:
     assert trace.batches.bytes.tolist() == [4096, 4096]
 
 
-def test_parts_lie_in_their_phase(bench: Bench) -> None:
+def test_parts_are_recorded_within_their_phase(bench: Bench) -> None:
     recorder = bench.recorder
     bench.load(10)
     recorder.module_called(bench.model, True)
@@ -215,7 +215,7 @@ def call_at(bench: Bench, name: str = "all_reduce") -> CollectiveCall:
     return CollectiveCall(name, "float32", "0", 2, "nccl", 400, bench.clock.ns, bench.clock.ns)
 
 
-def test_an_operation_for_which_the_stream_waits_lasts_from_mark_to_mark(bench: Bench) -> None:
+def test_a_blocking_collective_is_timed_between_two_stream_events(bench: Bench) -> None:
     stream = FakeStream(0)
     bench.train_step()
     bench.run(10_000)  # the GPU has caught up
@@ -235,7 +235,7 @@ def test_an_operation_for_which_the_stream_waits_lasts_from_mark_to_mark(bench: 
     }  # fmt: skip
 
 
-def test_operations_of_a_script_without_steps_are_written_as_they_are_done(bench: Bench) -> None:
+def test_collectives_of_a_script_without_steps_are_written_when_complete(bench: Bench) -> None:
     stream = FakeStream(0)
     for done in range(5):
         begin = bench.recorder.communication.begin_call(stream)
@@ -275,7 +275,7 @@ def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> 
         (0, 100_000, 100_000, Ending.BY),  # the operation ends while the host makes up its mind: nobody can tell when
     ],
 )
-def test_an_operation_beside_the_script_ends_where_a_stream_stood_still_for_it(
+def test_an_asynchronous_collective_ends_when_a_stream_had_to_wait(
     bench: Bench, busy_ns: int, host_ns: int, duration_ns: int, ending: Ending
 ) -> None:
     bench.train_step()
@@ -301,7 +301,7 @@ def test_a_collective_with_several_work_objects_ends_with_the_last(bench: Bench)
     assert calls.ending.tolist() == [Ending.SEEN] and 150_000 <= calls.duration_ns[0] < 170_000
 
 
-def test_what_nobody_waits_for_has_the_time_of_its_call_and_says_so(bench: Bench) -> None:
+def test_a_collective_without_a_wait_is_marked_as_call_time_only(bench: Bench) -> None:
     """GIVEN one that can be waited for no more, one waited for while a graph is captured, and one that is left open."""
     forgotten, captured, left = (let_go(bench, 90_000) for _ in range(3))
     bench.recorder.communication.give_up_call(forgotten)
@@ -313,7 +313,7 @@ def test_what_nobody_waits_for_has_the_time_of_its_call_and_says_so(bench: Bench
     assert calls.duration_ns.tolist() == [0] * 3 and calls.device.tolist() == [NONE] * 3
 
 
-def test_what_the_flight_recorder_tells_is_written_between_steps(tmp_path: Path) -> None:
+def test_collectives_of_the_flight_recorder_are_written_between_steps(tmp_path: Path) -> None:
     """WHEN a look takes longer than a step THEN no step is longer for it."""
     flight = FakeFlightRecorder()
     bench = Bench(tmp_path, flight=flight)
@@ -356,7 +356,7 @@ def test_a_model_without_modules_still_has_a_forward_pass(bench: Bench) -> None:
     assert ("forward", 70) in phases_of(recorded(bench), 0)
 
 
-def test_the_profiler_gets_its_window(tmp_path: Path) -> None:
+def test_the_profiler_runs_in_its_scheduled_window(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=2))
     for _ in range(8):
         bench.train_step()
@@ -368,7 +368,7 @@ def test_the_profiler_gets_its_window(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_an_optimizer_that_fails_does_not_hold_its_phase(bench: Bench) -> None:
+def test_a_failing_optimizer_ends_its_phase(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.enter_phase("optimizer")
     bench.recorder.leave_phase("optimizer")  # the section leaves it when the exception passes; no step has ended
@@ -401,7 +401,7 @@ def test_a_step_in_graph_capture_makes_no_cuda_calls_and_is_marked_untimed(bench
     assert (trace.phases.device[trace.phases.step == 3] == 0).all()
 
 
-def test_replays_of_a_whole_step_are_steps(bench: Bench) -> None:
+def test_replays_of_a_graph_of_a_whole_step_are_steps(bench: Bench) -> None:
     """GIVEN a graph that captured forward, backward and optimizer THEN the capture is no step, and each replay is one, with
     its device time in the forward pass that it begins with."""
     recorder = bench.recorder
@@ -441,7 +441,7 @@ class CudaGraph:
     """Stands for torch.cuda.CUDAGraph."""
 
 
-def test_what_other_threads_do_during_a_capture_happens_at_once(bench: Bench) -> None:
+def test_calls_of_other_threads_during_a_capture_are_processed_at_once(bench: Bench) -> None:
     graph = CudaGraph()
     bench.recorder.capture_begins(graph)
     thread = threading.Thread(target=lambda: bench.recorder.enter_phase("loader"))
@@ -466,7 +466,7 @@ def test_a_script_that_profiles_itself_gets_no_events_of_ours(bench: Bench) -> N
     assert trace.steps.kind.tolist() == [StepKind.WARMUP, StepKind.WARMUP, StepKind.STEADY]
 
 
-def test_after_an_error_of_the_device_the_steps_before_it_are_kept_with_their_times(bench: Bench) -> None:
+def test_steps_before_a_device_error_keep_their_times(bench: Bench) -> None:
     for _ in range(3):
         bench.train_step()
         bench.run(FLUSH_NS)
@@ -494,7 +494,7 @@ def test_a_hanging_device_delays_the_end_by_at_most_the_timeout(bench: Bench) ->
     assert trace.problems == {}
 
 
-def test_steps_are_written_while_no_further_step_ends(bench: Bench) -> None:
+def test_finished_steps_are_written_while_no_other_step_ends(bench: Bench) -> None:
     """GIVEN three steps in half a second WHEN the script then does something else THEN the steps are in the file soon."""
     for _ in range(3):
         bench.train_step()
@@ -510,7 +510,7 @@ def test_steps_are_written_while_no_further_step_ends(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("in_cuda", [True, False])
-def test_the_end_of_a_script_whose_other_thread_holds_the_lock(bench: Bench, in_cuda: bool) -> None:
+def test_recording_ends_while_another_thread_holds_the_lock(bench: Bench, in_cuda: bool) -> None:
     """GIVEN a thread that is in a call into CUDA which never returns THEN the file is written; else it is left as it is."""
     bench.train_step()
     entered, leave = threading.Event(), threading.Event()
@@ -550,7 +550,7 @@ def test_a_phase_between_two_devices_has_no_device_time(bench: Bench) -> None:
     assert own.device[names.index("backward")] == 1
 
 
-def test_a_copy_on_a_second_stream_leaves_the_forward_pass_its_time(bench: Bench) -> None:
+def test_a_copy_on_a_second_stream_does_not_change_the_forward_time(bench: Bench) -> None:
     """GIVEN a batch that is copied on stream 5 THEN each phase has the time of the stream on which it began: the loader that of
     stream 0, the copy that of stream 5, the forward pass that of stream 0. The device finishes the step before 3 160 ns after
     that step's begin, and the loader ends after 350 + 10 000 + 10 ns."""
@@ -576,7 +576,7 @@ def test_a_copy_on_a_second_stream_leaves_the_forward_pass_its_time(bench: Bench
     assert (own.device_end_ns - own.device_start_ns).tolist() == [7_200, 40, 1000, 50, 0, 0]
 
 
-def test_events_are_used_again(bench: Bench) -> None:
+def test_cuda_events_are_reused(bench: Bench) -> None:
     for _ in range(500):
         bench.train_step()
         bench.run(10_000)
@@ -612,7 +612,7 @@ def test_the_header_is_rewritten_for_new_facts_and_at_intervals(bench: Bench, mo
 
 
 @pytest.mark.parametrize("remainder", [0, *(pytest.param(more, marks=pytest.mark.program) for more in (1, 2, 3))])
-def test_ctrl_c_at_any_line_of_ours_leaves_a_whole_recording(tmp_path: Path, remainder: int) -> None:
+def test_ctrl_c_at_any_line_of_the_recorder_leaves_a_complete_recording(tmp_path: Path, remainder: int) -> None:
     """Ctrl-C comes as the n-th line of the recorder or of the file it writes is run, for n all over the steps."""
     interrupted = 0
     for line in range(remainder, 4000, 37):
@@ -663,7 +663,7 @@ def interrupting(line: int) -> Iterator[list[str]]:
         sys.settrace(before)
 
 
-def test_a_module_s_call_counts_as_the_recorder_s_cost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_reporting_a_module_call_counts_as_overhead(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count(0, 3)
     monkeypatch.setattr(bench.recorder.cost, "perf_ns", lambda: next(ticks))
     before_ns = bench.recorder.cost.spent_ns

@@ -45,7 +45,7 @@ def test_a_step_with_time_before_its_first_phase() -> None:
 
 
 @pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])
-def test_what_is_not_learned(why: str) -> None:
+def test_steps_that_cannot_be_learned(why: str) -> None:
     steps = RepeatedSteps()
     steps.note(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     if why == "given up":
@@ -127,7 +127,7 @@ def test_learned_and_unlearned_steps_give_the_same_recording(kinds: list[str]) -
     assert _rows(learned) == _rows(cut)
 
 
-def test_a_training_loop_is_learned(tmp_path: Path) -> None:
+def test_the_steps_of_a_training_loop_are_learned(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.recorder.workload.is_open = False
     for _ in range(3):

@@ -25,7 +25,7 @@ def test_the_schedule_has_the_requested_numbers_of_each_step_kind(warmup: int, c
 
 
 @given(st.lists(st.booleans(), max_size=40))
-def test_validation_uses_up_no_training_steps(evaluations: list[bool]) -> None:
+def test_validation_does_not_count_as_scheduled_training_steps(evaluations: list[bool]) -> None:
     """The training step that ends the window of the evaluation is not one of the promised steps."""
     evaluations = [False, *evaluations]
     told = kinds(Schedule(2, 3, 2), evaluations)
@@ -55,7 +55,7 @@ def test_evaluation_between_training_steps_is_profiled_once() -> None:
     assert actions == ["", "", "prepare", "record", "record", "", ""]
 
 
-def test_inference_is_profiled_too() -> None:
+def test_inference_steps_are_profiled() -> None:
     schedule = Schedule(1, 1, 2)
     actions = []
     for _ in range(6):
@@ -65,7 +65,7 @@ def test_inference_is_profiled_too() -> None:
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.integers(1, 30))
-def test_a_script_that_evaluates_before_it_trains_has_its_training_recorded_whole(
+def test_training_after_an_initial_evaluation_is_recorded_as_scheduled(
     warmup: int, clean: int, profiled: int, evaluations: int
 ) -> None:
     """The first step that trains is warm-up: until it has trained it could have been evaluation. The rest is as promised."""
@@ -88,7 +88,7 @@ def test_the_phase_grain_needs_no_profiler() -> None:
     assert schedule.profile == ""
 
 
-def test_a_window_that_must_wait_leaves_its_steps_clean() -> None:
+def test_steps_stay_clean_while_the_profiler_window_waits() -> None:
     schedule = Schedule(warmup=1, clean=1, profiled=1)
     kinds = []
     for number in range(7):

@@ -33,7 +33,7 @@ class Events:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50_000)), min_size=1, max_size=60))
-def test_events_say_when_the_gpu_got_there(script: list[tuple[int, int]]) -> None:
+def test_event_times_are_those_at_which_the_gpu_reached_them(script: list[tuple[int, int]]) -> None:
     """Differences are exact. The offset is the earliest that agrees with the host: exact if the GPU was idle at any event."""
     here = Events()
     taken: list[BoundaryEvent] = []
@@ -50,7 +50,7 @@ def test_events_say_when_the_gpu_got_there(script: list[tuple[int, int]]) -> Non
     assert 0 <= truth[0] - taken[0].time_ns <= min(lags)
 
 
-def test_the_host_never_waits() -> None:
+def test_reading_events_never_blocks_the_host() -> None:
     here = Events()
     here.cuda.launch(5_000)
     event = here.take()
@@ -58,7 +58,7 @@ def test_the_host_never_waits() -> None:
     assert (here.clock.ns, event.time_ns) == (1_000_000, NONE)
 
 
-def test_an_event_that_is_found_not_done_narrows_the_clock_down() -> None:
+def test_a_pending_event_narrows_the_offset_of_the_gpu_clock() -> None:
     """GIVEN a GPU that is never idle WHEN the host looks at 4 000 ns and finds it busy THEN it was busy until then."""
     here = Events(0)
     here.cuda.launch(5_000)
@@ -70,7 +70,7 @@ def test_an_event_that_is_found_not_done_narrows_the_clock_down() -> None:
     assert event.time_ns == 4_000
 
 
-def test_a_clock_of_the_gpu_that_runs_fast_is_set_back() -> None:
+def test_a_fast_gpu_clock_is_corrected() -> None:
     """GIVEN events 1 000 ns apart by the GPU's clock WHEN the host finds the second one done after 900 THEN it was done."""
     here = Events(0)
     first = here.take()
@@ -89,7 +89,7 @@ def test_a_script_that_does_not_use_cuda_has_no_events() -> None:
     assert here.events.take(0) is None and here.access.closed is Untimed.NO
 
 
-def test_devices_have_clocks_of_their_own() -> None:
+def test_each_device_has_a_separate_clock() -> None:
     here = Events(0)
     taken = []
     for device in (0, 1, 0, 1):
@@ -127,7 +127,7 @@ def test_a_capture_is_left_alone(own_stream: bool) -> None:
     assert here.events.read_finished(taken)
 
 
-def test_a_profile_of_the_script_gets_no_event_of_ours() -> None:
+def test_no_events_are_recorded_while_the_script_profiles() -> None:
     here = Events()
     taken = [here.take()]
     calls = here.cuda.calls
@@ -137,7 +137,7 @@ def test_a_profile_of_the_script_gets_no_event_of_ours() -> None:
     assert here.cuda.calls == calls
 
 
-def test_after_an_error_of_the_device_nothing_is_called() -> None:
+def test_no_cuda_call_is_made_after_a_device_error() -> None:
     here = Events()
     taken = [here.take(), here.take()]
     assert here.events.read_finished(taken[:1])
@@ -150,7 +150,7 @@ def test_after_an_error_of_the_device_nothing_is_called() -> None:
     assert taken[0].time_ns != NONE and taken[1].time_ns == NONE
 
 
-def test_a_device_that_makes_no_progress_is_not_waited_for() -> None:
+def test_waiting_ends_if_the_device_makes_no_progress() -> None:
     here = Events(0)
     taken = [here.take()]
     here.cuda.hangs = True
@@ -159,7 +159,7 @@ def test_a_device_that_makes_no_progress_is_not_waited_for() -> None:
     assert not here.access.is_idle_within(10_000_000, [0])
 
 
-def test_a_device_that_makes_progress_is_waited_for() -> None:
+def test_waiting_continues_while_the_device_makes_progress() -> None:
     here = Events(0)
     taken = []
     for _ in range(5):
@@ -169,7 +169,7 @@ def test_a_device_that_makes_progress_is_waited_for() -> None:
     assert 5_000_000_000 <= here.clock.ns < 5_002_000_000
 
 
-def test_the_current_stream_is_made_once_per_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stream_object_is_created_once_per_stream_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN the ids of current streams THEN torch is asked for an object at an id's first use on each device."""
     here = Events()
     made: list[tuple[int, int]] = []
@@ -186,7 +186,7 @@ def test_the_current_stream_is_made_once_per_id(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("contexts", "taken_on"), [({0, 1}, 0), ({1}, 1), ({1, 2}, None), (set(), None)])
-def test_no_event_makes_a_context(contexts: set[int], taken_on: int | None) -> None:
+def test_recording_an_event_never_creates_a_context(contexts: set[int], taken_on: int | None) -> None:
     """GIVEN cuda:0 as the current device WHEN only other devices have contexts THEN an event is on the only one of them."""
     here = Events()
     here.cuda.contexts = contexts
@@ -195,7 +195,7 @@ def test_no_event_makes_a_context(contexts: set[int], taken_on: int | None) -> N
     assert here.events.untimed is Untimed.NO and here.access.lost == ""
 
 
-def test_the_last_event_says_that_the_earlier_ones_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completed_event_completes_earlier_events_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN ten events of two streams, all done THEN two of them are queried."""
     here = Events()
     taken = []

@@ -103,13 +103,13 @@ CALLS: dict[str, tuple[Any, str, int]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_operation_is_noted_with_the_bytes_of_its_input(notes: Notes, name: str) -> None:
+def test_a_collective_is_recorded_with_the_bytes_of_its_input(notes: Notes, name: str) -> None:
     call, dtype, size_bytes = CALLS[name]
     call()
     assert notes.calls == [(name, dtype, "0", 1, "gloo", size_bytes)]
 
 
-def test_an_operation_under_way_is_noted_when_gloo_says_that_it_is_done(notes: Notes) -> None:
+def test_an_asynchronous_gloo_operation_is_recorded_when_it_completes(notes: Notes) -> None:
     work = dist.all_reduce(torch.ones(3, dtype=torch.int64), async_op=True)
     work.get_future().wait()
     work.wait()
@@ -133,7 +133,7 @@ def test_a_group_has_its_own_name_and_size(notes: Notes) -> None:
     assert name == group.group_name != "0" and size == 1
 
 
-def test_what_fails_or_concerns_other_ranks_is_not_noted(notes: Notes) -> None:
+def test_failed_collectives_and_those_of_other_ranks_are_not_recorded(notes: Notes) -> None:
     with pytest.raises((ValueError, RuntimeError, TypeError)):
         dist.all_reduce("no tensor")
     with pytest.warns(UserWarning, match="not a member|does not belong|not part"):
@@ -155,7 +155,7 @@ def test_a_model_is_reported_when_made_and_before_its_group_ends(notes: Notes) -
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "isend", "init_process_group", "destroy_process_group"])
-def test_wrapped_functions_are_the_same_everywhere_and_can_be_pickled(notes: Notes, name: str) -> None:
+def test_wrapped_functions_are_replaced_in_every_module_and_can_be_pickled(notes: Notes, name: str) -> None:
     function = getattr(dist, name)
     assert function is getattr(dist.distributed_c10d, name)
     assert pickle.loads(pickle.dumps(function)) is function
@@ -163,7 +163,7 @@ def test_wrapped_functions_are_the_same_everywhere_and_can_be_pickled(notes: Not
 
 
 @pytest.mark.parametrize("name", ["_all_gather_base", "all_gather_into_tensor"])
-def test_a_deprecated_function_is_left_as_it_is_and_what_it_calls_is_noted(notes: Notes, name: str) -> None:
+def test_a_deprecated_function_is_not_wrapped_but_its_calls_are_recorded(notes: Notes, name: str) -> None:
     """Its warning names a caller by counting frames, of which there must not be one more. Which ones are is torch's to say:
     the first has been since long, the second was in torch 2.13."""
     function = getattr(dist, name)
@@ -180,12 +180,12 @@ def test_a_deprecated_function_is_left_as_it_is_and_what_it_calls_is_noted(notes
     assert notes.calls == [("all_gather_into_tensor", "float32", "0", 1, "gloo", 24)]
 
 
-def test_operations_to_be_batched_are_still_known(notes: Notes) -> None:
+def test_p2p_operations_still_compare_equal_to_the_wrapped_functions(notes: Notes) -> None:
     assert dist.P2POp(dist.isend, SIX, 0).op is dist.isend
 
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
-def test_the_flight_recorder_shows_what_no_call_has_begun(notes: Notes) -> None:
+def test_collectives_started_in_cpp_are_read_from_the_flight_recorder(notes: Notes) -> None:
     """GIVEN calls of all kinds WHEN C++ broadcasts by itself THEN that alone is left, and what a manager collects is not."""
     notes.flight = FlightRecorder(torch, EpochClock())
     notes.flight.read(last=True)  # what other tests of this process have left there

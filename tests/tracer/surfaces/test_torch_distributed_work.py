@@ -75,7 +75,7 @@ def begin() -> Any:
 
 
 @pytest.mark.parametrize("how", ["wait", "synchronize"])
-def test_the_first_wait_counts_and_every_wait_behaves_as_before(notes: Notes, works: Works, how: str) -> None:
+def test_only_the_first_wait_is_recorded_and_every_wait_works_as_before(notes: Notes, works: Works, how: str) -> None:
     work, operation = begin(), pending()
     works.watch([work], operation)
     assert isinstance(work, dist.Work) and not notes.waited
@@ -88,7 +88,7 @@ def test_the_first_wait_counts_and_every_wait_behaves_as_before(notes: Notes, wo
     assert not notes.given_up
 
 
-def test_a_wait_in_another_thread_is_on_its_stream(notes: Notes, works: Works) -> None:
+def test_a_wait_in_another_thread_is_recorded_on_the_stream_of_that_thread(notes: Notes, works: Works) -> None:
     work, operation = begin(), pending()
     works.watch([work], operation)
     other = threading.Thread(target=work.wait, name="other")
@@ -97,7 +97,7 @@ def test_a_wait_in_another_thread_is_on_its_stream(notes: Notes, works: Works) -
     assert notes.waited == [(operation, "other on 3")]
 
 
-def test_a_future_may_be_waited_for_instead_and_outlive_its_work(notes: Notes, works: Works) -> None:
+def test_waiting_for_the_future_is_recorded_after_its_work_is_deleted(notes: Notes, works: Works) -> None:
     work, operation = begin(), pending()
     works.watch([work], operation)
     future = work.get_future()
@@ -111,7 +111,7 @@ def test_a_future_may_be_waited_for_instead_and_outlive_its_work(notes: Notes, w
     assert not notes.given_up
 
 
-def test_work_objects_are_not_kept_alive_and_unawaited_ones_are_given_up(notes: Notes, works: Works) -> None:
+def test_work_objects_without_a_wait_are_released_and_marked(notes: Notes, works: Works) -> None:
     tensor, operation = torch.ones(3), pending()
     work: Any = dist.all_reduce(tensor, async_op=True)
     works.watch([work], operation)
@@ -154,7 +154,7 @@ class Bare(dist.Work):
     """Overrides nothing."""
 
 
-def test_work_objects_written_in_python_are_recorded_too(notes: Notes, works: Works) -> None:
+def test_work_objects_written_in_python_are_recorded(notes: Notes, works: Works) -> None:
     wait = Lasting.wait
     try:
         work, operation = Lasting(), pending()

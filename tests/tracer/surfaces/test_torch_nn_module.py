@@ -41,7 +41,7 @@ class Told:
         self.seen.append(f"end of {name}")
 
 
-def test_calls_are_ranges_under_the_profilers_names() -> None:
+def test_module_calls_are_ranges_with_the_names_of_the_profiler() -> None:
     told: Any = Told()
     ranges, model, before = ModuleRanges(told), Outer(), nn.Module.__call__
     ranges.begin()
@@ -56,7 +56,7 @@ def test_calls_are_ranges_under_the_profilers_names() -> None:
     assert len(told.seen) == len(names)
 
 
-def test_what_is_compiled_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_not_wrapped_once_code_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     utils = pytest.importorskip("torch._dynamo.utils")
     monkeypatch.setitem(utils.counters, "frames", {"total": 1})
     told: Any = Told()

@@ -90,7 +90,7 @@ def test_each_replica_is_a_part_in_its_own_thread(notes: Notes) -> None:
     assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
 
 
-def test_a_replica_that_fails_fails_as_usual_and_ends_its_part(notes: Notes) -> None:
+def test_a_failing_replica_raises_its_error_and_ends_its_part(notes: Notes) -> None:
     def failing(x: int) -> int:
         raise ZeroDivisionError("in a replica")
 
@@ -99,7 +99,7 @@ def test_a_replica_that_fails_fails_as_usual_and_ends_its_part(notes: Notes) -> 
     assert notes.parts == [("parallel_apply", "replica 0")]
 
 
-def test_a_part_that_fails_is_ended_and_the_next_is_reported(notes: Notes) -> None:
+def test_a_part_is_reported_after_an_earlier_part_failed(notes: Notes) -> None:
     for _ in range(2):
         with pytest.raises((RuntimeError, AssertionError)):
             parallel.gather([torch.ones(2), torch.ones(2)], 0)
@@ -115,7 +115,7 @@ def test_the_backward_pass_of_gather_is_recorded_as_a_part(notes: Notes) -> None
     assert notes.parts == [("gather_backward", "backward")]
 
 
-def test_the_functional_form_is_a_forward_pass_of_the_module(notes: Notes) -> None:
+def test_the_data_parallel_function_counts_as_a_forward_pass_of_the_module(notes: Notes) -> None:
     net = nn.Linear(2, 2)
     for call in (lambda: parallel.data_parallel(net, torch.ones(1, 2), [0]), lambda: parallel.replicate(net, [0])):
         with pytest.raises((RuntimeError, AssertionError)):  # there is no GPU
@@ -124,7 +124,7 @@ def test_the_functional_form_is_a_forward_pass_of_the_module(notes: Notes) -> No
 
 
 @pytest.mark.parametrize("name", ["scatter", "replicate", "parallel_apply", "gather", "data_parallel"])
-def test_wrapped_functions_are_the_same_everywhere_and_can_be_pickled(notes: Notes, name: str) -> None:
+def test_wrapped_functions_are_replaced_in_every_module_and_can_be_pickled(notes: Notes, name: str) -> None:
     function = getattr(parallel, name)
     assert function is getattr(sys.modules[function.__module__], name)
     assert function is vars(sys.modules["torch.nn.parallel.data_parallel"]).get(name, function)
@@ -132,7 +132,7 @@ def test_wrapped_functions_are_the_same_everywhere_and_can_be_pickled(notes: Not
     assert function.__wrapped__ is not None and function.__name__ == name
 
 
-def test_a_data_parallel_model_without_a_gpu_is_the_module(notes: Notes) -> None:
+def test_data_parallel_without_a_gpu_reports_no_parts(notes: Notes) -> None:
     model = nn.DataParallel(nn.Linear(2, 1))
     copy = pickle.loads(pickle.dumps(model))
     assert torch.equal(copy(torch.ones(3, 2)), model(torch.ones(3, 2)))
@@ -151,5 +151,5 @@ def test_a_data_parallel_model_without_a_gpu_is_the_module(notes: Notes) -> None
         ([], None),
     ],
 )
-def test_a_device_is_found_however_it_is_named(devices: Any, index: int | None) -> None:
+def test_the_device_index_is_found_from_every_form_of_argument(devices: Any, index: int | None) -> None:
     assert DataParallelHooks(torch, lambda name, device: None).index(devices) == index

@@ -38,7 +38,7 @@ INDICES: list[Any] = [
 
 
 @pytest.mark.parametrize("place", range(len(INDICES)))
-def test_a_masks_count_is_a_length_of_the_result(place: int) -> None:
+def test_the_number_of_set_mask_elements_is_read_from_the_result_shape(place: int) -> None:
     """GIVEN an index of any form WHEN it is used THEN what its result tells of each mask is how much the mask has set."""
     index = INDICES[place]
     masks = _masks(index)
@@ -47,16 +47,16 @@ def test_a_masks_count_is_a_length_of_the_result(place: int) -> None:
 
 
 @pytest.mark.parametrize("index", [(FIVE, [0, 1, 2]), (FIVE, torch.zeros(2, 3, dtype=torch.int64))])
-def test_what_is_hard_to_tell_is_said_to_be_unknown(index: Any) -> None:
+def test_ambiguous_sizes_are_recorded_as_unknown(index: Any) -> None:
     assert [found.size for found in _getitem(X[index], X, index)] == [NONE]
 
 
 @pytest.mark.parametrize("index", [0, slice(2), (0, ...), torch.tensor([1, 2]), None, ([0, 1], 2)])
-def test_other_indices_search_nothing(index: Any) -> None:
+def test_indices_without_masks_record_no_size(index: Any) -> None:
     assert _masks(index) == []
 
 
-def test_choosing_between_values_searches_nothing() -> None:
+def test_torch_where_with_three_arguments_records_no_size() -> None:
     choose: Callable[..., Any] = torch.where
     assert list(_where(choose(FIVE, 1, 0), FIVE, 1, 0)) == []
     assert list(_where(choose(FIVE), FIVE)) == [Found(NONZERO, (5,), 3)]

@@ -94,7 +94,7 @@ def test_a_collective_without_a_python_call_is_reported_once_with_its_bytes(monk
     assert any(lack.startswith("durations of collectives") for lack in flight.lacks())
 
 
-def test_a_ring_without_any_entries_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_ring_buffer_is_noted_in_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """As gloo's up to PyTorch 2.10, which is there and stays empty."""
     ring = Ring()
     flight = flight_of(ring, monkeypatch)
@@ -105,7 +105,7 @@ def test_a_ring_without_any_entries_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert not any("had no entries" in lack for lack in flight.lacks())
 
 
-def test_a_call_of_another_thread_says_nothing_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_calls_are_matched_to_collectives_per_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring()
     flight = flight_of(ring, monkeypatch)
     began_ns = time.time_ns()
@@ -116,7 +116,7 @@ def test_a_call_of_another_thread_says_nothing_of_this_one(monkeypatch: pytest.M
     assert told(flight.read()) == [("all_reduce", "float32", 20)]
 
 
-def test_the_start_is_on_the_recorders_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_time_is_converted_to_the_clock_of_the_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a clock that counts from elsewhere."""
     ring, clock = Ring(), FakeClock(5_000_000_000)
     flight = flight_of(ring, monkeypatch, clock)
@@ -125,7 +125,7 @@ def test_the_start_is_on_the_recorders_clock(monkeypatch: pytest.MonkeyPatch) ->
     assert flown.call.start_ns == pytest.approx(4_000_000_000, abs=500_000_000)
 
 
-def test_what_is_not_retired_is_read_again_for_up_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_entries_are_read_again_for_up_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a watchdog that retires an entry after some reads, and one of a captured graph, which is never retired."""
     ring, clock = Ring("nccl"), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)
@@ -173,7 +173,7 @@ def test_the_last_read_waits_no_longer_than_half_a_second(monkeypatch: pytest.Mo
     assert len(flight.read(last=True)) == 1 and clock.ns == 500_000_000
 
 
-def test_what_the_ring_has_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_lost_from_the_ring_buffer_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring(size=10)
     flight = flight_of(ring, monkeypatch)
     for _ in range(25):
@@ -247,7 +247,7 @@ def test_an_unreadable_ring_buffer_is_noted_in_the_recording(monkeypatch: pytest
     assert f"PyTorch starts in C++ ({'mpi' if why == 'absent' else 'nccl'})" in lack
 
 
-def test_the_ring_of_nccl_is_not_read_when_its_group_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nccl_ring_buffer_is_not_read_after_its_group_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring("nccl")
     flight = flight_of(ring, monkeypatch)
     ring.begin("all_reduce", [1])

@@ -40,7 +40,7 @@ def test_an_empty_recording_has_only_a_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", range(4))
-def test_a_write_that_fails_ends_the_recording_with_a_line(
+def test_a_failed_write_ends_the_recording_with_one_error_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: int
 ) -> None:
     """The k-th write fails, for every k: each time one line, no exception, and a readable prefix."""
@@ -68,7 +68,7 @@ def test_a_write_that_fails_ends_the_recording_with_a_line(
     assert output.failed
 
 
-def test_a_folder_that_is_not_there_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_output_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = output_at(tmp_path / "no" / "x.part")
     output.add("steps", number=0)
     output.flush(Trace())

@@ -85,7 +85,7 @@ def _two_streams(name: str, begins_us: int, launched_us: int = 1) -> Trace:
         (_two_streams("gemm", 41, launched_us=40), IdleReason.HOST),
     ],
 )
-def test_a_stream_waits_for_what_ended_just_before_on_another(trace: Trace, reason: IdleReason) -> None:
+def test_a_stream_waits_for_the_work_that_ended_just_before_on_another(trace: Trace, reason: IdleReason) -> None:
     spans = idle_spans(trace, by_stream=True)
     mine = spans.take(spans.stream == 7)
     lasted = {IdleReason(kind): int((mine.end_ns - mine.start_ns)[mine.reason == kind].sum()) for kind in mine.reason.tolist()}
@@ -126,7 +126,7 @@ def test_copied_bytes_over_time_add_up_to_the_total(real: Trace) -> None:
 # --- rates ---
 
 
-def test_the_flops_of_resnet50_are_those_of_its_layers(real: Trace) -> None:
+def test_the_flops_of_resnet50_equal_the_sum_over_its_layers(real: Trace) -> None:
     """4.09 G multiply-adds an image (He et al. have 3.8 without the projections); twice that backward, but for the first
     layer's gradient of the image."""
     rows = {row.op: row for row in achieved(real)}
@@ -190,7 +190,7 @@ def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
     assert [of.last for of in stragglers(trace)] == [0, 0, 0]
 
 
-def test_waits_for_the_last_rank_are_no_gpu_time() -> None:
+def test_waiting_for_the_last_rank_is_not_gpu_time() -> None:
     """Each rank computes from 0 to 50 us. An all-reduce runs on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
     add = trace.strings.add
@@ -219,7 +219,7 @@ def test_stragglers_of_eight_ranks(shared_traces: Path) -> None:
 # --- the critical path ---
 
 
-def test_paths_follow_each_other_without_gaps(real: Trace, shared_traces: Path) -> None:
+def test_critical_path_segments_have_no_gaps(real: Trace, shared_traces: Path) -> None:
     for trace in (real, training(), read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")):
         end_ns = int(trace.steps.start_ns[0])
         for step in range(len(trace.steps)):
@@ -231,7 +231,7 @@ def test_paths_follow_each_other_without_gaps(real: Trace, shared_traces: Path) 
             assert end_ns >= trace.steps.end_ns[step]
 
 
-def test_a_host_that_waits_for_its_kernel_has_it_on_the_path() -> None:
+def test_a_kernel_that_the_host_waits_for_is_on_the_critical_path() -> None:
     """A gemm launched at 0 runs from 10 to 41, another to 45; the host synchronizes from 5 to 46, then goes on alone to 50."""
     trace = _two_streams("gemm", 41)
     trace.device = trace.device.take([0, 2])
@@ -260,7 +260,7 @@ def test_traces_without_kernels_have_no_kernel_analyses() -> None:
 
 
 @pytest.mark.real_time
-def test_a_million_spans_take_seconds() -> None:
+def test_a_million_spans_are_analysed_in_seconds() -> None:
     steps = 200
     trace = training(steps=steps)
     count = 1_000_000 // len(trace.device)
@@ -282,7 +282,7 @@ def test_a_million_spans_take_seconds() -> None:
     assert (trace.device.kind == DeviceKind.KERNEL).any()
 
 
-def test_a_critical_path_through_work_of_no_length_ends() -> None:
+def test_the_critical_path_search_ends_with_kernels_of_zero_duration() -> None:
     # GIVEN kernels that take no time and begin together, as recordings of whole microseconds have them, none with a launch
     trace = training(steps=1)
     trace.device.duration_ns[:] = 0

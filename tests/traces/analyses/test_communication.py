@@ -37,7 +37,7 @@ def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int])
     return trace
 
 
-def test_time_in_which_the_device_only_communicates_is_exposed() -> None:
+def test_communication_without_concurrent_computation_is_exposed() -> None:
     """GIVEN computation at 100-200 and 250-260 us WHEN NCCL runs at 180-220 and 240-280 THEN 30 of its 80 us are hidden."""
     kernels = [("gemm", 7, 100, 60), ("gemm", 8, 150, 50), ("gemm", 7, 250, 10)]
     nccl = [("ncclDevKernel_AllReduce", 20, 180, 40), ("ncclDevKernel_AllReduce", 20, 240, 40)]
@@ -53,7 +53,7 @@ def test_time_in_which_the_device_only_communicates_is_exposed() -> None:
     assert rows[2] == ["all_reduce in backward", "-", "2x 2.0 KiB"]
 
 
-def test_times_per_step_leave_out_what_was_launched_before_the_steps() -> None:
+def test_times_per_step_exclude_work_launched_before_the_steps() -> None:
     """GIVEN 40 us of NCCL launched before the recording, and 30 us launched in its step THEN 30 us per step are exposed."""
     trace = rank_trace([("nccl_before", 20, -50, 40), ("ncclDevKernel_AllReduce", 20, 110, 30)], [90])
     facts = communication(trace)
@@ -90,7 +90,7 @@ def test_one_process_per_rank_counts_the_main_one_or_the_longest() -> None:
     assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
 
 
-def test_a_worker_that_only_evaluated_does_not_stand_for_the_rank_that_trained() -> None:
+def test_a_loader_worker_never_replaces_the_process_that_trained() -> None:
     # GIVEN a DataLoader's worker that inherited the recorder: many evaluation steps, of which the main process has none
     worker, main, child = as_rank(0, 0, steps=9), as_rank(0, 0), as_rank(0, 0, steps=2)
     worker.steps.kind[:] = StepKind.EVALUATION

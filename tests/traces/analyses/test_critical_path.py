@@ -13,7 +13,7 @@ from traces.kineto import read_kineto
 from traces.model.trace import Phases, Steps
 
 
-def test_work_that_took_no_time_is_passed_once(shared_traces: Path) -> None:
+def test_zero_duration_work_is_on_the_critical_path_at_most_once(shared_traces: Path) -> None:
     # GIVEN a recording of whole microseconds, whose copies show as 0 us
     trace = read_kineto(shared_traces / "gp100_gpu_user_annotation.json.gz")
     assert (trace.device.duration_ns == 0).any()
@@ -82,7 +82,7 @@ def test_the_host_by_phase() -> None:
     assert path.sums.by_name == {} and path.sums.step == int(trace.steps.number[1])
 
 
-def test_work_of_other_steps_that_does_not_reach_into_the_path_is_left_out() -> None:
+def test_the_critical_path_excludes_unrelated_work_of_other_steps() -> None:
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 100, 200)]
     trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 7, "b", 110, 150, 1), (0, 7, "c", 210, 250, 2)])
     trace.steps = Steps.of(rank=[0] * 3, number=[0, 1, 2], start_ns=[0, 100 * US, 200 * US], duration_ns=[100 * US] * 3)

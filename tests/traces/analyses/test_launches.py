@@ -23,7 +23,7 @@ from traces.model.trace import Steps
 COPY = "Memcpy DtoH (Device -> Pageable)"
 
 
-def test_work_is_launched_when_its_call_returns_or_when_it_begins() -> None:
+def test_the_launch_time_is_the_call_end_or_the_work_start() -> None:
     calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 900), ("cudaMemcpyAsync", 1000, 1220)]
     work: list[Work] = [(0, 7, "a", 3, 8, 0), (0, 7, "b", 930, 1200, 1), (0, 7, COPY, 1202, 1210, 2)]
     found = launched_ns(recorded(calls, work), np.arange(3)) // US
@@ -33,7 +33,7 @@ def test_work_is_launched_when_its_call_returns_or_when_it_begins() -> None:
     assert (launch_delay_ns(recorded(calls, work), np.arange(3)) // US).tolist() == [0, 30, 0]
 
 
-def test_a_long_launch_call_is_host_time() -> None:
+def test_idle_time_during_a_long_launch_call_is_host_time() -> None:
     """A call of 404 ms loads kernels; its kernel begins 20 us after its return."""
     trace = recorded([("cudaLaunchKernel", 0, 404_000)], [(0, 7, "gemm", 404_020, 405_000, 0)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[405_000 * US])
@@ -63,13 +63,13 @@ def test_why_launches_take_long() -> None:
     assert reasons([*many[1:], ("cudaLaunchKernel", 1000, 1400)], queued[:1000]) == [("cudaLaunchKernel", NOT_VISIBLE, 1, 400)]
 
 
-def test_the_first_launch_of_a_graph_loads_no_kernels() -> None:
+def test_a_long_graph_launch_is_not_explained_by_kernel_loading() -> None:
     calls: list[Call] = [("hipGraphLaunch", 0, 500), ("cudaLaunchKernel", 600, 800)]
     trace = recorded(calls, [(0, 7, "a", 510, 520, 0), (0, 7, "b", 520, 530, 0), (0, 7, "c", 810, 820, 1)])
     assert {of.call: of.reason for of in long_launches(trace)} == {"hipGraphLaunch": NOT_VISIBLE, "cudaLaunchKernel": LOADED}
 
 
-def test_work_that_an_op_launches_by_itself() -> None:
+def test_the_launch_time_of_work_without_a_launch_call() -> None:
     """In a replay there are no launching calls: the first op ends before its kernel begins, the second one after."""
     calls: list[Call] = [("aten::mm", 0, 50), ("aten::mm", 60, 300)]
     found = launched_ns(recorded(calls, [(0, 7, "a", 80, 90, 0), (0, 7, "b", 200, 400, 1)]), np.arange(2)) // US
@@ -106,7 +106,7 @@ def test_launches_that_have_ended_do_not_fill_the_queue() -> None:
     assert [(of.reason, of.count) for of in long_launches(trace)] == [(NOT_VISIBLE, 1)]
 
 
-def test_the_runtime_call_that_keeps_a_gpu_idle() -> None:
+def test_the_runtime_call_during_which_the_gpu_is_idle_is_found() -> None:
     """GIVEN kernels at 10-20 and 100-110 us in a step of 110 us WHEN the host is in hipFree from 15 to 75 us, and launches
     at 75 THEN of 65 us for which the host is the reason (0-5 and 20-80), hipFree covers 55."""
     calls: list[Call] = [("hipLaunchKernel", 0, 5), ("hipFree", 15, 75), ("hipLaunchKernel", 75, 80)]
@@ -118,7 +118,7 @@ def test_the_runtime_call_that_keeps_a_gpu_idle() -> None:
     ]
 
 
-def test_work_that_starts_long_after_its_launch_is_idle_for_an_unknown_reason_only_if_it_is_the_first() -> None:
+def test_idle_time_before_the_first_late_kernel_has_an_unknown_reason() -> None:
     """Work from before the recording, which is not in it, may have kept the GPU busy until its first recorded work."""
     calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 15)]
     trace = recorded(calls, [(0, 7, "a", 2_005, 3_000, 0), (0, 7, "b", 5_000, 5_100, 1)])

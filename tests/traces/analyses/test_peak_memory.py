@@ -22,7 +22,7 @@ def with_memory(sizes: list[int], addresses: list[int]) -> Trace:
 
 
 @pytest.mark.parametrize("has_addresses", [True, False])
-def test_what_is_freed_before_the_peak_is_not_held(has_addresses: bool) -> None:
+def test_memory_freed_before_the_peak_is_not_listed(has_addresses: bool) -> None:
     # GIVEN 8 and 8 bytes, of which the first is freed; then 4, 2 and again 4 bytes; then all but one are freed
     sizes = [8, -8, 8, 4, 2, -2, 4, -4, -8]
     addresses = [1, 1, 1, 2, 3, 3, 4, 4, 1]
@@ -51,5 +51,5 @@ def test_ops_and_phases_that_allocated() -> None:
     assert found is not None and any(one.op for one in found.held)
 
 
-def test_nothing_is_known_without_events() -> None:
+def test_peak_memory_is_unknown_without_memory_events() -> None:
     assert held_at_peak(Trace(devices=training().devices), 0) is None

@@ -96,7 +96,7 @@ def test_function_times_are_read_from_op_stacks_if_calls_were_not_recorded() -> 
     assert of_linear.host_ns == 27 * US
 
 
-def test_functions_whose_lines_a_release_moved_are_compared_and_ambiguous_ones_are_not() -> None:
+def test_functions_on_moved_lines_are_matched_unless_ambiguous() -> None:
     def at(line: int, second: int) -> Trace:
         return made(
             (0, PYTHON, "train.py(8): step", 0, 90),
@@ -114,7 +114,7 @@ def test_functions_whose_lines_a_release_moved_are_compared_and_ambiguous_ones_a
     assert names.keys().isdisjoint({"modules/linear.py(130): forward", "model.py(7; 9): forward"})
 
 
-def test_recursion_counts_a_kernel_and_the_hosts_time_once() -> None:
+def test_recursion_counts_kernel_time_and_host_time_once() -> None:
     trace = made(
         (0, PYTHON, "tree.py(3): walk", 0, 90),
         (1, PYTHON, "tree.py(3): walk", 10, 80),
@@ -142,7 +142,7 @@ def test_the_backward_pass_belongs_to_the_function_of_its_forward_op() -> None:
     assert times["train.py(9): main"].gpu_ns == 0
 
 
-def test_functions_of_two_traces_are_compared_by_what_they_launch_themselves() -> None:
+def test_functions_are_compared_by_the_kernels_they_launch_directly() -> None:
     one = [(0, PYTHON, "a.py(1): f", 0, 50), (1, OP, "aten::relu", 5, 40), (2, RUNTIME, "cudaLaunchKernel", 6, 8)]
     two = [*one, (0, PYTHON, "a.py(9): g", 60, 99), (1, OP, "aten::relu", 61, 90), (2, RUNTIME, "cudaLaunchKernel", 62, 64)]
     first, second = function_changes(made(*one), made(*two))
@@ -150,12 +150,12 @@ def test_functions_of_two_traces_are_compared_by_what_they_launch_themselves() -
     assert (second.name, second.delta_ns) == ("a.py(1): f", 0)
 
 
-def test_without_stacks_there_are_no_functions() -> None:
+def test_a_trace_without_stacks_has_no_function_times() -> None:
     assert function_times(made((0, OP, "aten::relu", 5, 40), (1, RUNTIME, "cudaLaunchKernel", 6, 8))) == []
     assert function_times(Trace()) == []
 
 
-def test_folders_outside_of_what_python_imports_from_are_cut() -> None:
+def test_function_names_omit_folders_outside_the_import_path() -> None:
     trace = made(
         (0, PYTHON, "/home/ann/p/train.py(8): step", 0, 90),
         (1, PYTHON, "torch/nn/modules/linear.py(130): forward", 1, 50),

@@ -105,7 +105,7 @@ def test_what_an_event_looks_like(tmp_path: Path) -> None:
     }
 
 
-def test_a_round_trip_gives_the_trace_back(tmp_path: Path) -> None:
+def test_export_and_import_reproduce_the_trace(tmp_path: Path) -> None:
     trace = training(steps=3, jitter_us=(0, 3))
     (path,) = export_chrome(trace, tmp_path / "x.json.gz")
     back = read_kineto(path)
@@ -117,7 +117,7 @@ def test_a_round_trip_gives_the_trace_back(tmp_path: Path) -> None:
     assert summarize(back).ops == summarize(trace).ops
 
 
-def test_a_replay_exports_with_ops_that_launch_by_themselves(tmp_path: Path) -> None:
+def test_an_exported_replay_links_kernels_to_their_ops(tmp_path: Path) -> None:
     replay = replay_of(training())
     events = _export(replay, tmp_path)["traceEvents"]
     assert len({e["args"]["correlation"] for e in events if e.get("cat") == "cpu_op" and "correlation" in e["args"]}) == 40
@@ -125,7 +125,7 @@ def test_a_replay_exports_with_ops_that_launch_by_themselves(tmp_path: Path) -> 
     assert not _crossings(events)
 
 
-def test_a_phase_grained_trace_shows_its_phases_on_host_and_device(tmp_path: Path) -> None:
+def test_a_phase_grained_trace_exports_phases_on_host_and_device(tmp_path: Path) -> None:
     events = _export(phase_grained(steps=2), tmp_path)["traceEvents"]
     assert [e["name"] for e in events if e.get("cat") == "user_annotation"] == ["ProfilerStep#5", "ProfilerStep#6"]
     rows = [(e["name"], e["pid"]) for e in events if e.get("cat") == "Trace"]
@@ -171,7 +171,7 @@ def test_an_empty_trace_is_still_json(tmp_path: Path) -> None:
     assert [e["ph"] for e in _export(Trace(), tmp_path)["traceEvents"]] == ["M"] * 3
 
 
-def test_ranks_get_files_of_their_own(tmp_path: Path) -> None:
+def test_each_rank_is_exported_to_a_separate_file(tmp_path: Path) -> None:
     trace = training(steps=1)
     trace.devices.append(Device(1, 0, "GPU"))
     trace.threads.append(Thread(1, 100, "main", "main"))
@@ -187,13 +187,13 @@ def test_ranks_get_files_of_their_own(tmp_path: Path) -> None:
     assert read_kineto(folder).ranks == [0, 1]
 
 
-def test_threads_with_one_id_get_tracks_of_their_own(tmp_path: Path) -> None:
+def test_threads_with_equal_ids_get_separate_tracks(tmp_path: Path) -> None:
     trace = training(steps=1)
     trace.threads[1] = Thread(0, 100, "autograd", "backward")
     assert not _crossings(_export(trace, tmp_path)["traceEvents"])
 
 
-def test_a_failed_export_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failed_export_leaves_the_old_file_unchanged(tmp_path: Path) -> None:
     target = tmp_path / "x.json"
     target.write_text("what was there before")
     trace = training(steps=1)
@@ -209,7 +209,7 @@ def test_the_same_trace_gives_the_same_bytes(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_synchronisations_get_their_own_track_and_ranges_stay_on_the_stream(tmp_path: Path) -> None:
+def test_synchronizations_have_a_separate_track_and_ranges_stay_on_the_stream(tmp_path: Path) -> None:
     # GIVEN a kernel at 0..10, a range over 9..30 that begins within it, a kernel in the range, and a wait across both
     trace = Trace(devices=[Device(0, 0, "GPU")], threads=[Thread(0, 1)])
     name = trace.strings.add("x")
@@ -247,7 +247,7 @@ def test_clipped_spans_nest_strictly(rows: list[tuple[int, int, int, bool]], on_
 
 
 @given(tracks_and_spans)
-def test_ranges_never_cut_work(rows: list[tuple[int, int, int, bool]]) -> None:
+def test_exported_ranges_never_shorten_gpu_work(rows: list[tuple[int, int, int, bool]]) -> None:
     track, start, duration = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
     ranges = np.array([row[3] for row in rows], dtype=bool)
     end = start + duration
@@ -273,14 +273,14 @@ def test_crossing_host_spans_are_shortened_as_little_as_possible(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["a100_particle_fwd_bs2", "mi250_minitoy"])
-def test_real_recordings_come_back_from_an_export(shared_traces: Path, tmp_path: Path, name: str) -> None:
+def test_real_recordings_survive_export_and_import(shared_traces: Path, tmp_path: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     (path,) = export_chrome(trace, tmp_path / "x.json")
     _like(trace, read_kineto(path))
     assert not _crossings(json.loads(path.read_bytes())["traceEvents"])
 
 
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+def test_export_writes_into_a_pipe_without_replacing_it(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[bytes] = []

@@ -69,13 +69,13 @@ def back(trace: Trace, folder: Path) -> Trace:
 
 
 @pytest.mark.parametrize("name", recordings(row.name for row in index_rows()) or ["no recordings"])
-def test_real_recordings(shared_traces: Path, tmp_path: Path, name: str) -> None:
+def test_real_recordings_survive_export_and_import(shared_traces: Path, tmp_path: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     assert differences(back(trace, tmp_path), trace) == []
 
 
 @pytest.mark.program
-def test_eight_real_ranks(shared_traces: Path, tmp_path: Path) -> None:
+def test_eight_real_ranks_survive_export_and_import(shared_traces: Path, tmp_path: Path) -> None:
     trace = read_kineto(shared_traces / "a100_megatron_tp8")
     assert differences(back(trace, tmp_path), trace) == []
 
@@ -166,7 +166,7 @@ def test_handmade_recordings_survive_export_and_import(trace: Trace, tmp_path_fa
     assert differences(found, trace) == []
 
 
-def test_memory_events_alone_keep_their_nanoseconds(tmp_path: Path) -> None:
+def test_a_trace_of_memory_events_only_keeps_nanoseconds(tmp_path: Path) -> None:
     """Stamps count from the first of whatever there is: since 1970 a float has no nanoseconds."""
     trace = small_trace()
     for name, kind in TABLES.items():
@@ -205,7 +205,7 @@ def test_invalid_notes_are_counted_and_the_events_are_read_without_them(tmp_path
         assert read_kineto_bytes(json.dumps(document | {HEADER_KEY: text}).encode()).problems["unreadable-header"] == 1
 
 
-def test_events_that_were_added_or_removed_since_do_no_harm(tmp_path: Path) -> None:
+def test_a_file_with_added_or_removed_events_is_imported(tmp_path: Path) -> None:
     document = exported(tmp_path)
     kernel = next(e for e in document["traceEvents"] if e.get("cat") == "kernel")
     op = next(e for e in document["traceEvents"] if e.get("cat") == "cpu_op")

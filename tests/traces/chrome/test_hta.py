@@ -50,7 +50,7 @@ def _as_read(path: Path) -> tuple[dict[str, int], dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", [LARGE, "a100_nccl_args_rank0of2", "mi250_minitoy"])
-def test_an_export_reads_as_the_original(shared_traces: Path, tmp_path: Path, name: str) -> None:
+def test_hta_reads_an_export_like_the_original(shared_traces: Path, tmp_path: Path, name: str) -> None:
     original = shared_traces / f"{name}.json.gz"
     (export,) = export_chrome(read_kineto(original), tmp_path / "export.json.gz")
     assert _as_read(export) == _as_read(original)
@@ -87,7 +87,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return trace, analysis
 
 
-def test_idle_time_of_each_stream_by_whether_the_host_was_late(both: tuple[Trace, Any]) -> None:
+def test_idle_time_per_stream_agrees_with_hta(both: tuple[Trace, Any]) -> None:
     """Its "host_wait" is a stream's gaps whose ending kernel was launched after the gap began; ours are cut at the launch."""
     trace, analysis = both
     theirs = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)[0]

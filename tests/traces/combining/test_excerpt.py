@@ -55,7 +55,7 @@ def test_excerpts_of_everything_and_of_nothing() -> None:
     assert not len(between(WHOLE, 0, 1).host)
 
 
-def test_it_can_be_exported_and_imported(tmp_path: Path) -> None:
+def test_an_excerpt_can_be_exported_and_imported(tmp_path: Path) -> None:
     found = between(WHOLE, int(WHOLE.steps.start_ns[2]), int(WHOLE.steps.end_ns[2]))
     (file,) = export_chrome(found, tmp_path / "x.json")
     assert sorted(names(read_kineto(file), "device")) == sorted(names(found, "device"))

@@ -59,7 +59,7 @@ def said(trace: Trace, table: str, row: int) -> dict[str, Any]:
 
 
 @given(recordings=st.lists(traces(), min_size=1, max_size=3))
-def test_every_row_of_every_rank_is_there_and_says_the_same(recordings: list[Trace]) -> None:
+def test_a_merged_trace_has_every_unchanged_row_of_every_rank(recordings: list[Trace]) -> None:
     ranks = list(range(3, 3 + len(recordings)))
     merged = merge_ranks(recordings, ranks)
     assert fault(merged) is None and {device.rank for device in merged.devices} == set(ranks)
@@ -75,7 +75,7 @@ def test_every_row_of_every_rank_is_there_and_says_the_same(recordings: list[Tra
         assert sorted(map(repr, found)) == sorted(map(repr, expected)), table
 
 
-def test_ranks_share_provenance_and_say_what_differs(tmp_path: Path) -> None:
+def test_merged_ranks_share_provenance_and_keep_differences(tmp_path: Path) -> None:
     # GIVEN the recordings of two processes, in any order, each with its own strings, threads and reads
     first, second = small_trace(), small_trace()
     second.strings = type(second.strings)(["x", *second.strings.texts])
@@ -227,7 +227,7 @@ def test_a_profile_with_another_clock_is_aligned_by_the_starts_of_its_steps() ->
             assert values.tolist() == getattr(getattr(expected, table), column).tolist(), (table, column)
 
 
-def test_steps_that_the_profile_lost_keep_the_recorders_times() -> None:
+def test_steps_missing_from_the_profile_keep_their_recorded_times() -> None:
     whole = training(steps=4)
     recording, numbers = around(whole)
     cut = training(steps=4)
@@ -254,7 +254,7 @@ def test_merging_a_profile_without_gpu_work_keeps_the_phase_grain() -> None:
 
 
 @pytest.mark.parametrize("numbers", [[103, 104], [900], []])
-def test_a_profile_that_holds_none_of_the_steps_changes_nothing_and_is_counted(numbers: list[int]) -> None:
+def test_a_profile_without_any_recorded_step_is_ignored_and_counted(numbers: list[int]) -> None:
     recording, _ = around(training(steps=2))
     empty = Trace() if numbers != [900] else training(steps=2)
 
@@ -264,7 +264,7 @@ def test_a_profile_that_holds_none_of_the_steps_changes_nothing_and_is_counted(n
     assert differences(replace(trace, problems={}), recording) == []
 
 
-def test_a_profile_truncated_anywhere_can_be_merged(shared_traces: Path) -> None:
+def test_a_profile_truncated_at_any_byte_can_be_merged(shared_traces: Path) -> None:
     for path in sorted((shared_traces / "broken").iterdir()):
         try:
             profile = read_kineto(path)
@@ -278,7 +278,7 @@ def test_a_profile_truncated_anywhere_can_be_merged(shared_traces: Path) -> None
         assert sorted(trace.values.value) == [0, 1, 2, 3]
 
 
-def test_parts_and_collectives_of_profiled_steps_are_not_told_twice() -> None:
+def test_parts_and_collectives_of_profiled_steps_are_not_duplicated() -> None:
     # GIVEN a recording with parts and collectives in every step
     recording = data_parallel(steps=6)
     numbers = recording.steps.number[[2, 5]].tolist()
@@ -350,7 +350,7 @@ def test_only_host_phases_are_scaled() -> None:
     assert scale == pytest.approx(dict.fromkeys(names[1:], 0.5))
 
 
-def test_a_profiled_evaluation_step_stays_one() -> None:
+def test_a_profiled_evaluation_step_stays_an_evaluation_step() -> None:
     """Inference that was profiled drives the evaluation of a replay, not its training."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.EVALUATION], 0)
     profile = made([1000], [900], [StepKind.STEADY], 0)
@@ -358,7 +358,7 @@ def test_a_profiled_evaluation_step_stays_one() -> None:
     assert merged.steps.kind.tolist() == [StepKind.EVALUATION] * 2
 
 
-def test_a_profiled_warm_up_step_stays_one() -> None:
+def test_a_profiled_warm_up_step_stays_a_warm_up_step() -> None:
     """A profile of evaluation ends with the first step that trains, which is slow."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.WARMUP], 0)
     profile = made([0, 1000], [800, 900], [StepKind.STEADY] * 2, 0)

@@ -125,7 +125,7 @@ def slowed(
     return trace
 
 
-def test_the_cost_per_op_is_found_and_taken_out_op_by_op() -> None:
+def test_the_profiler_cost_per_op_is_found_and_subtracted_at_each_op() -> None:
     """GIVEN a forward pass of 100 ops in 300 us and a backward pass of 200 ops in 600 us WHEN the profiler took 600 ns per op
     THEN that is found, nothing is left for a factor, and the last op of the forward pass begins 100 x 600 ns earlier."""
     trace = slowed(600, {"forward": 100, "backward": 200}, {"forward": 300_000, "backward": 600_000})
@@ -140,7 +140,7 @@ def test_the_cost_per_op_is_found_and_taken_out_op_by_op() -> None:
     assert own_ns[1] - own_ns[0] == pytest.approx(2_500 * 99 + 500, abs=200)
 
 
-def test_what_remains_is_scaled_in_both_directions() -> None:
+def test_the_remaining_difference_is_removed_by_scaling() -> None:
     """GIVEN a phase that was longer in clean steps, and one that was shorter THEN both become as long as in clean steps."""
     clean = [("forward", 300), ("optimizer", 100)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, [("forward", 200), ("optimizer", 200)])] * 3)
@@ -160,7 +160,7 @@ def test_the_phases_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx(dict.fromkeys(("forward", "backward", "optimizer"), 350 / 3))
 
 
-def test_a_wait_for_the_gpu_stays_within_what_is_possible() -> None:
+def test_a_scaled_wait_for_the_gpu_stays_within_its_limits() -> None:
     """GIVEN a phase that takes 1000 in clean steps and, while it waits for 100 of them, 600 in profiled steps
     WHEN the other phase was not slowed THEN its own time stays 500; and not less than what the GPU's work leaves of 1000."""
     trace = recorded(
@@ -204,7 +204,7 @@ def test_steps_with_the_same_ops_get_their_median_and_others_keep_their_share() 
     assert [clean_phases(trace, step)["forward"] for step in range(1, 5)] == pytest.approx([1000, 1000, 1000, 2000])
 
 
-def test_profiled_steps_wait_for_their_batches_as_clean_ones_did() -> None:
+def test_profiled_steps_get_the_batch_waits_of_clean_steps() -> None:
     """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, the longer one, gets the
     upper quartile, 400, and the second the lower one, 200. The loader takes no part in the factors of other phases."""
     steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
@@ -216,7 +216,7 @@ def test_profiled_steps_wait_for_their_batches_as_clean_ones_did() -> None:
     assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
 
 
-def test_waits_for_batches_and_the_rest_add_up_to_the_median_step() -> None:
+def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
     """GIVEN clean steps of 200, 400 and 400, with medians of 100 waiting and 100 of the rest THEN a profiled step waits 300."""
     clean = [(100, 100), (100, 300), (300, 100)]
     steps: list[Step] = [(StepKind.STEADY, [("loader", wait), ("forward", rest)]) for wait, rest in clean]
@@ -225,7 +225,7 @@ def test_waits_for_batches_and_the_rest_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx({"loader": 300, "forward": 100})
 
 
-def test_if_recorder_and_profile_name_different_phases_whole_steps_are_compared() -> None:
+def test_whole_steps_are_compared_if_phases_differ_between_recorder_and_profile() -> None:
     clean = (StepKind.STEADY, [("forward", 300), ("backward", 300)])
     profiled = (StepKind.PROFILED, [("forward", 300), ("other", 200), ("backward", 700)])
     trace = recorded([clean, clean, profiled])
@@ -233,7 +233,7 @@ def test_if_recorder_and_profile_name_different_phases_whole_steps_are_compared(
     assert run.host_scale == pytest.approx({"forward": 0.5, "other": 0.5, "backward": 0.5})
 
 
-def test_a_recording_with_factors_alone_is_scaled_by_them() -> None:
+def test_a_recording_with_only_scale_factors_is_scaled_by_the_factors() -> None:
     trace = recorded([(StepKind.STEADY, [("forward", 100)]), (StepKind.PROFILED, [("forward", 200), ("loss", 50)])])
     trace.runs[0] = Run(host_scale={"forward": 0.5, "loss": float("nan")})
     assert clean_phases(trace, 1) == {"forward": 100, "loss": 50}
@@ -276,7 +276,7 @@ def test_stages_divide_a_phase_as_in_clean_steps() -> None:
     assert (waited.own_ns(moments) - start_ns).tolist() == [0, 400, 800, 1000, 1400, 1800, 1900]
 
 
-def test_a_phase_whose_threads_run_at_the_same_time_says_nothing_about_the_cost_of_an_op() -> None:
+def test_a_phase_with_concurrent_threads_is_not_used_for_the_op_cost() -> None:
     """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel that took 1 ms longer than its ops explain
     THEN the cost is 600 ns, and the factor of the forward pass covers the rest: 300 of 1300 us."""
     ops = {"forward": 100, "backward": 200}

@@ -80,7 +80,7 @@ def test_a_kernel_that_two_ops_launched_is_compared_within_each_op() -> None:
     }
 
 
-def test_two_ops_that_became_one_are_one_call() -> None:
+def test_two_ops_that_were_merged_into_one_count_as_one_call() -> None:
     # GIVEN the backward pass of a convolution of PyTorch 1.9, of two ops, and that of today
     halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
     before = recording(("aten::cudnn_convolution_backward", *halves), ("aten::relu", "relu"))
@@ -94,14 +94,14 @@ def test_two_ops_that_became_one_are_one_call() -> None:
     assert [row.name for row in found.kernels.added] == ["reduce"]  # a kernel that took nothing's place is new
 
 
-def test_rates_count_the_calls_of_both_releases_alike() -> None:
+def test_achieved_rates_count_the_calls_of_both_releases_equally() -> None:
     halves: Op = ("aten::cudnn_convolution_backward_input", "dgrad"), ("aten::cudnn_convolution_backward_weight", "wgrad")
     for whole in (("aten::cudnn_convolution_backward", *halves), ("aten::convolution_backward", "dgrad", "wgrad")):
         (row,) = achieved(recording(whole, whole))
         assert (row.op, row.calls, row.device_ns) == ("convolution_backward", 2, 40_000)
 
 
-def test_one_op_that_became_two_within_the_same_op() -> None:
+def test_an_op_split_into_two_within_the_same_parent_is_not_new() -> None:
     before = recording(("aten::linear", ("aten::addmm", "sgemm_bias")), ("aten::relu", "relu"))
     now = recording(("aten::linear", ("aten::mm", "sgemm"), ("aten::add_", "add")), ("aten::relu", "relu"))
     found = between(before, now)
@@ -127,7 +127,7 @@ def test_a_kernel_of_an_op_that_only_one_trace_has_is_new() -> None:
     assert [(row.name, row.op) for row in found.kernels.added] == [("tanh", "tanh")]
 
 
-def test_fused_kernels_take_the_place_of_the_ops_that_they_name() -> None:
+def test_fused_kernels_replace_the_ops_in_their_names() -> None:
     eager = recording(("aten::add", "add"), ("aten::relu", "relu"), ("aten::native_layer_norm", "norm"), ("aten::mm", "sgemm"))
     fused = [(name, name) for name in ("triton_poi_fused_add_relu_0", "triton_per_fused_native_layer_norm_view_1")]
     found = between(eager, recording(*fused, ("aten::mm", "sgemm")))
@@ -140,14 +140,14 @@ def test_fused_kernels_take_the_place_of_the_ops_that_they_name() -> None:
     assert between(eager, eager) == between(recording(*fused), recording(*fused))
 
 
-def test_a_fused_backward_does_not_take_the_place_of_the_forward_op() -> None:
+def test_a_fused_backward_kernel_does_not_replace_the_forward_op() -> None:
     eager = recording(("aten::gelu", "gelu"), ("aten::gelu_backward", "gelu_backward"))
     found = between(eager, recording(("aten::gelu", "gelu"), ("t", "triton_poi_fused_gelu_backward_3")))
     (row,) = found.ops.replaced
     assert (row.recorded_names, row.replayed_names) == (("aten::gelu_backward",), ("triton_poi_fused_gelu_backward_3",))
 
 
-def test_numbers_and_kinds_of_fused_kernels_do_not_count() -> None:
+def test_fused_kernels_are_matched_without_their_numbers_and_kinds() -> None:
     """Inductor numbers kernels anew in each version of a program, and reduces at once or in a loop, by the size."""
     first = recording(("a", "triton_per_fused_add_sum_0"), ("b", "triton_poi_fused_mul_1"))
     second = recording(("b", "triton_poi_fused_mul_0"), ("a", "triton_red_fused_add_sum_1"))
@@ -156,7 +156,7 @@ def test_numbers_and_kinds_of_fused_kernels_do_not_count() -> None:
     assert [row.recorded_names for row in found.kernels.replaced] == [("triton_per_fused_add_sum_0",)]
 
 
-def test_foreach_and_fused_optimizers_take_the_place_of_loops() -> None:
+def test_foreach_and_fused_optimizers_replace_loops() -> None:
     loop = [("aten::mul_", "mul"), ("aten::add_", "add")] * 3
     name = "Optimizer.step#SGD.step"
     loops = recording(("aten::relu", "relu"), (name, *loop))
@@ -172,7 +172,7 @@ def test_foreach_and_fused_optimizers_take_the_place_of_loops() -> None:
         assert (row.recorded_count, row.recorded_ns) == (6, 60_000)
 
 
-def test_kernels_of_a_graph_take_the_place_of_ops_that_ran_the_same_kind() -> None:
+def test_kernels_of_a_cuda_graph_replace_ops_with_the_same_kernels() -> None:
     eager = recording(("aten::addmm", "ampere_sgemm_nn"), ("aten::_scaled_dot_product_flash_attention", "flash_fwd"))
     graph = recording(("aten::relu", "relu"), graph=("cutlass_gemm_64x64", "flash_fwd", "triton_poi_fused_relu_0"))
     found = between(eager, graph)
@@ -199,7 +199,7 @@ def test_work_without_an_op_is_assigned_to_its_op_in_the_other_trace() -> None:
     assert changes(whole, rest, everything, everything) == Changes(ChangeLists(), ChangeLists())
 
 
-def test_ops_of_the_first_step_alone_are_not_missing_in_the_compared_steps() -> None:
+def test_ops_of_only_the_first_step_are_not_reported_as_missing() -> None:
     trace = training(steps=2)
     first = int(np.flatnonzero(trace.host.start_ns < trace.steps.start_ns[1])[0])
     trace.host.name[first], trace.host.shapes[first] = trace.strings.add("aten::clone"), trace.strings.add("256")
@@ -208,7 +208,7 @@ def test_ops_of_the_first_step_alone_are_not_missing_in_the_compared_steps() -> 
     assert missing_in(trace, np.array([0]), missing) == missing
 
 
-def test_cuda_against_hip(shared_traces: Path) -> None:
+def test_a_cuda_and_a_hip_recording_differ_only_in_the_attention_seed(shared_traces: Path) -> None:
     cuda, hip = (read_kineto(shared_traces / f"{card}_qwen05b_inference.json.gz") for card in ("h100", "mi300x"))
     found = changes(cuda, hip, np.arange(1), np.arange(1))
     # One op is new, and its kernel: the attention of ROCm fills its seed. Products have other names.
@@ -219,7 +219,7 @@ def test_cuda_against_hip(shared_traces: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["v100_resnet50_workers0_rerun", "v100_resnet50_workers4"])
-def test_the_same_program_has_the_same_ops(shared_traces: Path, other: str) -> None:
+def test_two_recordings_of_one_program_have_no_changed_ops(shared_traces: Path, other: str) -> None:
     first, second = (read_kineto(shared_traces / f"{name}.json.gz") for name in ("v100_resnet50_workers0", other))
     found = changes(first, second, np.arange(6), np.arange(6))
     assert not found.ops.added and not found.ops.gone and not found.ops.replaced

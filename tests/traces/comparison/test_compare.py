@@ -48,7 +48,7 @@ def test_a_trace_compared_with_itself_has_no_error() -> None:
     assert not same.replay and same.coverage is None and same.within_tolerance
 
 
-def test_the_keys_that_scripts_rely_on() -> None:
+def test_the_json_has_the_documented_keys() -> None:
     # GIVEN a replay with the notes that the replayer leaves
     missing = [{"op": "aten::foo", "shapes": "2,2", "count": 3}]
     notes: dict[str, Any] = {
@@ -83,7 +83,7 @@ def test_a_measured_trace_has_no_coverage_and_no_host_figures() -> None:
     assert set(report["host"]) >= {"lag_ns_per_step", "us_per_op", "ops_per_step"} and not any(report["host"].values())
 
 
-def test_a_replay_is_compared_with_the_steps_that_drove_it() -> None:
+def test_a_replay_is_compared_with_the_recorded_steps_it_replayed() -> None:
     # GIVEN a recording of which every other step is slow, and a replay of only slow steps, the first a warm-up
     recorded = training(steps=4, jitter_us=(0, 50))
     replay = training(steps=4, jitter_us=(500, 50, 50, 50))
@@ -147,7 +147,7 @@ def _in_turns(steps: int, first: int = 0) -> Trace:
     return trace
 
 
-def test_steps_of_several_kinds_are_compared_with_their_own() -> None:
+def test_steps_are_compared_with_steps_of_the_same_kind() -> None:
     # GIVEN two recordings of the same two trainers, which begin and end with another one of them
     one, other = _in_turns(5), _in_turns(6, first=1)
     result = compare(one, other)
@@ -162,7 +162,7 @@ def test_steps_of_several_kinds_are_compared_with_their_own() -> None:
     assert result.steps.error == 0.0 and result.steps_compared == Both(3, 3)
 
 
-def test_evaluation_steps_are_compared_apart_and_only_where_there_are_any() -> None:
+def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> None:
     recorded = training(steps=5, jitter_us=(0, 0, 10, 20, 0))
     assert "evaluation" not in compare(recorded, recorded).to_json()
     recorded.steps.kind[2:4] = StepKind.EVALUATION
@@ -187,7 +187,7 @@ def test_evaluation_steps_are_compared_apart_and_only_where_there_are_any() -> N
     assert compare(alone, replay).steps == Spread(*[None] * 8)
 
 
-def test_a_replay_is_judged_without_loading_unless_loading_was_padded() -> None:
+def test_data_loading_is_excluded_unless_recorded_waits_were_replayed() -> None:
     recorded = training()
     replay = replay_of(recorded)
     assert (compare(recorded, replay).judged, compare(recorded, replay).within_tolerance) == ("compute_side", True)
@@ -204,7 +204,7 @@ def test_the_noise_floor_is_half_the_interquartile_range_over_the_median() -> No
     assert compare(training(steps=3), trace).steps.noise_floor is None
 
 
-def test_an_error_needs_a_recorded_figure() -> None:
+def test_the_error_is_unknown_if_the_recorded_time_is_zero() -> None:
     # GIVEN a recording that never waited for data
     result = compare(training(loader_us=0), training(loader_us=20))
     assert result.phases["loader"].recorded_median_ns == 0
@@ -257,7 +257,7 @@ def test_streams_are_paired_by_number_or_by_busy_time() -> None:
     assert rows[0].replayed_busy == pytest.approx(4 * 50 / 400, abs=1e-6) and rows[1].replayed_busy is None
 
 
-def test_queues_and_streams_of_amd_pair_by_how_busy_they_are() -> None:
+def test_amd_queues_and_streams_are_paired_by_busy_time() -> None:
     """Queue 0 is the idle one and stream 0 the busy one, so equal numbers are different streams."""
     assert pair_streams({0: 1.0, 1: 9.0}, {0: 8.0, 1: 2.0}) == [(0, 0), (1, 1)]
     assert pair_streams({0: 1.0, 1: 9.0}, {0: 8.0, 1: 2.0}, same_numbers=False) == [(1, 0), (0, 1)]
@@ -267,7 +267,7 @@ def test_queues_and_streams_of_amd_pair_by_how_busy_they_are() -> None:
     assert have_same_stream_numbers(queues, queues) and have_same_stream_numbers(queues, unknown)
 
 
-def test_memory_of_several_ranks_is_distinguished() -> None:
+def test_the_memory_of_each_rank_is_compared_separately() -> None:
     trace = training()
     trace.devices = [*trace.devices, Device(1, 0, "GPU")]
     trace.memory = MemoryEvents.of(device=[0, 1], time_ns=[0, 0], bytes=[5, 6])
@@ -350,7 +350,7 @@ def test_an_op_matches_the_inner_ops_of_the_other_trace() -> None:
     assert _verdict(training(steps=1), traced(with_inner=False))[0] is False
 
 
-def test_casts_that_autocast_makes_within_an_op_are_no_more_calls_of_that_op() -> None:
+def test_autocast_casts_within_an_op_do_not_count_as_calls() -> None:
     """GIVEN recorded convolutions with a cast inside WHEN a replay has both side by side THEN none of them comes more often."""
 
     operands = "32,3,8,8;4,3,3,3"
@@ -369,7 +369,7 @@ def test_casts_that_autocast_makes_within_an_op_are_no_more_calls_of_that_op() -
     assert _verdict(recorded, replayed)[0] is True
 
 
-def test_another_batch_size_is_named() -> None:
+def test_a_different_batch_size_is_named_in_the_reason() -> None:
     same, reason = _verdict(training(batch=32), training(batch=64))
     assert same is False
     assert reason == "same ops, other shapes: e.g. aten::cudnn_convolution 32x3x8x8 recorded, 64x3x8x8 here"
@@ -396,7 +396,7 @@ def test_another_optimizer_is_a_different_program() -> None:
     assert _verdict(training(), stepping("SGD"))[0] is True
 
 
-def test_frozen_parameters_are_a_different_program_if_signatures_show_them() -> None:
+def test_frozen_parameters_shown_by_the_signatures_are_a_different_program() -> None:
     whole, frozen, unknown = training(4), training(5), training(6)
     whole.workload = WorkloadSignature(100, 400, {"Linear": 2}, optimizer="SGD", trainable_parameters=100)
     frozen.workload = replace(whole.workload, trainable_parameters=40)
@@ -409,7 +409,7 @@ def test_frozen_parameters_are_a_different_program_if_signatures_show_them() -> 
     assert _verdict(whole, frozen) == (False, "the same forward pass, but another optimizer: SGD recorded, Adam here")
 
 
-def test_without_shapes_the_names_decide() -> None:
+def test_op_names_decide_sameness_if_shapes_were_not_recorded() -> None:
     recorded, bare, alien = training(), training(), training(made=[Call("aten::tanh", "3,3", 31, "tanh")])
     for trace in (bare, alien):
         trace.host.shapes[:] = NONE
@@ -420,7 +420,7 @@ def test_without_shapes_the_names_decide() -> None:
     assert _verdict(recorded, alien)[0] is False
 
 
-def test_without_shapes_numbers_of_ops_sizes_of_copies_and_names_of_kernels_distinguish_programs() -> None:
+def test_counts_copy_sizes_and_kernel_names_decide_without_shapes() -> None:
     """GIVEN a recording without shapes and dtypes WHEN a script does the same ops THEN what else there is to see decides."""
 
     def seen(made: list[Call], dtype: str = "") -> Trace:
@@ -450,7 +450,7 @@ def test_without_shapes_numbers_of_ops_sizes_of_copies_and_names_of_kernels_dist
 
 
 @pytest.mark.parametrize("shapes", [True, False])
-def test_another_order_and_ops_that_only_one_has_are_a_different_program(shapes: bool) -> None:
+def test_a_different_op_order_or_additional_ops_are_a_different_program(shapes: bool) -> None:
     """GIVEN layers of three ops WHEN two change places, or an op more follows each THEN it is another program."""
 
     def layers(*names: str) -> Trace:
@@ -474,7 +474,7 @@ def test_another_order_and_ops_that_only_one_has_are_a_different_program(shapes:
 
 
 @pytest.mark.parametrize("shapes", [True, False])
-def test_two_layers_that_change_places_are_a_different_program(shapes: bool) -> None:
+def test_swapping_two_layers_is_a_different_program(shapes: bool) -> None:
     """GIVEN a deep network of layers of one shape WHEN two of them change places THEN that is another program; arithmetic and
     copies between layers are not judged by their order."""
 
@@ -525,7 +525,7 @@ def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> N
     assert _verdict(recorded, replayed)[0] is True
 
 
-def test_phases_and_times_that_agree_are_no_evidence() -> None:
+def test_equal_phases_and_times_are_no_evidence_of_sameness() -> None:
     # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
     assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
@@ -539,7 +539,7 @@ def test_phases_and_times_that_agree_are_no_evidence() -> None:
     assert _verdict(phase_grained(), Trace())[0] is None
 
 
-def test_workload_signatures_decide_where_there_are_no_kernels() -> None:
+def test_workload_signatures_decide_sameness_without_kernels() -> None:
     published, replay, smaller, other = phase_grained(), phase_grained(5), phase_grained(5), phase_grained(5)
     published.workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 8), "float32"),), optimizer="SGD")
     replay.workload = replace(published.workload, batch_bytes=1024)
@@ -586,7 +586,7 @@ def test_a_trace_without_steps_and_gpu_work_equals_itself() -> None:
     assert compare(Trace(), Trace()).within_tolerance is None
 
 
-def test_a_trace_without_gpu_work_is_not_that_program() -> None:
+def test_a_trace_without_gpu_work_is_a_different_program() -> None:
     idle = training()
     idle.device = idle.device.take(slice(0, 0))
     assert _verdict(training(), idle) == (False, "the second trace has no op with GPU work, the other has 8")

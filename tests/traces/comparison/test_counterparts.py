@@ -33,7 +33,7 @@ def test_a_recorded_kernel_has_a_counterpart_in_each_step_that_it_drove() -> Non
         assert all(found.of(1, int(found.second[place])).tolist() == [place] for place in places)
 
 
-def test_longer_shorter_and_within_tolerance() -> None:
+def test_kernel_changes_are_longer_shorter_or_within_tolerance() -> None:
     first, second = training(steps=1), training(steps=1)
     second.device.duration_ns[1] += 3 * US
     second.device.duration_ns[2] -= 1 * US  # profilers write whole microseconds
@@ -45,7 +45,7 @@ def test_longer_shorter_and_within_tolerance() -> None:
     assert (changes[2], changes[3]) == ((KernelChange.SAME, -US), (KernelChange.SHORTER, -3 * US))
 
 
-def test_another_kernel_of_the_same_call() -> None:
+def test_a_different_kernel_of_the_same_call_is_its_counterpart() -> None:
     first, second = training(steps=2), training(steps=2)
     row = 1
     second.device.name[row] = second.strings.add("another_sgemm")
@@ -75,7 +75,7 @@ def test_a_kernel_in_only_one_trace_is_gone_or_new() -> None:
     assert gone.change_ns[gone.second == NONE] == -whole.device.duration_ns[1]
 
 
-def test_without_steps_everything_is_compared() -> None:
+def test_traces_without_steps_are_matched_as_a_whole() -> None:
     def lone(*names: str) -> Trace:
         trace = training(steps=1)
         strings = [trace.strings.add(name) for name in names]
@@ -91,7 +91,7 @@ def test_without_steps_everything_is_compared() -> None:
     assert found_in(Trace(), Trace()).step.tolist() == []
 
 
-def test_kernels_that_changed_places_are_not_in_the_same_order() -> None:
+def test_swapped_kernels_are_marked_as_out_of_order() -> None:
     first, second = training(steps=2), training(steps=2)
     begin = second.device.start_ns
     begin[1], begin[2] = int(begin[2]), int(begin[1])
@@ -102,7 +102,7 @@ def test_kernels_that_changed_places_are_not_in_the_same_order() -> None:
     assert len(kept) == len(first.device) - 1
 
 
-def test_the_kernels_of_two_ops_are_counterparts_of_the_fused_kernel_that_replaced_them() -> None:
+def test_kernels_of_two_fused_ops_are_counterparts_of_the_fused_kernel() -> None:
     """In each of two steps, the second trace runs one kernel of 15 us instead of an add and a relu of 10 us each."""
     conv, *others = calls(32)[1:]
     two = [Call("aten::add", "8,8;8,8", 37, "add_kernel"), Call("aten::relu", "8,8", 44, "relu_kernel")]
@@ -125,7 +125,7 @@ def test_the_kernels_of_two_ops_are_counterparts_of_the_fused_kernel_that_replac
     assert split.change_ns.sum() == -found.change_ns.sum() == 2 * 5 * US
 
 
-def test_an_op_that_nothing_replaced_is_gone() -> None:
+def test_an_op_without_a_replacement_is_gone() -> None:
     """The second trace has a fused kernel for the add, but nothing for the softmax."""
     conv, *others = calls(32)[1:]
     fused = "triton_poi_fused_add_0"

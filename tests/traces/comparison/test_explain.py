@@ -18,7 +18,7 @@ def explained(one: Trace, other: Trace) -> Explanation:
     return explain(compare(one, other))
 
 
-def test_two_gpus_under_dataparallel_are_slower_by_what_the_study_found() -> None:
+def test_the_slowdown_of_two_data_parallel_gpus_matches_the_study() -> None:
     told = explained(load(find("p100-no-cudnn")), load(find("p100x2-no-cudnn")))
     assert told.headline == "A step of B takes 16.3 ms longer than one of A: 759.7 ms -> 776.0 ms."
     assert told.delta_ns == 16_300_000
@@ -38,7 +38,7 @@ def test_two_gpus_under_dataparallel_are_slower_by_what_the_study_found() -> Non
     assert abs(sum(reason.delta_ns for reason in phases) - told.delta_ns) <= 0.002 * 776_000_000 * 5
 
 
-def test_slow_loading_is_waiting_for_data_and_idle_gpus() -> None:
+def test_slow_loading_is_explained_by_data_waits_and_idle_gpus() -> None:
     told = explained(training(), training(loader_us=220))
     assert told.reasons[0].text.startswith("waiting for data (loader) takes 200.0 µs more: 20.0 µs -> 220.0 µs")
     assert any(reason.what.startswith("idle: ") and reason.delta_ns > 0 for reason in told.reasons)
@@ -51,7 +51,7 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
     assert "1 -> 1 a step, on the GPU" in kernels[0].text
 
 
-def test_ops_come_first_and_their_renamed_kernels_are_neither_new_nor_gone() -> None:
+def test_slower_ops_are_explained_without_listing_renamed_kernels() -> None:
     """GIVEN a convolution of 10 µs by cuDNN, and one of 30 µs by MIOpen under other names of op and kernel."""
     other = training()
     other.device.duration_ns[1::5] = 30_000
@@ -83,12 +83,12 @@ def test_a_rank_on_another_device_and_kernels_with_other_parameters_are_compared
     assert not any(" is new" in reason.text or " is gone" in reason.text for reason in told.reasons)
 
 
-def test_nothing_differs() -> None:
+def test_equal_traces_have_no_reasons() -> None:
     told = explained(training(), training())
     assert told.delta_ns == 0 and told.reasons == [] and told.headline.startswith("Both steps take")
 
 
-def test_without_steps_there_is_nothing_to_explain() -> None:
+def test_traces_without_steps_cannot_be_explained() -> None:
     told = explained(Trace(), training())
     assert told.delta_ns is None and "no steps" in told.headline
 

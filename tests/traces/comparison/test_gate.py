@@ -43,7 +43,7 @@ def written(folder: Path, *lines: str) -> Path:
         ("same_program = true", True),
     ],
 )
-def test_a_replay_against_one_budget(tmp_path: Path, line: str, passed: bool) -> None:
+def test_one_budget_is_checked_against_a_replay(tmp_path: Path, line: str, passed: bool) -> None:
     recorded = training()
     replay = replay_of(recorded, 1.1, missing=[{"op": "aten::foo", "shapes": "2,2", "count": 3}])
     result = check(read_budgets(written(tmp_path, line)), compare(recorded, replay))
@@ -54,7 +54,7 @@ def test_a_replay_against_one_budget(tmp_path: Path, line: str, passed: bool) ->
     ("line", "passed"),
     [("graph_breaks = 1", False), ("graph_breaks = 2", True), ("recompiles = 0", False), ("recompiles = 1", True)],
 )
-def test_budgets_of_compiled_code(tmp_path: Path, line: str, passed: bool) -> None:
+def test_budgets_of_compiled_code_are_checked(tmp_path: Path, line: str, passed: bool) -> None:
     """GIVEN a replay with two graph breaks and one recompilation."""
     replay = replay_of(training(), compiled={"regions": 3, "graph_breaks": 2, "recompiles": 1})
     assert check(read_budgets(written(tmp_path, line)), compare(training(), replay)).passed is passed
@@ -75,7 +75,7 @@ def test_the_memory_change_is_per_step_if_earlier_memory_was_not_recorded(tmp_pa
     assert (change.value, change.passed) == (0.0, True)
 
 
-def test_what_is_not_known_fails(tmp_path: Path) -> None:
+def test_a_budget_for_an_unknown_figure_fails(tmp_path: Path) -> None:
     budgets = read_budgets(written(tmp_path, 'memory_peak = "1 GiB"', 'matched = "90 %"', "same_program = true"))
     result = check(budgets, compare(phase_grained(), phase_grained()))
     assert gate_line(result) == "gate FAILED: memory_peak is unknown, matched is unknown; passed: same_program yes"
@@ -100,7 +100,9 @@ def test_an_unknown_budget_is_named_in_the_error(tmp_path: Path, text: str, said
         read_budgets(tmp_path / "b.toml")
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_command_prints_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     recorded = training()
     save(recorded, "a.msgpack")

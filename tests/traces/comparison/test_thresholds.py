@@ -172,7 +172,7 @@ def is_large(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is float and abs(node.value) >= 1000
 
 
-def test_numbers_that_decide_are_seen_however_they_are_written() -> None:
+def test_all_numbers_used_in_comparisons_are_found() -> None:
     source = "A = 3\n_B: int = 1 << 4\nC, _D = 1.5, -2\nE = 7\n_F = (2, 0)\n"
     source += "x = y > A\nz = min(y, _B)\nw = np.clip(y, 0, C)\nv = y < _F or y < 0.3 * z or y > 1 or y > 1e6\nu = _D + E\n"
     assert compared_numbers(ast.parse(source), set()) == {"A", "_B", "C", "_F", "0.3", "1000000.0"}
@@ -180,12 +180,12 @@ def test_numbers_that_decide_are_seen_however_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(("module", "declared"), [(thresholds, THRESHOLDS), (constants, DECLARED)])
-def test_every_declared_number_is_imported_by_some_file(module: ModuleType, declared: DeclaredConstants) -> None:
+def test_every_declared_threshold_is_imported_by_some_file(module: ModuleType, declared: DeclaredConstants) -> None:
     assert {name: getattr(module, name) for name in declared} == {name: of.value for name, of in declared.items()}
     assert PAGE.users(module.__name__).keys() - {"DECLARED", "THRESHOLDS"} == declared.keys()
 
 
-def test_files_that_import_a_name_use_it(tmp_path: Path) -> None:
+def test_users_of_a_threshold_are_the_files_that_import_it(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "tui").mkdir()
     (tmp_path / "traces" / "a.py").write_text("def f():\n    from m.numbers import A, B as C\n")
@@ -194,7 +194,7 @@ def test_files_that_import_a_name_use_it(tmp_path: Path) -> None:
     assert PAGE.users("m.numbers", tmp_path) == {"A": ["traces/a.py", "tui/b.py"], "B": ["traces/a.py"], "C": ["tui/c.py"]}
 
 
-def test_no_other_file_holds_a_number_that_decides_a_verdict() -> None:
+def test_verdict_thresholds_are_defined_only_in_the_thresholds_module() -> None:
     everywhere = set().union(*(names_in(node) for tree in sources().values() for node in comparisons(tree)))
     found = {name: numbers for name, tree in sources().items() if (numbers := compared_numbers(tree, everywhere))}
     allowed: dict[str, set[str]] = {}
@@ -204,11 +204,11 @@ def test_no_other_file_holds_a_number_that_decides_a_verdict() -> None:
     assert found == allowed
 
 
-def test_the_page_is_written_by_its_script() -> None:
+def test_the_page_equals_the_output_of_its_script() -> None:
     assert PAGE.PAGE.read_text(encoding="utf-8") == PAGE.page(), "run python docs/constants_page.py"
 
 
-def test_values_are_written_as_people_write_them() -> None:
+def test_threshold_values_are_formatted_for_readers() -> None:
     assert PAGE.value_text(25_000) == "25 000"
     assert PAGE.value_text(0.25) == "0.25"
     assert PAGE.value_text({"a": (1.6, 0.2)}) == "a: 1.6, 0.2"
