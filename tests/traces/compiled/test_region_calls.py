@@ -32,7 +32,7 @@ def test_a_backward_belongs_to_the_forward_with_its_sequence_number() -> None:
     ]  # fmt: skip
 
 
-def test_without_sequence_numbers_the_last_forward_comes_first() -> None:
+def test_backwards_without_sequence_numbers_are_matched_last_forward_first() -> None:
     """GIVEN a profile whose release marks no regions and no numbers THEN graphs are numbered within the step."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 500)
@@ -51,7 +51,7 @@ def test_without_sequence_numbers_the_last_forward_comes_first() -> None:
     ]
 
 
-def test_a_region_within_a_region_is_a_call_of_its_own_and_eager_ops_between_belong_to_none() -> None:
+def test_a_nested_region_is_a_separate_call_without_the_eager_ops_between() -> None:
     """GIVEN a graph break: a region calls a graph, an eager op and the region of the rest THEN there are two calls."""
     events = Events()
     events.op("Torch-Compiled Region: 0/0", 0, 200, [])
@@ -84,7 +84,7 @@ def test_a_profile_without_compiled_code_has_no_regions() -> None:
     assert region_calls(events.trace()) == []
 
 
-def test_ops_around_inductors_code_are_not_launched_by_the_code() -> None:
+def test_ops_around_inductor_code_do_not_belong_to_the_code() -> None:
     """GIVEN a backward in which AOTAutograd creates a zero gradient before Inductor's code THEN the call has the work of both,
     but only the code's op."""
     events = Events()
@@ -100,7 +100,7 @@ def test_ops_around_inductors_code_are_not_launched_by_the_code() -> None:
     assert trace.strings[trace.host.name[call.code]].startswith("## Call")
 
 
-def test_an_optimizers_range_within_a_region_is_a_phase() -> None:
+def test_an_optimizer_range_within_a_region_is_an_optimizer_phase() -> None:
     """GIVEN a compiled function that steps an optimizer after the backward THEN the step has the phase "optimizer"."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 500)

@@ -29,7 +29,7 @@ def regions(*names: str) -> Trace:
     return events.trace()
 
 
-def test_a_regions_time_is_that_of_its_kernels_per_step() -> None:
+def test_the_time_of_a_region_is_the_kernel_time_per_step() -> None:
     """GIVEN kernels of 11 and 7 us in the forward and of 9 and 13 us in the backward of each of three steps."""
     (region,) = compiled_figures(recording()).regions
     assert (region.name, region.calls, region.backwards, region.gpu_ns, region.kernels) == ("0/0", 1, 1, 40_000, 4)
@@ -44,7 +44,7 @@ def test_a_further_compilation_of_a_function_is_a_recompilation() -> None:
     assert (len(figures.regions), figures.recompiles, figures.graph_breaks) == (4, 2, None)
 
 
-def test_a_replay_knows_its_graph_breaks() -> None:
+def test_the_graph_breaks_of_a_replay_are_reported() -> None:
     eager = [{"region": "4/0", "reason": "TypeError: no"}]
     told = {"regions": 3, "graph_breaks": 2, "recompiles": 1, "compile_ns": 1_500_000_000, "eager": eager}
     comparison = compare(recording(), replay_of(recording(), compiled=told))
@@ -110,7 +110,7 @@ def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
     return events.trace()
 
 
-def test_a_graph_break_costs_the_time_between_two_graphs() -> None:
+def test_the_cost_of_a_graph_break_is_the_time_between_two_graphs() -> None:
     """GIVEN graphs that end at 40 us and begin at 70 us of a step, with one eager op between."""
     assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", 1.0, 30_000, 3_000, ("aten::exp",)),)
     # WHEN the second graph is called within the first one THEN nothing breaks the first graph
@@ -122,7 +122,7 @@ def test_a_graph_break_costs_the_time_between_two_graphs() -> None:
     )
 
 
-def test_a_replay_shows_a_break_by_the_name_of_the_function() -> None:
+def test_a_graph_break_of_a_replay_is_recognized_by_the_function_name() -> None:
     """GIVEN regions that are not nested THEN only a function that Dynamo resumed follows a graph break."""
     assert compiled_figures(broken(nested=False)).breaks == ()
     functions = {"0/0": "forward (model.py:3)", "1/0": "torch_dynamo_resume_in_forward_at_5 (model.py:5)"}
@@ -179,7 +179,7 @@ def test_an_eager_op_maps_to_the_fused_kernel_with_its_name_and_position() -> No
     assert compare(compiled, compiled).fused == ()
 
 
-def test_an_eager_and_a_compiled_trace_are_explained_by_what_was_fused() -> None:
+def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
     texts = [reason.text for reason in explain(compare(fusing(compiled=False), fusing(compiled=True))).reasons]
     said = "add, relu (in B fused into triton_poi_fused_add_relu_0) takes 6.0 µs less: 9.0 µs -> 3.0 µs; on the GPU"
     assert said in texts
@@ -187,7 +187,7 @@ def test_an_eager_and_a_compiled_trace_are_explained_by_what_was_fused() -> None
     assert not [text for text in texts if text.startswith(("op ", "kernel "))]
 
 
-def test_tables_of_compiled_code_have_one_description() -> None:
+def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
     """THEN the region's row has 40 us of GPU time, the host's 280 us, one call and one backward with four kernels."""
     (regions, breaks, fused) = compiled_tables([compiled_figures(recording())], [""])
     assert regions.rows == [("0/0: 2 fused kernels (relu, triton_poi_fused_1), addmm, mm", 40_000, 320_000, 1.0, 1.0, 4.0, 0)]

@@ -21,7 +21,7 @@ def test_bars_are_in_proportion_to_their_times() -> None:
     assert "cuda:0 stream 7" in page and "all = [0, 1000]" in page
 
 
-def test_of_many_bars_the_longest_are_drawn() -> None:
+def test_only_the_longest_of_many_bars_are_drawn() -> None:
     start_ns = np.arange(4000) * 10
     duration_ns = np.where(np.arange(4000) % 2 == 0, 9, 1)
     page = timeline_html("many", [BarLane("host", "host", ["op"] * 4000, start_ns, duration_ns)])

@@ -39,7 +39,7 @@ def idle(data_ms: float, host_ms: float, collective_ms: float = 0, **others_ms: 
     return {"cuda:0": IdleTime(100 * MS, 40 * MS, {reason: round(ms * MS) for reason, ms in told.items()}, 1)}
 
 
-def test_the_largest_part_of_the_idle_time_is_the_limit() -> None:
+def test_the_bottleneck_is_the_largest_cause_of_idle_time() -> None:
     assert bottleneck(OF_DATA, idle(35, 25), None) == PaceLimit("data", 35 * MS, 0.35)
     short = replace(OF_DATA, without_data_ns=90 * MS)
     assert bottleneck(short, idle(10, 50), None) == PaceLimit("host", 50 * MS, 0.5)
@@ -48,7 +48,7 @@ def test_the_largest_part_of_the_idle_time_is_the_limit() -> None:
     assert bottleneck(short, idle(10, 10, launch=30, unknown=10), None) == late
 
 
-def test_a_device_that_mostly_waits_is_no_limit_even_if_the_host_runs_ahead() -> None:
+def test_a_mostly_idle_device_is_not_the_bottleneck() -> None:
     """Two steps may have device intervals 3 % longer than the host's by chance."""
     ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
     assert bottleneck(ahead, idle(0, 60), None) == PaceLimit("host", 60 * MS, 0.6)
@@ -62,7 +62,7 @@ def test_host_time_added_by_the_profiler_is_not_counted_as_gain() -> None:
     assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500), None) == PaceLimit("host", 55 * MS, 0.55)
 
 
-def test_a_busy_device_is_the_limit_unless_it_communicates() -> None:
+def test_a_busy_device_is_the_bottleneck_unless_it_communicates() -> None:
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     assert bottleneck(full, idle(0, 5), None) == PaceLimit("device", 5 * MS, 0.05)
     half = Communication((), 900 * MS, 0, steps=10, exposed_per_step_ns=60 * MS, hidden_per_step_ns=0)
@@ -71,7 +71,7 @@ def test_a_busy_device_is_the_limit_unless_it_communicates() -> None:
     assert bottleneck(full, idle(0, 5), less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
 
 
-def test_without_kernels_only_what_the_times_show_is_reported() -> None:
+def test_the_bottleneck_without_kernels_comes_from_the_step_times() -> None:
     bare = replace(OF_DATA, gpu_time_ns=None, busy_share=None)
     assert bottleneck(bare, {}, None) == PaceLimit("data", 35 * MS, 0.35)
     assert bottleneck(replace(bare, without_data_ns=99 * MS), {}, None) == PaceLimit(
@@ -83,7 +83,7 @@ def test_without_kernels_only_what_the_times_show_is_reported() -> None:
     assert bottleneck(None, {}, None) is None
 
 
-def test_nothing_that_relies_on_lost_kernels_is_a_figure() -> None:
+def test_no_figure_is_derived_from_a_recording_with_lost_kernels() -> None:
     """A recording with 4 lost kernels beside its few: no limit, no idle time, no critical path, and comparisons say so."""
     whole, trace = training(steps=4), training(steps=4)
     trace.problems = {"lost-kernel": 4}
@@ -98,7 +98,7 @@ def test_nothing_that_relies_on_lost_kernels_is_a_figure() -> None:
     assert f"In B: {text}" in explain(apart).caution and not any("idle" in of.what for of in explain(apart).reasons)
 
 
-def test_few_lost_kernels_are_a_warning() -> None:
+def test_a_few_lost_kernels_cause_only_a_warning() -> None:
     """One of 321 kernels is less than a hundredth."""
     trace = training(steps=80)
     trace.problems = {"lost-kernel": 1}

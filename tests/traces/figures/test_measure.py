@@ -52,7 +52,7 @@ def test_busy_is_the_number_of_covered_nanoseconds(intervals: list[tuple[int, in
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 30), st.integers(0, 9), st.integers(0, 4))))
-def test_busy_counts_each_device_and_only_work(rows: list[tuple[int, int, int, int, int]]) -> None:
+def test_busy_time_counts_work_on_each_device_separately(rows: list[tuple[int, int, int, int, int]]) -> None:
     names = ("device", "stream", "start_ns", "duration_ns", "kind")
     trace = Trace(device=DeviceSpans.of(**{name: [row[i] for row in rows] for i, name in enumerate(names)}))
     covered = {
@@ -63,7 +63,7 @@ def test_busy_counts_each_device_and_only_work(rows: list[tuple[int, int, int, i
     assert sum(busy.total_ns for busy in busy_by_stream(trace).values()) == len(by_stream)
 
 
-def test_an_empty_trace_measures_as_nothing() -> None:
+def test_an_empty_trace_has_no_figures() -> None:
     trace = Trace()
     assert busy_ns(trace) == 0
     assert window_ns(trace) == (0, 0)
@@ -81,7 +81,7 @@ def test_phases_tile_the_step() -> None:
     assert forward is not None and forward.tolist() == [27 * US] * 3
 
 
-def test_a_phase_whose_events_are_missing_is_unknown_in_that_step_and_not_zero() -> None:
+def test_a_phase_without_events_has_an_unknown_device_time_not_zero() -> None:
     """GIVEN four steps of which two changed the device within the forward pass THEN the median is that of the other two."""
     trace = training(steps=4)
     rows = np.flatnonzero(trace.phases.name == trace.strings.find("forward"))
@@ -119,7 +119,7 @@ def test_work_belongs_to_the_step_and_phase_that_launched_it() -> None:
     assert launch_phases(trace)[0] == NONE and names == ["forward", "forward", "backward"]
 
 
-def test_work_without_a_launch_goes_by_its_start_if_the_next_work_is_launched_later() -> None:
+def test_work_without_a_launch_is_placed_by_its_start_time() -> None:
     """Kernels start right after their launches, so the third is still in its own phase."""
     trace = training(steps=2)
     trace.device.launch[2] = NONE
@@ -128,7 +128,7 @@ def test_work_without_a_launch_goes_by_its_start_if_the_next_work_is_launched_la
     assert launch_steps(trace)[2] == 0 and names == ["forward", "loss", "backward"]
 
 
-def test_the_ops_around_a_launch() -> None:
+def test_the_inner_and_outer_op_of_a_launch_are_found() -> None:
     trace = training(steps=2)
     inner = [trace.strings[int(trace.host.name[row])] for row in op_of(trace)[:5]]
     outer = [trace.strings[int(trace.host.name[row])] for row in op_of(trace, outermost=True)[:5]]
@@ -145,7 +145,7 @@ def test_the_ops_around_a_launch() -> None:
     assert (op_of(trace) == NONE).all()
 
 
-def test_tables_count_kernels_and_ops() -> None:
+def test_kernel_and_op_tables_sum_calls_and_times() -> None:
     trace = training(steps=3)
     trace.device.duration_ns[1::5] = 50 * US
     assert kernel_table(trace)[0] == WorkSum("volta_sgemm_nn", 3, 150 * US)
@@ -164,7 +164,7 @@ def test_memory_peaks_are_recorded_totals_or_sums() -> None:
     assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.source) == (300, None, "summed")
 
 
-def test_origins_are_weighed_by_time_and_phases_stand_in_for_kernels() -> None:
+def test_origins_are_weighted_by_gpu_time_or_by_phase_time_without_kernels() -> None:
     trace = training(steps=2)
     trace.device.origin[:5] = Origin.EXACT
     trace.device.launch[9] = NONE
@@ -187,7 +187,7 @@ def test_warm_up_is_left_out_unless_there_is_nothing_else() -> None:
     assert steady_steps(trace).tolist() == [0, 1, 2]
 
 
-def test_clean_steps_count_before_profiled_ones_and_training_before_evaluation() -> None:
+def test_clean_training_steps_are_preferred_to_profiled_and_evaluation_steps() -> None:
     trace = training(steps=4)
     kinds = StepKind.EVALUATION, StepKind.WARMUP, StepKind.PROFILED, StepKind.STEADY
     expected = {0: ([0], [0]), 1: ([1], [1]), 2: ([2], [2]), 3: ([3], [2])}
@@ -215,7 +215,7 @@ def test_busy_and_loading_times_of_the_main_recordings_match_the_index(
     assert (phase_times(trace)["loader"].host_ns / 1e6).tolist() == pytest.approx(loading_ms, abs=0.15)
 
 
-def test_a_memory_curve_is_what_was_held_after_each_event() -> None:
+def test_the_memory_curve_has_the_allocated_bytes_after_each_event() -> None:
     trace = training()
     trace.memory = MemoryEvents.of(device=[0, 0, NONE, 0], time_ns=[20, 10, 15, 30], bytes=[-4, 4, 99, -6])
     # GIVEN frees of more than was allocated: that much was held before

@@ -112,7 +112,7 @@ def ms(values: np.ndarray) -> list[float]:
 
 
 @pytest.mark.parametrize(("kernel_ms", "expected_ms"), [(5, 20), (50, 200)])
-def test_a_host_that_runs_ahead_does_not_decide(kernel_ms: float, expected_ms: float) -> None:
+def test_the_device_sets_the_pace_if_the_host_runs_ahead(kernel_ms: float, expected_ms: float) -> None:
     of = pace(running_ahead(kernel_ms))
     assert of is not None
     assert of.host_ns == 2 * MS
@@ -121,19 +121,19 @@ def test_a_host_that_runs_ahead_does_not_decide(kernel_ms: float, expected_ms: f
     assert of.falls_behind_ns == (expected_ms - 2) * MS
 
 
-def test_work_that_ends_after_the_last_step_is_not_lost_and_a_mark_cuts_nothing() -> None:
+def test_work_that_ends_after_its_step_still_counts_for_the_step() -> None:
     times = step_times(running_ahead(5))
     assert ms(times.completion_ns[0] - START_NS) == [23, 43, 63, 83]
     assert ms(times.device_interval_ns[0]) == [23, 20, 20, 20]  # the first step: from its own start on the host
     assert ms(times.gpu_time_ns) == [20, 20, 20, 20]
 
 
-def test_the_host_interval_holds_the_time_between_two_marks() -> None:
+def test_the_host_interval_includes_the_time_between_two_marks() -> None:
     times = step_times(a_trace([(0, 8), (10, 18), (20, 29)]))
     assert ms(times.host_interval_ns) == [8, 10, 11]  # the first: its own span; 18 - 8; 29 - 18
 
 
-def test_the_completion_of_a_step_is_not_before_that_of_the_step_before() -> None:
+def test_a_step_never_completes_before_the_previous_step() -> None:
     """A side stream works on what step 0 launched while step 1's own work is done already."""
     times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 25, 20), Work(11, 12, 14), Work(21, 26, 29)]))
     assert ms(times.completion_ns[0] - START_NS) == [25, 25, 29]
@@ -141,7 +141,7 @@ def test_the_completion_of_a_step_is_not_before_that_of_the_step_before() -> Non
     assert ms(times.gpu_time_ns) == [23, 2, 3]
 
 
-def test_without_a_predecessor_the_device_interval_begins_where_earlier_work_ended() -> None:
+def test_the_first_device_interval_starts_where_earlier_work_ended() -> None:
     backlog = Work(None, 0, 6)  # before the first work with a known launch: launched before the recording began
     times = step_times(a_trace([(0, 10), (10, 20)], [backlog, Work(1, 6, 9), Work(11, 12, 19)]))
     assert ms(times.device_interval_ns[0]) == [3, 10]
@@ -163,13 +163,13 @@ def test_a_step_whose_number_does_not_follow_has_no_predecessor() -> None:
     assert ms(times.device_interval_ns[0]) == [9, 10, 8, 10]
 
 
-def test_a_profiler_that_starts_or_stops_between_two_steps_is_not_a_part_of_the_next() -> None:
+def test_profiler_start_and_stop_times_belong_to_no_step() -> None:
     kinds = [StepKind.STEADY, StepKind.PROFILED, StepKind.PROFILED, StepKind.STEADY]
     times = step_times(a_trace([(0, 10), (50, 62), (62, 74), (200, 210)], kinds=kinds))
     assert ms(times.host_interval_ns) == [10, 12, 12, 10]
 
 
-def test_the_pace_is_that_of_the_slowest_device_that_works_in_each_step() -> None:
+def test_the_pace_is_that_of_the_slowest_device_with_work_in_every_step() -> None:
     steps = [(10 * step, 10 * step + 10) for step in range(3)]
     work = [Work(10 * step + 1, 10 * step + 2, 10 * step + 4, device=0) for step in range(3)]
     work += [Work(10 * step + 1, 2 + 12 * step, 2 + 12 * step + 12, device=1) for step in range(3)]
@@ -179,7 +179,7 @@ def test_the_pace_is_that_of_the_slowest_device_that_works_in_each_step() -> Non
     assert (of.device, of.device_ns, of.host_ns, of.limit) == (1, 12 * MS, 10 * MS, "device")
 
 
-def test_of_several_ranks_the_slowest_one_counts() -> None:
+def test_the_pace_of_several_ranks_is_that_of_the_slowest() -> None:
     steps = [(0, 10), (0, 11), (10, 20), (11, 23), (20, 30), (23, 36)]
     of = pace(a_trace(steps, ranks=[0, 1] * 3, numbers=[0, 0, 1, 1, 2, 2]))
     assert of is not None
@@ -205,7 +205,7 @@ def test_overlapping_steps_on_two_streams_are_not_counted_twice_as_busy() -> Non
     assert round(of.busy_share or 0, 6) == 0.95
 
 
-def test_only_waits_for_data_that_no_queued_work_covers_are_left_out() -> None:
+def test_only_data_waits_not_hidden_by_queued_work_are_excluded() -> None:
     """Each step waits 4 ms for data. The device has no work by then; in the second trace its queue lasts for 3 of them."""
     steps = [(0, 10), (10, 20), (20, 30)]
     waits = [(step, 10 * step, 10 * step + 4) for step in range(3)]
@@ -217,12 +217,12 @@ def test_only_waits_for_data_that_no_queued_work_covers_are_left_out() -> None:
     assert [(of.pace_ns / MS, of.without_data_ns / MS) for of in found if of] == [(10, 6), (10, 9)]
 
 
-def test_work_that_is_launched_but_waits_in_its_queue_covers_a_wait_for_data_too() -> None:
+def test_work_waiting_in_the_launch_queue_hides_a_data_wait() -> None:
     trace = a_trace([(0, 10), (10, 20)], [Work(1, 13, 18)], loader=[(1, 10, 14)])
     assert ms(step_times(trace).data_wait_ns) == [0, 0]
 
 
-def test_steps_without_kernels_end_on_the_device_when_their_cuda_events_say() -> None:
+def test_cuda_events_give_the_device_end_of_steps_without_kernels() -> None:
     """Clean steps of `trace record`: 2 ms per step on the host, 5 ms on the device, which its phases' events tell."""
     trace = a_trace([(0, 2), (2, 4), (4, 6)], grain="phase")
     trace.phases = Phases.of(
@@ -240,7 +240,7 @@ def test_steps_without_kernels_end_on_the_device_when_their_cuda_events_say() ->
     assert of.falls_behind_ns == 3 * MS
 
 
-def test_steps_without_host_time_take_as_long_as_on_the_device() -> None:
+def test_the_pace_of_steps_without_host_time_is_their_device_time() -> None:
     """An estimate without host time: all three steps are at 0 on the host, and the device needs 5 ms for each."""
     trace = a_trace([(0, 0)] * 3, [Work(0, 5 * step, 5 * step + 5) for step in range(3)])
     trace.phases = Phases.of(
@@ -256,7 +256,7 @@ def test_steps_without_host_time_take_as_long_as_on_the_device() -> None:
     assert of is not None and (of.host_ns, of.pace_ns, of.limit) == (0, 5 * MS, "device")
 
 
-def test_events_tell_how_much_of_a_wait_for_data_the_queue_covers() -> None:
+def test_cuda_events_show_how_much_of_a_data_wait_is_hidden() -> None:
     """The loader phase of step 1 lasts from 10 to 14; all work launched before it has ended at 13."""
     trace = a_trace([(0, 10), (10, 20)], grain="phase")
     loader, forward = trace.strings.add("loader"), trace.strings.add("forward")
@@ -318,7 +318,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0,
 
 
 @given(SPANS)
-def test_the_union_by_group_is_that_of_each_group_alone(spans: list[tuple[int, int, int]]) -> None:
+def test_the_union_by_group_equals_the_union_of_each_group(spans: list[tuple[int, int, int]]) -> None:
     group, start, length = (np.array([span[place] for span in spans], np.int64) for place in range(3))
     expected = [Intervals(start[group == one], (start + length)[group == one]).total_ns for one in range(4)]
     assert union_by_group(group, start, start + length, 4).tolist() == expected

@@ -49,7 +49,7 @@ def test_problems_are_sorted_by_severity_and_zero_counts_are_omitted() -> None:
         ),
     ],
 )
-def test_words_agree_with_the_count(kind: str, one: str, many: str) -> None:
+def test_the_sentence_agrees_with_the_number_of_problems(kind: str, one: str, many: str) -> None:
     assert [problems_of({kind: count}, 0)[0].text for count in (1, 2)] == [one, many]
 
 

@@ -16,7 +16,7 @@ from traces.model.trace import Ending, StepKind, Trace
 from tui.text.info import info_text
 
 
-def test_the_keys_that_scripts_rely_on() -> None:
+def test_the_json_has_the_documented_keys() -> None:
     trace = training(steps=2)
     trace.problems = {"kernel-without-launch": 3}
     trace.lacks = ["call stacks"]
@@ -33,7 +33,7 @@ def test_the_keys_that_scripts_rely_on() -> None:
     assert (summary["run"]["source"], summary["run"]["clock"], summary["provenance"]) == ("hand", "unix", {})
 
 
-def test_additional_figures_of_a_summary() -> None:
+def test_a_summary_has_its_additional_figures() -> None:
     summary = summarize(training(steps=2))
     assert summary.compute_side_median_ns == 80 * US
     assert summary.pace is not None and (summary.pace.pace_ns, summary.pace.gpu_time_ns) == (100 * US, 50 * US)
@@ -50,7 +50,7 @@ def test_additional_figures_of_a_summary() -> None:
     assert summary.gpus["cuda:0"].streams == {7: 100 * US}
 
 
-def test_empty_and_phase_grained_traces_sum_up_too() -> None:
+def test_empty_and_phase_grained_traces_can_be_summarized() -> None:
     empty = summarize(Trace())
     assert empty.gpu_busy_ns == 0 and empty.step_median_ns is None and empty.steps == []
     phases = summarize(phase_grained())

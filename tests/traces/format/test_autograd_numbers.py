@@ -35,7 +35,7 @@ def _trace(*steps: tuple[str, ...]) -> Trace:
     )
 
 
-def test_a_step_with_the_same_ops_gets_numbers_of_its_own() -> None:
+def test_equal_steps_get_separate_autograd_sequence_numbers() -> None:
     alike = FORWARD + BACKWARD
     trace = with_node_numbers(_trace(alike, alike, (*FORWARD, "item", *BACKWARD), alike))
     # THEN each op of backward belongs to the forward op of its own step; of another program's step nothing is said
@@ -43,7 +43,7 @@ def test_a_step_with_the_same_ops_gets_numbers_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("no_thread", [NONE, 0])
-def test_a_trace_without_any_numbers_stays_as_it_is(no_thread: int) -> None:
+def test_a_trace_without_sequence_numbers_is_unchanged(no_thread: int) -> None:
     trace = _trace(("conv",) * 4)
     trace.host.forward_thread[:] = no_thread
     assert with_node_numbers(trace) is trace

@@ -73,7 +73,7 @@ def patched(data: bytes, at: int, field: bytes, reseal: bool) -> bytes:
         (FIRST_FRAME + CODEC, b"\2", True, "at byte 17: frame cannot be decompressed (Corrupt input data)"),
     ],
 )
-def test_a_patched_field(tmp_path: Path, at: int, field: bytes, reseal: bool, says: str) -> None:
+def test_a_changed_field_of_a_frame_is_rejected(tmp_path: Path, at: int, field: bytes, reseal: bool, says: str) -> None:
     path = tmp_path / "t.msgpack"
     save(small_trace(), path)
     data = path.read_bytes()
@@ -87,7 +87,7 @@ def test_a_patched_field(tmp_path: Path, at: int, field: bytes, reseal: bool, sa
     assert str(error.value) == f"{path}: not a readable trace {says.format(length, content)}"
 
 
-def test_a_length_shorter_than_a_head_is_impossible(tmp_path: Path) -> None:
+def test_a_frame_length_shorter_than_the_frame_head_is_rejected(tmp_path: Path) -> None:
     only_a_head = file_of(b"x")[: FIRST_FRAME + PAYLOAD]
     data = patched(only_a_head, FIRST_FRAME + LENGTH, struct.pack(">I", 12), reseal=True)
 
@@ -109,7 +109,7 @@ def pieces(data: bytes) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(cuts)]
 
 
-def test_any_msgpack_reader_walks_a_file(tmp_path: Path) -> None:
+def test_a_trace_file_is_readable_by_any_msgpack_reader(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     save(small_trace(), path)
 
@@ -128,7 +128,7 @@ def test_the_preset_dictionary_is_that_of_format_1() -> None:
 
 @pytest.mark.parametrize("codec", [STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES])
 @pytest.mark.parametrize("content", [b"", b"a", bytes(range(256)) * 300])
-def test_every_codec_gives_back_what_it_took(codec: int, content: bytes) -> None:
+def test_every_codec_decompresses_to_the_original_content(codec: int, content: bytes) -> None:
     parts: list[bytes] = []
     FrameWriter(parts.append).add(DATA, content, codec, compress(codec, content))
 
@@ -194,7 +194,7 @@ NEST = HOST["nested"]
         (pack("steps", {"rows": 1 << 40, "columns": {"rank": 0}}), "a table that claims 1099511627776 rows"),
     ],
 )
-def test_content_that_no_writer_of_ours_wrote(tmp_path: Path, item: bytes, says: str) -> None:
+def test_content_that_no_writer_produces_is_rejected(tmp_path: Path, item: bytes, says: str) -> None:
     texts = b"".join(text_items(small_trace()))
 
     text = refusal(tmp_path, file_of(texts, item))
@@ -202,7 +202,7 @@ def test_content_that_no_writer_of_ours_wrote(tmp_path: Path, item: bytes, says:
     assert text.startswith(f"not a readable trace at byte {FIRST_FRAME + PAYLOAD + len(texts)}: {says}")
 
 
-def test_a_file_whose_parts_do_not_fit_together(tmp_path: Path) -> None:
+def test_a_file_with_inconsistent_parts_is_rejected(tmp_path: Path) -> None:
     texts, numbers = b"".join(text_items(small_trace())), b"".join(number_items(small_trace()))
 
     assert "the counts in the end frame are wrong" in refusal(tmp_path, file_of(texts))
@@ -269,7 +269,7 @@ def test_arbitrary_content_is_rejected(tmp_path: Path, content: bytes, as_item: 
 
 @IN_THE_SAME_FOLDER
 @given(data=st.data())
-def test_changed_content_under_right_checksums_gives_a_sound_trace_or_a_refusal(tmp_path: Path, data: Any) -> None:
+def test_changed_content_with_valid_checksums_loads_soundly_or_is_rejected(tmp_path: Path, data: Any) -> None:
     """Right checksums only keep accidents out; whatever the rest says, a loaded trace can be trusted."""
     contents = [*text_items(small_trace()), *number_items(small_trace())]
     which = data.draw(st.integers(0, len(contents) - 1))

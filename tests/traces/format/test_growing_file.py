@@ -59,7 +59,7 @@ def test_a_growing_file_is_read_piece_by_piece(tmp_path: Path, written: bytes) -
     assert same(seen[-1], load(path))
 
 
-def test_threads_without_a_name_yet_get_placeholders(tmp_path: Path) -> None:
+def test_threads_not_yet_in_the_file_get_placeholder_names(tmp_path: Path) -> None:
     stream = TraceStream(tmp_path / "t")
     trace = training(steps=1)
     stream.header(Trace(devices=trace.devices, threads=[Thread(0, 1, "MainThread", "main")]))
@@ -89,7 +89,7 @@ def test_references_to_later_rows_are_restored_when_the_rows_arrive(tmp_path: Pa
     stream.close()
 
 
-def test_damage_is_reported(tmp_path: Path, written: bytes) -> None:
+def test_a_damaged_growing_file_is_reported(tmp_path: Path, written: bytes) -> None:
     path = tmp_path / "t"
     path.write_bytes(written[:-40] + b"\xff" + written[-39:])
     with pytest.raises(TraceFormatError, match="wrong checksum"):

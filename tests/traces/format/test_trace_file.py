@@ -37,7 +37,7 @@ SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixtur
 
 @SAME_FOLDER
 @given(trace=traces())
-def test_what_is_saved_is_loaded(tmp_path: Path, trace: Trace) -> None:
+def test_a_saved_trace_is_loaded_unchanged(tmp_path: Path, trace: Trace) -> None:
     assert fault(trace) is None
 
     save(trace, tmp_path / "t.msgpack")
@@ -76,7 +76,7 @@ def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, at_once: bool
     stream.close()
 
 
-def test_several_tables_at_once_may_be_empty_and_have_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_tables_can_be_written_at_once_empty_or_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traces.format.items.MAX_ROWS", 10)
     stream = TraceStream(tmp_path / "t")
     stream.header(Trace())
@@ -124,7 +124,7 @@ def test_nested_and_arbitrary_parents_are_stored_and_read_back(spans: int) -> No
             assert all((back.columns()[name] == column).all() for name, column in spans_of_it.columns().items())
 
 
-def test_a_nest_in_the_middle_of_a_table_refers_to_rows_of_the_whole_table() -> None:
+def test_parents_in_a_later_chunk_refer_to_rows_of_the_whole_table() -> None:
     table = HostSpans.of(parent=[NONE, 1000, 1001, 1000], start_ns=[0, 1, 2, 5], duration_ns=[9, 3, 1, 1], name=[0] * 4)
 
     packed = pack_table(table, first_row=1000)
@@ -133,7 +133,7 @@ def test_a_nest_in_the_middle_of_a_table_refers_to_rows_of_the_whole_table() -> 
     assert unpack_table(HostSpans, packed, first_row=1000).parent.tolist() == [NONE, 1000, 1001, 1000]
 
 
-def test_a_table_larger_than_a_frame_may_be_is_cut_and_joined(tmp_path: Path) -> None:
+def test_a_table_larger_than_a_frame_is_split_and_joined(tmp_path: Path) -> None:
     rows = MAX_ROWS + 3
     trace = Trace(threads=[Thread(0, 1)], strings=Strings(["a"]))
     trace.host = HostSpans.of(
@@ -166,7 +166,7 @@ def test_numbers_that_json_cannot_express_are_loaded_as_none(tmp_path: Path) -> 
     assert load(tmp_path / "t.msgpack").provenance == {"loss": [None, None, 0.5]}
 
 
-def test_numbers_of_numpy_in_the_header_come_back_as_numbers(tmp_path: Path) -> None:
+def test_numpy_numbers_in_the_header_are_loaded_as_python_numbers(tmp_path: Path) -> None:
     save(Trace(provenance={"steps": np.int64(3), "lr": np.float64(0.5)}), tmp_path / "t.msgpack")
 
     assert load(tmp_path / "t.msgpack").provenance == {"steps": 3, "lr": 0.5}
@@ -193,7 +193,7 @@ def test_numbers_of_numpy_in_the_header_come_back_as_numbers(tmp_path: Path) -> 
         ("batches", "kind", 2, "batches.kind holds 2, outside 0..1"),
     ],
 )
-def test_a_trace_that_is_not_sound_is_not_written(tmp_path: Path, table: str, column: str, value: int, says: str) -> None:
+def test_saving_an_invalid_trace_raises_an_error(tmp_path: Path, table: str, column: str, value: int, says: str) -> None:
     trace = small_trace()
     values = getattr(getattr(trace, table), column)
     values[min(1, len(values) - 1)] = value
@@ -204,7 +204,7 @@ def test_a_trace_that_is_not_sound_is_not_written(tmp_path: Path, table: str, co
     assert os.listdir(tmp_path) == []
 
 
-def test_a_cycle_of_parents_behind_their_children_is_found() -> None:
+def test_a_cycle_among_parents_is_found() -> None:
     trace = small_trace()
     trace.host.parent[:] = [1, 2, 3, NONE]
     assert fault(trace) is None
@@ -214,7 +214,7 @@ def test_a_cycle_of_parents_behind_their_children_is_found() -> None:
     assert fault(trace) == "host.parent contains a cycle"
 
 
-def test_columns_of_the_wrong_length_or_type_and_doubled_texts_are_faults() -> None:
+def test_wrong_column_lengths_wrong_types_and_duplicate_strings_are_faults() -> None:
     short, narrow, doubled = small_trace(), small_trace(), small_trace()
     short.host.shapes = short.host.shapes[:-1]
     narrow.host.start_ns = narrow.host.start_ns.astype(np.int32)
@@ -257,7 +257,7 @@ def test_a_path_that_is_not_a_regular_file_gives_an_error(tmp_path: Path) -> Non
             load(f"{tmp_path}/{name}")
 
 
-def test_saving_replaces_the_file_as_a_whole_and_follows_links(tmp_path: Path) -> None:
+def test_saving_replaces_the_file_atomically_and_follows_links(tmp_path: Path) -> None:
     path, link = tmp_path / "t.msgpack", tmp_path / "link"
     path.write_bytes(b"old")
     link.symlink_to(path)
@@ -268,7 +268,7 @@ def test_saving_replaces_the_file_as_a_whole_and_follows_links(tmp_path: Path) -
     assert sorted(os.listdir(tmp_path)) == ["link", "t.msgpack"]
 
 
-def test_saving_does_not_touch_the_part_that_a_killed_recorder_left(tmp_path: Path) -> None:
+def test_saving_keeps_the_partial_file_of_a_killed_recorder(tmp_path: Path) -> None:
     part = tmp_path / "t.msgpack.part"
     write_in_chunks(small_trace(), part, 2, at_once=False)
     before = part.read_bytes()
@@ -287,12 +287,12 @@ def test_saving_to_a_path_that_is_not_a_regular_file_gives_an_error(tmp_path: Pa
         save(small_trace(), tmp_path / "nowhere" / "t.msgpack")
 
 
-def test_provenance_that_json_cannot_express_is_refused(tmp_path: Path) -> None:
+def test_provenance_that_json_cannot_express_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceWriteError, match="a PosixPath, which is not a JSON value"):
         save(Trace(provenance={"script": Path("train.py")}), tmp_path / "t.msgpack")
 
 
-def test_a_closed_stream_takes_nothing(tmp_path: Path) -> None:
+def test_writing_to_a_closed_stream_raises_an_error(tmp_path: Path) -> None:
     stream = TraceStream(tmp_path / "t.part")
     stream.close()
 
@@ -327,7 +327,7 @@ def test_a_table_has_at_most_as_many_rows_as_bytes() -> None:
 
 
 @pytest.mark.parametrize(("name", "bar"), [("v100_resnet50_workers0", 8), ("a100_nccl_args_rank0of2", 7), ("mi250_minitoy", 3)])
-def test_files_are_small(tmp_path: Path, shared_traces: Path, name: str, bar: int) -> None:
+def test_trace_files_are_much_smaller_than_compressed_json(tmp_path: Path, shared_traces: Path, name: str, bar: int) -> None:
     """A training recording takes at most an eighth of its .json.gz, one with NCCL's records a seventh, a tiny one a third."""
     original = shared_traces / f"{name}.json.gz"
     trace = read_kineto(original)

@@ -40,7 +40,9 @@ def rows(trace: Trace) -> list[dict[str, Any]]:
         ("v100_resnet50_workers0.json.gz", {}, 0),
     ],
 )
-def test_real_recordings(shared_traces: Path, name: str, counts: dict[str, int], total_bytes: int | None) -> None:
+def test_collectives_of_real_recordings_are_imported(
+    shared_traces: Path, name: str, counts: dict[str, int], total_bytes: int | None
+) -> None:
     trace = read_kineto(shared_traces / name)
     found = rows(trace)
     assert fault(trace) is None
@@ -51,7 +53,7 @@ def test_real_recordings(shared_traces: Path, name: str, counts: dict[str, int],
         assert (before["rank"], before["start_ns"]) <= (after["rank"], after["start_ns"])
 
 
-def test_the_time_is_that_of_the_kernels_where_there_are_any(shared_traces: Path) -> None:
+def test_the_time_of_a_collective_is_that_of_its_kernels(shared_traces: Path) -> None:
     trace = read_kineto(shared_traces / "a100_nccl_args_rank0of2.json.gz")
     found = rows(trace)
     assert {row["backend"] for row in found} == {"nccl"} and {row["group_size"] for row in found} == {2}
@@ -98,7 +100,9 @@ WAIT: dict[str, Any] = {"Collective name": "wait", "In msg nelems": 0, "dtype": 
         (TOLD | {"dtype": ["Half"]}, {"Input Dims": "x", "Input type": 3}, ("", NONE, "dp", 2)),
     ],
 )
-def test_what_the_arguments_tell(told: dict[str, Any], of_range: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_collectives_are_read_from_the_event_arguments(
+    told: dict[str, Any], of_range: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
     trace = read(
         span("c10d::allreduce_", 0, 90),
         span("record_param_comms", 10, 70, 1, "cpu_op", **told),
@@ -122,7 +126,7 @@ def test_what_the_arguments_tell(told: dict[str, Any], of_range: dict[str, Any],
     assert trace.collectives.called_ns.tolist() == [10_000]
 
 
-def test_ranges_of_data_parallel_are_parts_with_the_times_of_their_device() -> None:
+def test_data_parallel_ranges_become_parts_with_device_times() -> None:
     # GIVEN a step with a scatter, two replicas on threads of their own, and a gather; a kernel still runs when it begins
     trace = read(
         span("ProfilerStep#3", 0, 1000, category="user_annotation"),
@@ -155,7 +159,7 @@ def test_ranges_of_data_parallel_are_parts_with_the_times_of_their_device() -> N
     assert {texts[trace.phases.name[row]] for row in parts.phase} == {"forward"}
 
 
-def test_a_range_of_nccl_without_kernels_is_enqueue_time_only() -> None:
+def test_an_nccl_range_without_kernels_has_no_known_duration() -> None:
     """95 MiB in 60 us would be 1.6 TB/s: the operation's own time is unknown. Gloo's range is the operation."""
     told: dict[str, Any] = {"In msg nelems": 24_903_680, "dtype": "Float"}
     trace = read(span("record_param_comms", 10, 70, **told), span("nccl:all_reduce", 12, 60), span("gloo:all_reduce", 100, 60))
@@ -165,7 +169,7 @@ def test_a_range_of_nccl_without_kernels_is_enqueue_time_only() -> None:
     assert by_bytes == {None: 60_000}  # both, since the sizes of Gloo's were not recorded
 
 
-def test_the_communicator_and_the_number_in_it_tell_which_calls_belong_together() -> None:
+def test_collectives_are_matched_by_communicator_and_sequence_number() -> None:
     """Rank 1 recorded one all-reduce more at its begin: counting would pair the first with the second."""
 
     def rank(number: int, first: int, lengths: list[int]) -> dict[str, Any]:

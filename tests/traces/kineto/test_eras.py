@@ -74,13 +74,13 @@ def test_absolute_nanoseconds_are_taken_from_the_digits() -> None:
     assert trace.provenance["era"] == "E5"
 
 
-def test_unpadded_decimals_of_march_2024_are_nanoseconds() -> None:
+def test_unpadded_decimals_of_march_2024_are_read_as_nanoseconds() -> None:
     trace = absolute(("1712195495519689.7", "63.5"), ("1712195495519690.123", "1.40"))
     assert trace.host.start_ns.tolist() == [1712195495519689007, 1712195495519690123]
     assert trace.host.duration_ns.tolist() == [63005, 1040]
 
 
-def test_absolute_stamps_that_went_through_float64_are_fractions() -> None:
+def test_absolute_timestamps_rounded_by_float64_are_read_as_fractions() -> None:
     trace = absolute(("1712195495519689.5", "63.5"), ("1712195495519690.2", "1.0"))
     assert trace.host.start_ns.tolist() == [1712195495519689500, 1712195495519690200]
     assert trace.host.duration_ns.tolist() == [63500, 1000]
@@ -107,7 +107,7 @@ def test_an_external_id_that_repeats_the_correlation_id_names_no_op() -> None:
 
 
 @pytest.mark.parametrize("key", ["External id", "external id"])
-def test_the_external_id_names_the_op_where_no_call_was_recorded(key: str) -> None:
+def test_the_external_id_gives_the_op_of_a_kernel_without_a_launch_call(key: str) -> None:
     events = [
         op("aten::add", 10, 20, External_id=13),
         op("aten::late", 900, 20, External_id=14),
@@ -157,7 +157,7 @@ def test_event_arrays_of_2020_with_thread_ids_as_text_are_imported() -> None:
 
 
 @pytest.mark.parametrize("pid", ["python", None, [1], 3.0, True])
-def test_a_pid_may_be_anything(pid: Any) -> None:
+def test_process_ids_of_any_type_are_accepted(pid: Any) -> None:
     trace = imported([op("aten::add", 0, 20) | {"pid": pid}, op("aten::mul", 2, 3) | {"pid": pid, "tid": "worker"}])
     assert len(trace.host) == 2
     assert len(trace.threads) == 2
@@ -204,7 +204,7 @@ def test_threads_get_their_roles_and_names() -> None:
     assert trace.host.forward_thread.tolist() == [NONE, 1, NONE, NONE]
 
 
-def test_devices_are_those_used_and_all_visible_ones_are_counted() -> None:
+def test_used_devices_are_listed_and_visible_devices_are_counted() -> None:
     properties = [{"id": i, "name": f"GPU {i}", "totalGlobalMem": 10 + i, "numSms": 80} for i in range(4)]
     trace = imported([kernel(1, 0, device=2)], deviceProperties=properties)
     assert [(d.index, d.name, d.total_memory_bytes) for d in trace.devices] == [(2, "GPU 2", 12)]
@@ -287,7 +287,7 @@ def phases_of(*events: Event) -> list[tuple[str, int]]:
     return list(zip((trace.strings[i] for i in trace.phases.name), ends, strict=True))
 
 
-def test_what_makes_a_batch_on_the_cpu_is_no_phase_of_its_own() -> None:
+def test_ops_that_create_a_batch_on_the_cpu_are_not_a_phase() -> None:
     copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
     copying = [op("aten::to", 20, 9), call(1, 21), copy]
     forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
@@ -300,7 +300,7 @@ def test_what_makes_a_batch_on_the_cpu_is_no_phase_of_its_own() -> None:
     assert phases_of(*on_gpu, *copying, *forward) == [("other", 35), ("forward", 100)]
 
 
-def test_a_conversion_that_returns_its_input_is_in_no_phase() -> None:
+def test_a_conversion_that_returns_its_input_starts_no_phase() -> None:
     """GIVEN a step that begins with `aten::to` THEN no forward pass begins there, unless it calls the op that casts."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 20, 5, cat="user_annotation")
     forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
@@ -316,7 +316,7 @@ def range_(name: str, start: float, dur: float) -> Event:
     return op(name, start, dur, cat="user_annotation")
 
 
-def test_annotations_of_libraries_tell_phases_where_torch_has_no_range() -> None:
+def test_annotations_of_libraries_are_used_as_phases() -> None:
     backward = op("NllLossBackward0", 60, 10, tid=8, Fwd_thread_id=1)
     torchrec = [
         range_("## wait_for_batch ##", 0, 10),
@@ -349,11 +349,11 @@ def test_annotations_of_libraries_tell_phases_where_torch_has_no_range() -> None
 
 
 @pytest.mark.parametrize("text", ["## forward:over_arch ##", "forward_hook", "## backward ##", "nccl:all_reduce", "", "[pl]"])
-def test_other_annotations_mean_no_phase(text: str) -> None:
+def test_unknown_annotations_are_not_phases(text: str) -> None:
     assert phase_of_annotation(text) == ""
 
 
-def test_device_markers_wait_for_what_was_launched_before() -> None:
+def test_device_phase_ends_wait_for_work_launched_before() -> None:
     trace = imported([op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0)])
     ends = dict(zip((trace.strings[i] for i in trace.phases.name), trace.phases.device_end_ns.tolist(), strict=True))
     # The convolution's kernel, launched at 32, runs until 95: all markers from there on come no earlier.
@@ -368,7 +368,7 @@ def test_device_markers_wait_for_what_was_launched_before() -> None:
     }
 
 
-def test_without_marks_each_optimizer_step_ends_a_step() -> None:
+def test_each_optimizer_step_ends_a_step_without_profiler_marks() -> None:
     events = training_step(0) + training_step(100)
     # Some versions record the range twice, one within the other; a second optimizer steps after the first.
     events.append(op("Optimizer.step#SGD.step", 71, 8, cat="user_annotation"))
@@ -408,7 +408,7 @@ def test_inference_is_cut_into_its_batches() -> None:
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
 
 
-def test_parts_of_a_pipeline_are_no_batches() -> None:
+def test_calls_of_the_parts_of_a_pipeline_are_not_batches() -> None:
     """GIVEN a text encoder that is called for two prompts WHEN a denoiser follows, or more ops follow THEN all is one step."""
 
     def module(name: str, start: float) -> list[Event]:
@@ -437,7 +437,7 @@ def evaluated(start: float, operands: list[list[int]], *, loader: bool) -> list[
 
 @pytest.mark.parametrize("loader", [True, False])
 @pytest.mark.parametrize("shapes", [True, False])
-def test_batches_evaluated_between_training_steps_are_steps_of_their_own(loader: bool, shapes: bool) -> None:
+def test_evaluated_batches_between_training_steps_are_separate_steps(loader: bool, shapes: bool) -> None:
     """GIVEN a training that evaluates two batches, the last one smaller WHEN no modules were recorded THEN they are told."""
     operands = [[[n, 3, 8, 8], [4, 3, 3, 3]] if shapes else [] for n in (32, 7)]
 
@@ -456,7 +456,7 @@ def test_batches_evaluated_between_training_steps_are_steps_of_their_own(loader:
     assert seen([*training(0), *evaluated(100, operands[0], loader=loader)[:-4], *training(200)])[1] == ["STEADY"] * 2
 
 
-def test_inference_without_a_loader_is_cut_where_the_next_batch_is_copied() -> None:
+def test_inference_without_a_loader_is_cut_at_the_copy_of_each_batch() -> None:
     first, second = (evaluated(start, [[n, 3, 8, 8], [4, 3, 3, 3]], loader=False) for start, n in ((0, 32), (50, 7)))
     assert seen(first + second) == ("inference", ["EVALUATION"] * 2, [54, 67])
     # WHEN a copy in the midst of a pass is followed by other ops THEN it belongs to that pass
@@ -486,13 +486,13 @@ def test_step_ranges_of_the_scripts_profiler_do_not_cut_the_recorders_profile(tm
         assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == numbers
 
 
-def test_training_without_an_optimizers_range_is_cut_before_each_forward_pass() -> None:
+def test_training_without_optimizer_ranges_is_cut_before_each_forward_pass() -> None:
     step = [event for event in training_step(0) if "Optimizer" not in event["name"] and "DataLoader" not in event["name"]]
     events = [*step, op("aten::add_", 75, 5), *shifted(step, 100), op("aten::add_", 175, 5)]
     assert seen(events) == ("backward", ["STEADY"] * 2, [130, 180])
 
 
-def test_slow_first_steps_are_warm_up_and_a_last_one_without_its_work_is_incomplete() -> None:
+def test_slow_first_steps_are_warm_up_and_a_cut_last_step_is_incomplete() -> None:
     marks = [op(f"ProfilerStep#{n}", 100 * n, 100, cat="user_annotation") for n in range(4)]
     events = [event for n in range(4) for event in training_step(100 * n)]
     tuning = shifted([op("ProfilerStep#0", 0, 500, cat="user_annotation"), *training_step(0)], -500)
@@ -509,7 +509,7 @@ def test_slow_first_steps_are_warm_up_and_a_last_one_without_its_work_is_incompl
 # --- memory
 
 
-def test_memory_events_are_on_their_device_or_the_host() -> None:
+def test_memory_events_are_assigned_to_their_device_or_the_host() -> None:
     def event(start: int, kind: int, index: int, size: int, **more: int) -> Event:
         args = {"Device Type": kind, "Device Id": index, "Bytes": size, **more}
         return {"ph": "i", "s": "t", "name": "[memory]", "pid": 7, "tid": 7, "ts": T0 + start, "args": args}
@@ -527,7 +527,7 @@ def test_memory_events_are_on_their_device_or_the_host() -> None:
 # --- odd events
 
 
-def test_odd_events_are_read_as_far_as_they_go_and_counted() -> None:
+def test_malformed_events_are_read_in_part_and_counted() -> None:
     good = op("aten::good", 0, 5)
     events: list[Any] = [
         good,
@@ -560,13 +560,13 @@ def test_odd_events_are_read_as_far_as_they_go_and_counted() -> None:
     assert trace.host.duration_ns[text].tolist() == [5500]
 
 
-def test_of_a_key_given_twice_the_last_counts() -> None:
+def test_the_last_of_two_equal_keys_is_used() -> None:
     text = b'{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","name":"b","pid":1,"tid":1,"ts":5,"dur":1,"args":{}}]}'
     trace = read_kineto_bytes(text)
     assert [trace.strings[i] for i in trace.host.name] == ["b"]
 
 
-def test_half_characters_do_not_reach_the_string_table() -> None:
+def test_lone_surrogates_are_replaced_in_the_string_table() -> None:
     event = orjson.dumps(op("NAME", 0, 1)).replace(b"NAME", b"x\\ud800y")
     trace = read_kineto_bytes(b'{"traceEvents":[' + event + b"]}")
     assert trace.strings.texts == ["x\ufffdy", "forward"]
@@ -574,12 +574,12 @@ def test_half_characters_do_not_reach_the_string_table() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "{}", "[", '"text"', "5", '{"traceEvents": 3}', '{"nodes": []}', "\x1f\x8b"])
-def test_unreadable_text_gives_one_clear_line(text: str) -> None:
+def test_unreadable_text_raises_a_one_line_error(text: str) -> None:
     with pytest.raises(TraceImportError, match=r"^x\.json: [^\n]+$"):
         read_kineto_bytes(text.encode("latin-1"), "x.json")
 
 
-def test_provenance_has_no_folders_and_no_names_of_hosts_or_people() -> None:
+def test_provenance_contains_no_folders_host_names_or_user_names() -> None:
     header = {
         "traceName": "/home/someone/x.json",
         "username": "someone",

@@ -71,13 +71,13 @@ def test_a_call_filed_under_the_thread_of_an_ended_replica_moves_to_its_op() -> 
     assert trace.problems == {}
 
 
-def test_a_thread_that_had_only_calls_of_other_threads_is_left_out() -> None:
+def test_a_thread_with_only_moved_calls_is_omitted() -> None:
     trace = imported(op("aten::mul", MAIN, 0, 20, 5), call(1065346752, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5))
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::mul@100"]
     assert [thread.tid for thread in trace.threads] == [MAIN]
 
 
-def test_a_call_without_an_id_takes_that_of_its_kernel() -> None:
+def test_a_call_without_an_external_id_gets_that_of_its_kernel() -> None:
     trace = imported(
         op("aten::relu", REPLICA, 0, 20, 5),
         op("aten::other", MAIN, 0, 20, 6),
@@ -91,7 +91,7 @@ def test_a_call_without_an_id_takes_that_of_its_kernel() -> None:
 
 
 @pytest.mark.parametrize("told", [{}, {"External_id": 0}, {"External_id": 77}, {"External_id": 3}])
-def test_nesting_decides_where_the_id_names_no_op_that_contains_the_call(told: dict[str, Any]) -> None:
+def test_nesting_gives_the_op_if_the_external_id_is_unusable(told: dict[str, Any]) -> None:
     """77 is nobody's id, and the op with id 3 had ended before the call."""
     trace = imported(
         op("aten::early", REPLICA, 0, 4, 3),
@@ -116,7 +116,7 @@ def test_a_call_outside_of_ops_stays_on_its_thread() -> None:
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "warm@100"]
 
 
-def test_the_op_that_is_named_wins_over_a_narrower_one_on_the_same_thread() -> None:
+def test_the_op_with_the_external_id_is_preferred_to_a_nested_op() -> None:
     trace = imported(
         op("aten::outer", MAIN, 0, 50, 1),
         op("aten::inner", MAIN, 10, 20, 2),
@@ -126,7 +126,7 @@ def test_the_op_that_is_named_wins_over_a_narrower_one_on_the_same_thread() -> N
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::outer@100"]
 
 
-def test_python_frames_between_an_op_and_its_call_stay() -> None:
+def test_python_frames_between_an_op_and_its_call_are_kept() -> None:
     trace = imported(
         op("custom::op", MAIN, 0, 50, 1),
         span("python_function", "kernel.py(3): run", MAIN, 10, 20),
@@ -136,7 +136,7 @@ def test_python_frames_between_an_op_and_its_call_stay() -> None:
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "kernel.py(3): run@100", "custom::op@100"]
 
 
-def test_ids_that_copy_the_correlation_name_no_ops() -> None:
+def test_external_ids_that_repeat_the_correlation_ids_are_ignored() -> None:
     """As from torch 1.12 to 2.3. Both collisions name an op elsewhere."""
     trace = imported(
         op("aten::a", REPLICA, 0, 20, 1),
@@ -151,7 +151,7 @@ def test_ids_that_copy_the_correlation_name_no_ops() -> None:
     assert chain(trace, "second") == ["cudaLaunchKernel@100", "aten::c@100"]
 
 
-def test_ids_that_equal_the_correlation_by_chance_still_name_the_op_around_the_call() -> None:
+def test_an_external_id_equal_to_the_correlation_by_chance_is_used() -> None:
     trace = imported(
         op("aten::a", REPLICA, 0, 20, 1),
         op("aten::b", REPLICA, 30, 20, 2),
@@ -164,7 +164,7 @@ def test_ids_that_equal_the_correlation_by_chance_still_name_the_op_around_the_c
     assert chain(trace, "second") == ["cudaLaunchKernel@201", "aten::b@201"]
 
 
-def test_an_id_that_two_ops_have_means_the_one_around_the_call() -> None:
+def test_an_external_id_of_two_ops_refers_to_the_op_around_the_call() -> None:
     trace = imported(
         op("aten::first", MAIN, 0, 20, 4),
         op("aten::second", MAIN, 30, 20, 4),
@@ -180,7 +180,7 @@ def test_an_id_that_two_ops_have_means_the_one_around_the_call() -> None:
 # --- correlations
 
 
-def test_of_two_calls_with_one_correlation_the_external_id_decides() -> None:
+def test_the_external_id_decides_between_two_calls_with_one_correlation() -> None:
     trace = imported(
         op("aten::mm", MAIN, 100, 60, 2),
         call(MAIN, 110, 7, External_id=2),
@@ -194,13 +194,13 @@ def test_of_two_calls_with_one_correlation_the_external_id_decides() -> None:
     assert trace.problems == {"duplicate-correlation": 2}
 
 
-def test_without_external_ids_the_last_call_before_the_kernel_launched_it() -> None:
+def test_a_kernel_without_external_id_belongs_to_the_last_earlier_call() -> None:
     trace = imported(call(MAIN, 10, 7, "cudaA"), kernel("a", 20, 7), call(MAIN, 110, 7, "cudaB"), kernel("b", 120, 7))
     assert [chain(trace, name)[0] for name in ("a", "b")] == ["cudaA@100", "cudaB@100"]
     assert trace.problems == {"duplicate-correlation": 2}
 
 
-def test_a_launch_that_is_named_twice_is_no_duplicate() -> None:
+def test_a_runtime_and_a_driver_call_of_one_launch_are_no_duplicates() -> None:
     inner = call(MAIN, 11, 7, "cuLaunchKernel", dur=1) | {"cat": "cuda_driver"}
     trace = imported(call(MAIN, 10, 7, dur=4), inner, kernel("k", 20, 7))
     assert chain(trace, "k") == ["cudaLaunchKernel@100"]

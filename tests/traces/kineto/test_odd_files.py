@@ -50,7 +50,7 @@ def busy_us(trace: Trace) -> float:
 # --- durations that cannot be true
 
 
-def test_a_kernel_over_six_later_ones_of_its_stream_counts_for_nothing() -> None:
+def test_a_kernel_that_overlaps_six_later_kernels_is_ignored() -> None:
     """Of 1.6 s, over 1 ms of real work."""
     later = [kernel(100 + 200 * place, 150, place + 2) for place in range(6)]
     calls = [call(place + 1, 10 + place) for place in range(7)]
@@ -65,7 +65,7 @@ def test_a_kernel_over_six_later_ones_of_its_stream_counts_for_nothing() -> None
     [(H100, {}), (A100, {"impossible-overlap": 1}), (MI300, {"impossible-overlap": 1})],
     ids=["programmatic dependent launch", "A100", "MI300"],
 )
-def test_the_next_kernel_may_begin_early_on_hopper_only(gpu: Event, problems: dict[str, int]) -> None:
+def test_a_kernel_may_start_before_its_predecessor_ends_only_on_hopper(gpu: Event, problems: dict[str, int]) -> None:
     trace = imported(call(1, 0), call(2, 2), kernel(10, 20, 1), kernel(25, 20, 2), gpu=gpu)
     assert trace.problems == problems
     assert busy_us(trace) == 35
@@ -73,21 +73,21 @@ def test_the_next_kernel_may_begin_early_on_hopper_only(gpu: Event, problems: di
 
 
 @pytest.mark.parametrize("over", [0.5, 1.0])
-def test_overlaps_of_a_microsecond_are_real(over: float) -> None:
+def test_kernel_overlaps_of_a_microsecond_are_accepted(over: float) -> None:
     assert imported(call(1, 0), call(2, 2), kernel(10, 20 + over, 1), kernel(30, 5, 2)).problems == {}
 
 
-def test_branches_of_one_graph_launch_may_overlap() -> None:
+def test_kernels_of_one_graph_launch_may_overlap() -> None:
     graph = call(1, 0, name="cudaGraphLaunch")
     assert imported(graph, kernel(10, 50, 1), kernel(20, 10, 1), kernel(25, 10, 1)).problems == {}
     assert imported(graph, call(2, 2), kernel(10, 50, 1), kernel(20, 10, 2)).problems == {"impossible-overlap": 1}
 
 
-def test_other_streams_may_overlap() -> None:
+def test_kernels_of_different_streams_may_overlap() -> None:
     assert imported(call(1, 0), call(2, 2), kernel(10, 50, 1), kernel(20, 10, 2, stream=9)).problems == {}
 
 
-def test_a_duration_beyond_the_profilers_window_counts_as_0() -> None:
+def test_a_kernel_longer_than_the_profiler_window_counts_as_zero() -> None:
     window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
     trace = imported(window, span("aten::mm", 10, 1000), call(1, 20), kernel(30, 5000, 1))
     assert trace.problems == {"duration-beyond-window": 1}
@@ -95,7 +95,7 @@ def test_a_duration_beyond_the_profilers_window_counts_as_0() -> None:
     assert imported(window, span("aten::mm", 10, 1000), call(1, 20), kernel(30, 1000, 1)).problems == {}
 
 
-def test_a_mark_that_is_still_open_when_the_profiler_stops_ends_with_the_last_event_on_the_host() -> None:
+def test_a_step_mark_left_open_ends_with_the_last_host_event() -> None:
     """The mark begins at 10 and was closed long after the profile of 1000 us. The last op ends at 410."""
     window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
     mark = span("ProfilerStep#1", 10, 500_000, "user_annotation")
@@ -114,7 +114,7 @@ def test_launches_without_kernels_are_counted() -> None:
     assert trace.problems == {"lost-kernel": 4}
 
 
-def test_launches_into_a_capture_have_no_kernels() -> None:
+def test_launches_during_a_graph_capture_need_no_kernels() -> None:
     trace = imported(
         call(1, 10),
         call(2, 20, name="cudaStreamBeginCapture_v10000"),
@@ -129,7 +129,7 @@ def test_launches_into_a_capture_have_no_kernels() -> None:
     assert trace.problems == {}
 
 
-def test_a_capture_that_began_before_the_recording_counts_until_its_end() -> None:
+def test_a_capture_begun_before_the_recording_lasts_until_its_end_call() -> None:
     end = call(2, 40, name="cudaStreamEndCapture")
     assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 3)).problems == {}
     assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 1)).problems == {"lost-kernel": 1}
@@ -146,7 +146,7 @@ def test_a_launch_recorded_as_two_calls_needs_only_one_kernel(ids: tuple[int, in
 # --- events that Kineto does not write
 
 
-def test_begin_and_end_make_a_span() -> None:
+def test_begin_and_end_events_are_joined_into_spans() -> None:
     """The inner end closes the inner begin, threads do not mix, and an end's arguments count too."""
     begin = {"ph": "B", "cat": "cpu_op", "name": "aten::outer", "pid": 1, "tid": 1, "ts": 10, "args": {"External id": 3}}
     inner = begin | {"name": "aten::inner", "ts": 20, "args": {}}
@@ -193,7 +193,7 @@ def test_events_without_a_category_are_classified_or_counted_as_problems() -> No
 
 
 @pytest.mark.parametrize("data", [b'[{"a": 1}, {"b": 2}]', b"[1, 2]", b"[]", b'[{"ph": "X", "ts": 1, "dur": 2, "name": "x"}]'])
-def test_a_foreign_list_is_rejected_in_one_line(data: bytes) -> None:
+def test_a_json_list_of_another_program_is_rejected_in_one_line(data: bytes) -> None:
     with pytest.raises(TraceImportError, match=r"^other.json: no events from torch.profiler .*give a trace") as raised:
         read_kineto_bytes(data, "other.json")
     assert "\n" not in str(raised.value)
@@ -231,13 +231,13 @@ def test_braces_within_a_name_do_not_split_a_damaged_file() -> None:
         (["a-TP-0-PP-1.json", "a-TP-0-PP-0.json", "a-TP-1-PP-0.json"], [0, 1, 2]),
     ],
 )
-def test_names_of_inference_servers_tell_the_rank(tmp_path: Path, names: list[str], ranks: list[int]) -> None:
+def test_the_rank_is_read_from_file_names_of_inference_servers(tmp_path: Path, names: list[str], ranks: list[int]) -> None:
     for name in names:
         (tmp_path / name).write_bytes(text(span("aten::a", 10, 5)))
     assert read_kineto(tmp_path).ranks == ranks
 
 
-def test_a_copy_of_unknown_size_has_its_time_and_no_rate() -> None:
+def test_a_copy_of_unknown_size_has_a_time_but_no_rate() -> None:
     copy = {"device": 0, "stream": 7, "correlation": 1}
     name = "Memcpy HtoD (Pageable -> Device)"
     (found,) = transfers(imported(call(1, 0, name="cudaMemcpyAsync"), span(name, 10, 40, "gpu_memcpy", 7, **copy)))
@@ -255,7 +255,7 @@ _LOG = '"WARNING": ["CUDA event "record" of 3, x", "b"],\n"INFO": ["say "hi" , "
 
 
 @pytest.mark.parametrize("place", ["before", "within", "after"])
-def test_facts_among_broken_log_lines_are_read(place: str) -> None:
+def test_header_fields_next_to_broken_log_lines_are_read(place: str) -> None:
     """Until July 2026 Kineto wrote its log into the header without escaping quotes."""
     event = orjson.dumps(span("aten::a", 10**9, 5)).decode()
     properties = f'"schemaVersion": 1, "deviceProperties": [{orjson.dumps(H100).decode()}], "cuda_runtime_version": 13000,'
@@ -270,13 +270,13 @@ def test_facts_among_broken_log_lines_are_read(place: str) -> None:
     assert (trace.ranks, trace.devices[0].name, trace.machine_of(3).cuda) == ([3], "NVIDIA H100 80GB HBM3", "13.0")
 
 
-def test_ids_beyond_63_bits_still_join() -> None:
+def test_correlation_ids_above_63_bits_are_matched() -> None:
     """Kineto writes correlations as unsigned 64-bit numbers since July 2026."""
     trace = imported(call(2**64 - 3, 10), kernel(20, 5, 2**64 - 3))
     assert trace.problems == {} and trace.device.launch.tolist() == [0]
 
 
-def test_hardware_counters_are_kept_by_their_mean_and_maximum() -> None:
+def test_hardware_counters_are_kept_as_mean_and_maximum() -> None:
     def sample(at: float, **values: float) -> Event:
         return {"ph": "C", "cat": "hardware_counters", "name": "PM", "pid": "GPU 0 Counters", "ts": at, "args": values}
 

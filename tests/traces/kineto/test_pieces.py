@@ -49,7 +49,7 @@ def test_parsing_in_chunks_equals_parsing_the_whole_file(
 
 
 @pytest.mark.parametrize("around", ['{"a": 1, "traceEvents": [%s], "b": 2}', "[%s]"])
-def test_what_is_kept_is_the_digest_of_each_piece(around: str) -> None:
+def test_only_the_digest_of_each_chunk_is_kept(around: str) -> None:
     listed = [{"ph": "X", "name": str(i)} for i in range(9)]
     seen: list[list[Any]] = []
 
@@ -71,7 +71,7 @@ def test_what_is_kept_is_the_digest_of_each_piece(around: str) -> None:
         ('{"traceEvents": [{"ph": 1}, {"ph": [{"ph": 2}, {"ph": 3}]}]}', [{"ph": 1}, {"ph": [{"ph": 2}, {"ph": 3}]}]),
     ],
 )
-def test_events_within_events_and_a_key_that_comes_twice(text: str, found: list[Any]) -> None:
+def test_nested_event_lists_and_repeated_keys_are_parsed_like_json(text: str, found: list[Any]) -> None:
     with in_pieces_of(1):
         assert parse(text.encode(), Counter(), "x").events == found == json.loads(text)["traceEvents"]
 
@@ -106,14 +106,14 @@ def test_a_faulty_event_has_the_same_effect_for_any_chunk_size(size_bytes: int) 
     assert columns_of(cut) == columns_of(whole)
 
 
-def test_dims_nested_without_end_cost_only_themselves() -> None:
+def test_deeply_nested_dimensions_are_dropped_without_other_loss() -> None:
     deep = orjson.dumps(op("aten::add", 3, 1, Input_Dims="DEEP")).replace(b'"DEEP"', b"[" * 300 + b"]" * 300)
     shaped = orjson.dumps(op("aten::add", 1, 1, Input_Dims=[[2, 3]]))
     trace = read_kineto_bytes(b"[%b,%b]" % (shaped, deep))
     assert [trace.strings[i] for i in trace.host.shapes.tolist()] == ["2,3", ""]
 
 
-def test_a_memory_event_with_an_odd_stamp_keeps_its_bytes() -> None:
+def test_a_memory_event_with_an_invalid_timestamp_keeps_its_bytes() -> None:
     told = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 7}
     listed = [{"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": told} for ts in (5, "6")]
     memory = read_kineto_bytes(orjson.dumps({"traceEvents": [op("aten::add", 1, 2), *listed]})).memory
@@ -121,7 +121,7 @@ def test_a_memory_event_with_an_odd_stamp_keeps_its_bytes() -> None:
     assert memory.time_ns.tolist() == [5000, 6000]
 
 
-def test_real_recordings_in_small_pieces(shared_traces: Path) -> None:
+def test_real_recordings_are_read_equally_in_small_chunks(shared_traces: Path) -> None:
     for name in ("h100_transformer_toy", "gpu_graph_vllm_decode", "a100_event_sync_multi_stream"):
         data = gzip.decompress((shared_traces / f"{name}.json.gz").read_bytes())
         with in_pieces_of(len(data) + 1):
@@ -132,7 +132,7 @@ def test_real_recordings_in_small_pieces(shared_traces: Path) -> None:
         assert columns_of(cut) == columns_of(whole)
 
 
-def test_a_taken_column_is_freed_and_the_others_stay() -> None:
+def test_taking_a_column_frees_only_that_column() -> None:
     rows = CategoryEvents("kernel")
     for stream in (7, 9):
         event = {"name": "k", "pid": 0, "tid": 1, "ts": 3, "dur": 4, "args": {"stream": stream}}

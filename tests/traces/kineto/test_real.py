@@ -128,7 +128,7 @@ def test_the_tables_of_each_real_recording_are_consistent(row: Row) -> None:
     "name",
     ["v100_resnet50_workers0", "gpu2020_resnet50_workers4_array", "mi300x_resnet18_no_pool", "b200_eager_inference"],
 )
-def test_kernels_hang_on_the_op_whose_id_they_carry(name: str) -> None:
+def test_kernels_belong_to_the_op_with_their_external_id(name: str) -> None:
     """Nesting is not told of ids; where the recording has trustworthy ones, they are an independent witness."""
     trace = imported(name)
     events = events_of(name)
@@ -186,7 +186,7 @@ def test_the_main_case_has_the_phases_of_a_plain_loop(name: str) -> None:
     assert milliseconds[:, 6].tolist() == pytest.approx(optimizer, abs=0.5)
 
 
-def test_ddp_training_has_its_phases_on_both_vendors() -> None:
+def test_ddp_training_has_the_same_phases_on_nvidia_and_amd() -> None:
     for name in ("v100_absolute_ns", "a100_nccl_args_rank0of2", "mi300x_resnet_act_checkpoint_rank0of8"):
         trace = imported(name)
         names = [trace.strings[i] for i in trace.phases.name]
@@ -194,7 +194,7 @@ def test_ddp_training_has_its_phases_on_both_vendors() -> None:
         assert [thread.role for thread in trace.threads[:2]] == ["main", "backward"]
 
 
-def test_steps_come_from_the_optimizer_where_no_marks_are() -> None:
+def test_steps_are_cut_at_the_optimizer_in_a_recording_without_marks() -> None:
     trace = imported("rtx2080ti_linear")
     assert trace.provenance["steps_from"] == "optimizer"
     ends = trace.steps.end_ns
@@ -203,14 +203,14 @@ def test_steps_come_from_the_optimizer_where_no_marks_are() -> None:
     assert (trace.steps.start_ns[1:] == ends[:-1]).all()
 
 
-def test_device_totals_change_by_what_was_allocated() -> None:
+def test_memory_totals_change_by_the_bytes_of_each_event() -> None:
     trace = imported("v100_ddp_memory_rank1of2")
     on_device = trace.memory.take(trace.memory.device != NONE)
     assert (np.diff(on_device.allocated_bytes) == on_device.bytes[1:]).all()
     assert (on_device.address > 0).all()
 
 
-def test_absolute_stamps_keep_the_digits_of_the_text() -> None:
+def test_absolute_timestamps_keep_every_digit() -> None:
     name = "v100_absolute_ns"
     trace = imported(name)
     text = gzip.decompress((SHARED_TRACES / f"{name}.json.gz").read_bytes())
@@ -220,7 +220,7 @@ def test_absolute_stamps_keep_the_digits_of_the_text() -> None:
     assert len(np.unique(trace.host.start_ns % 250)) > 200  # float64 would leave multiples of a quarter microsecond
 
 
-def test_memory_of_an_amd_gpu_is_on_the_device_of_its_kernels() -> None:
+def test_memory_events_of_an_amd_gpu_are_on_the_device_of_its_kernels() -> None:
     trace = imported("mi300x_qwen05b_inference")
     # torch calls it cuda:0; 2 is the profiler's, which counts processors too
     assert [(device.rank, device.index) for device in trace.devices] == [(0, 0)]
@@ -228,7 +228,7 @@ def test_memory_of_an_amd_gpu_is_on_the_device_of_its_kernels() -> None:
     assert trace.devices[0].total_memory_bytes > 190 * 10**9
 
 
-def test_a_recording_without_gpu_says_so() -> None:
+def test_a_recording_without_gpu_lists_gpu_work_as_missing() -> None:
     trace = imported("cpu_only_rank34of300")
     assert "GPU work" in trace.lacks
     assert trace.ranks == [34]
@@ -286,7 +286,7 @@ BROKEN = {  # file: (what is counted, host spans, device spans)
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_files_give_what_is_readable_and_count_the_rest(shared_traces: Path, name: str) -> None:
+def test_broken_files_are_read_in_part_and_their_problems_counted(shared_traces: Path, name: str) -> None:
     trace = read_kineto(shared_traces / "broken" / name)
     problems, host, device = BROKEN[name]
     assert (trace.problems, len(trace.host), len(trace.device)) == (problems, host, device)
@@ -297,7 +297,7 @@ def test_every_broken_file_is_covered(shared_traces: Path) -> None:
     assert files == BROKEN.keys() | {"empty.json"}
 
 
-def test_repaired_names_are_those_that_were_meant(shared_traces: Path) -> None:
+def test_broken_names_are_repaired_correctly(shared_traces: Path) -> None:
     for name, text in [
         ("win_backslash", "torch\\cuda\\__init__.py(219): _lazy_init"),
         ("unescaped_quote", '{"device": "cpu"}(12): run'),

@@ -70,7 +70,7 @@ COPY = ("aten::copy_", ["Memcpy HtoD (Pinned -> Device)"])
 TRAINING = [("aten::mm", ["gemm"]), ("compiled", ["triton_poi_fused_mul"]), ("compiled", ["multi_tensor_apply_kernel"])]
 
 
-def test_the_same_launches_again_and_again_are_steps() -> None:
+def test_repeated_launch_sequences_are_steps() -> None:
     """Three launches and 26 us of Python per iteration: 62 us on the host. Each iteration takes 300 us on the GPU."""
     trace = iterations(4, TRAINING).read()
     assert trace.provenance["steps_from"] == "repeats" and len(trace.steps) == 4
@@ -79,7 +79,7 @@ def test_the_same_launches_again_and_again_are_steps() -> None:
     assert of is not None and (of.device_ns, of.gpu_time_ns, of.limit) == (300 * US, 300 * US, "device")
 
 
-def test_a_step_that_the_end_cuts_is_incomplete() -> None:
+def test_a_step_cut_off_by_the_end_of_the_recording_is_incomplete() -> None:
     profile = iterations(3, TRAINING)
     profile.launch(*TRAINING[0])
     trace = profile.read()
@@ -122,7 +122,7 @@ def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
     assert trace.steps.kind.tolist() == [StepKind.STEADY] * 5  # an optimizer's kernels: training
 
 
-def test_marks_on_the_gpu_make_steps_where_the_host_has_none() -> None:
+def test_gpu_step_marks_are_used_if_the_host_has_none() -> None:
     """Step 8's kernels were launched from 1000 us on, step 9's from 1062 us on."""
     profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
     profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_100, 1_400)
@@ -150,7 +150,7 @@ def phases(trace: Trace) -> list[tuple[str, int]]:
     return list(zip(names, (trace.phases.duration_ns // US).tolist(), strict=True))
 
 
-def test_the_time_before_a_steps_first_phase_is_no_part_of_it() -> None:
+def test_preparation_before_the_copy_is_not_part_of_the_copy_phase() -> None:
     """200 us of preparing on the CPU, 10 us of copying, 12 us until the step's end with an op in it."""
     profile = Profile()
     profile.python(200)
@@ -159,7 +159,7 @@ def test_the_time_before_a_steps_first_phase_is_no_part_of_it() -> None:
     assert phases(marked(profile)) == [("other", 200), ("h2d", 10), ("forward", 14)]
 
 
-def test_iterations_that_an_inference_server_marks_are_steps() -> None:
+def test_iterations_marked_by_an_inference_server_are_steps() -> None:
     """GIVEN a prefill and two decodes that launch different kernels for 40, 28 and 28 us of host time."""
     for names in (
         ["step[EXTEND bs=2 toks=900]", "step[DECODE bs=2]", "step[DECODE bs=2]"],

@@ -47,11 +47,13 @@ MATRIX = [[4, 3], [3, 5], [4, 5]]
         ("aten::mm", MATRIX, [], ("4,3;3,5;4,5", "")),
     ],
 )  # fmt: skip
-def test_results_are_no_inputs(name: str, dims: list[Any], types: list[Any], expected: tuple[str, str]) -> None:
+def test_output_arguments_are_not_recorded_as_inputs(
+    name: str, dims: list[Any], types: list[Any], expected: tuple[str, str]
+) -> None:
     assert inputs(name, dims, types) == expected
 
 
-def test_calls_of_one_shape_and_several_names_are_kept_apart() -> None:
+def test_calls_with_equal_shapes_and_different_names_stay_separate() -> None:
     args = {"Input Dims": MATRIX, "Input type": ["float"] * 3}
     names = ["aten::mm", "aten::addcmul_", "aten::mm", "aten::bmm"]
     events = [
@@ -70,7 +72,7 @@ def test_a_tensor_list_that_the_profiler_omitted_is_marked_as_unknown() -> None:
     assert trace.host.shapes[0] != NONE
 
 
-def test_out_variants_are_recognized_as_torch_declares_them() -> None:
+def test_out_variants_are_recognized_from_the_schemas_of_torch() -> None:
     """GIVEN every op of the installed torch WHEN it is called with tensors wherever it takes some THEN results are told of out
     variants, but where another overload looks the same, and of no other op."""
     wrong, right, outs = [], 0, 0

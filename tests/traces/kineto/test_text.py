@@ -73,7 +73,7 @@ def test_truncation_at_every_byte_keeps_the_events_before_the_cut() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.integers(0, 255)), min_size=1, max_size=8))
-def test_damaged_bytes_never_end_in_a_traceback(changes: list[tuple[int, int]]) -> None:
+def test_damaged_bytes_never_cause_a_traceback(changes: list[tuple[int, int]]) -> None:
     data = bytearray(TEXT)
     for position, value in changes:
         data[position] = value
@@ -81,7 +81,7 @@ def test_damaged_bytes_never_end_in_a_traceback(changes: list[tuple[int, int]]) 
 
 
 @given(st.data())
-def test_removed_and_doubled_stretches_never_end_in_a_traceback(data: st.DataObject) -> None:
+def test_removed_or_duplicated_text_never_causes_a_traceback(data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(TEXT)))
     end = data.draw(st.integers(begin, min(len(TEXT), begin + 300)))
     attempt(TEXT[:begin] + TEXT[end:])
@@ -89,7 +89,7 @@ def test_removed_and_doubled_stretches_never_end_in_a_traceback(data: st.DataObj
 
 
 @given(json_values)
-def test_any_value_in_any_place_of_an_event_is_survived(value: Any) -> None:
+def test_any_value_in_any_field_of_an_event_is_handled(value: Any) -> None:
     for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args"):
         for event in (op("aten::add", 1, 2, Input_Dims=[[1]]), kernel(3, 4)):
             attempt(json.dumps({"traceEvents": [{**event, key: value}, call(3, 2)]}).encode())
@@ -102,7 +102,7 @@ def test_any_value_in_any_place_of_an_event_is_survived(value: Any) -> None:
         attempt(json.dumps({"traceEvents": [op("aten::add", 1, 2), kernel(3, 4)], key: value}).encode())
 
 
-def test_one_bad_event_costs_only_itself() -> None:
+def test_a_malformed_event_does_not_affect_other_events() -> None:
     lines = [orjson.dumps(event) for event in EVENTS]
     lines[4] = lines[4].replace(b'"ts":', b'"ts" ')
     for text in (b'{"traceEvents":[' + b",".join(lines) + b"]}", b"[" + b",\n".join(lines) + b"]"):
@@ -112,7 +112,7 @@ def test_one_bad_event_costs_only_itself() -> None:
         assert problems == {"unreadable-event": 1}
 
 
-def test_what_follows_the_events_is_read_after_a_repair() -> None:
+def test_fields_after_the_events_are_read_after_a_repair() -> None:
     text = b'{"a": 1, "traceEvents": [{"ph": "X", "v": nan},], "distributedInfo": {"rank": 2}}'
     problems: Counter[str] = Counter()
     document = parse(text, problems, "x")
@@ -121,7 +121,7 @@ def test_what_follows_the_events_is_read_after_a_repair() -> None:
     assert problems == {"non-finite-number": 1, "trailing-comma": 1}
 
 
-def test_only_wrong_escapes_are_mended() -> None:
+def test_only_invalid_escapes_are_repaired() -> None:
     text = rb'[{"ph": "X", "v": "\\c \c \n \ud83d\ude00 \ud83d \u00e9 \q"}]'
     problems: Counter[str] = Counter()
     document = parse(text, problems, "x")
@@ -183,7 +183,7 @@ def test_files_with_ambiguous_ranks_are_named_in_the_error(tmp_path: Path, names
         read_kineto(folder_of(tmp_path, names))
 
 
-def test_cycles_of_a_process_are_read_one_after_another(tmp_path: Path) -> None:
+def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> None:
     """GIVEN two ranks whose profiler wrote two cycles each, with a step and a kernel in each."""
     for rank in (0, 1):
         for cycle in (0, 1):
@@ -216,7 +216,7 @@ def test_files_of_runs_of_different_sizes_are_rejected(tmp_path: Path) -> None:
         read_kineto(tmp_path)
 
 
-def test_foreign_files_in_a_folder_are_skipped_counted_and_named(tmp_path: Path) -> None:
+def test_unrelated_files_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
     folder_of(tmp_path, ("rank0.json", "rank1.json"))
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
     (tmp_path / "empty.json").write_text("")
@@ -238,7 +238,7 @@ def test_foreign_files_in_a_folder_are_skipped_counted_and_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
-def test_an_archive_is_read_as_the_folder_of_its_files(tmp_path: Path, kind: str) -> None:
+def test_an_archive_is_read_like_a_folder_of_its_files(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     folder_of(folder, ("rank0.json", "rank1.json"))
@@ -295,7 +295,7 @@ spans = st.lists(
 
 
 @given(spans, st.sampled_from([1, ROUNDING_NS // 2, ROUNDING_NS, 5 * ROUNDING_NS]))
-def test_parents_are_those_of_a_search_through_all_spans(drawn: list[tuple[int, ...]], unit_ns: int) -> None:
+def test_parents_equal_those_of_a_full_search(drawn: list[tuple[int, ...]], unit_ns: int) -> None:
     thread, start, duration, outer, entry = (np.array([d[i] for d in drawn], "i8") for i in range(5))
     start, duration = start * unit_ns, duration * unit_ns
     order = nesting_order(thread, start, duration, outer, entry)
@@ -317,7 +317,7 @@ def test_parents_are_those_of_a_search_through_all_spans(drawn: list[tuple[int, 
         assert found[row] == (max(enclosing) if enclosing else NONE)
 
 
-def test_a_frame_without_an_end_encloses_nothing_after_the_span_in_which_it_started() -> None:
+def test_a_frame_without_an_end_ends_with_the_span_around_it() -> None:
     """GIVEN a frame that starts at 20 us in a frame until 50 us and ends with the recording at 100 us THEN it ends at 50 us.
 
     The span from 60 to 70 us belongs to the whole, and a frame that encloses all until 100 us keeps its end. A frame may
@@ -332,7 +332,7 @@ def test_a_frame_without_an_end_encloses_nothing_after_the_span_in_which_it_star
     assert (parent.tolist(), ends.tolist()) == ([NONE, 0, 0, 2], end.tolist())
 
 
-def test_real_overlaps_are_counted_and_rounded_ends_are_not() -> None:
+def test_real_overlaps_are_counted_but_rounding_errors_are_not() -> None:
     one = np.zeros(3, "i4")
     no_frames = np.zeros(3, bool)
     _, overlaps, _ = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]), no_frames)

@@ -28,7 +28,7 @@ def test_the_index_and_the_folder_agree() -> None:
         assert trace.provenance["study"] in entry.source and not trace.problems
 
 
-def test_a_name_finds_an_entry_and_a_path_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_entries_are_found_by_name_and_files_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.msgpack").write_bytes(b"")
     (tmp_path / "p100-no-cudnn").mkdir()
     (tmp_path / "runs").mkdir()
@@ -57,7 +57,7 @@ def test_the_p100_recording_equals_the_output_of_its_build_script(p100: Trace) -
     assert differences(p100, build()) == []
 
 
-def test_p100_has_the_published_figures(p100: Trace) -> None:
+def test_the_p100_recording_has_the_published_figures(p100: Trace) -> None:
     ms = {
         (int(step), p100.strings[name]): duration / 1e6
         for step, name, duration in zip(p100.phases.step, p100.phases.name, p100.phases.duration_ns, strict=True)
@@ -72,7 +72,7 @@ def test_p100_has_the_published_figures(p100: Trace) -> None:
     assert set(p100.phases.origin) == {Origin.PUBLISHED}
 
 
-def test_both_tables_tell_what_the_study_trained(p100: Trace, p100x2: Trace) -> None:
+def test_both_p100_recordings_have_the_workload_of_the_study(p100: Trace, p100x2: Trace) -> None:
     assert p100.workload is not None and p100x2.workload is not None
     assert compare_workloads(p100.workload, p100x2.workload).sameness is Sameness.OTHER_BATCH_SIZE
     own = WorkloadSignature(
@@ -98,7 +98,7 @@ def p100x2() -> Trace:
     return load(find("p100x2-no-cudnn"))
 
 
-def test_p100x2_is_what_its_script_builds(p100x2: Trace) -> None:
+def test_the_p100x2_recording_equals_the_output_of_its_build_script(p100x2: Trace) -> None:
     assert differences(p100x2, build_x2()) == []
 
 
@@ -114,7 +114,7 @@ def test_the_p100x2_recording_has_the_published_step_times(p100x2: Trace) -> Non
     assert [(device.index, device.name) for device in p100x2.devices] == [(i, "Tesla P100-PCIE-16GB") for i in (0, 1)]
 
 
-def test_the_parts_of_p100x2_lie_in_their_phases_on_host_and_device(p100x2: Trace) -> None:
+def test_the_parts_of_p100x2_lie_within_their_phases(p100x2: Trace) -> None:
     parts, phases = p100x2.parts, p100x2.phases
     assert (parts.start_ns >= phases.start_ns[parts.phase]).all() and (parts.end_ns <= phases.end_ns[parts.phase]).all()
     assert (parts.device_start_ns >= phases.device_start_ns[parts.phase]).all()
@@ -126,7 +126,7 @@ def test_the_parts_of_p100x2_lie_in_their_phases_on_host_and_device(p100x2: Trac
     assert in_phase == of_forward | dict.fromkeys(("gather_backward", "broadcast_backward"), "backward")
 
 
-def test_one_gpu_and_two_differ_as_published_and_the_parts_say_where(p100: Trace, p100x2: Trace) -> None:
+def test_the_difference_of_one_and_two_gpus_is_split_into_parts(p100: Trace, p100x2: Trace) -> None:
     facts = compare(p100, p100x2).to_json()
     phases = {name: (of["recorded_median_ns"], of["replayed_median_ns"]) for name, of in facts["phases"].items()}
     more_ns = sum(b - a for name, (a, b) in phases.items() if name != "h2d")

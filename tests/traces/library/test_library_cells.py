@@ -49,7 +49,7 @@ def own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_six_gpus_with_36_networks_ship_in_less_than_a_megabyte() -> None:
+def test_six_gpus_with_36_networks_take_less_than_a_megabyte() -> None:
     files = [read_cells(catalogue.BUNDLED / f"{name}.cells") for name in ("a100", "k80", "m40", "p100", "rtx6000", "v100")]
     assert {len(file.models) for file in files} == {36}
     assert sum(file.path.stat().st_size for file in files) < 1_000_000
@@ -69,7 +69,7 @@ def test_an_entry_is_read_within_20_ms() -> None:
     assert min(times) < 0.020
 
 
-def test_the_last_measured_batches_are_those_that_fitted() -> None:
+def test_the_last_measured_batch_is_the_last_one_that_fit() -> None:
     ends = {model: catalogue.cell("p100", model) for model in ("resnet50", "vgg16", "densenet121", "alexnet")}
     assert {model: (of.last_batch, of.out_of_memory_batch) for model, of in ends.items()} == {
         "resnet50": (179, 180),
@@ -80,7 +80,7 @@ def test_the_last_measured_batches_are_those_that_fitted() -> None:
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="needs the published measurements in ../shared/published")
-def test_the_table_holds_the_published_figures_and_no_extrapolated_ones(tmp_path: Path) -> None:
+def test_the_table_has_published_figures_without_extrapolated_ones(tmp_path: Path) -> None:
     models = ("resnet50", "mnasnet1_3")
     with gzip.open(PUBLISHED, "rt") as file:
         header, *lines = file
@@ -124,7 +124,7 @@ def test_times_between_measured_batches_are_interpolated_and_marked() -> None:
     assert a_cell(batches=(4,)).estimated_at(8).phases_ns["forward"] == 8000
 
 
-def test_the_signature_at_a_batch() -> None:
+def test_the_workload_signature_is_scaled_to_the_batch_size() -> None:
     at = a_cell().workload_at(32)
     assert (at.inputs, at.batch_bytes) == ((InputTensor((32, 3, 8, 8), "float32"),), 32 * 776)
 
@@ -133,7 +133,7 @@ columns = st.lists(st.integers(0, 2**50), min_size=1, max_size=40)
 
 
 @given(columns)
-def test_cells_come_back_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, values: list[int]) -> None:
+def test_library_cells_are_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, values: list[int]) -> None:
     path = tmp_path_factory.mktemp("cells") / "g9.cells"
     batches = np.arange(1, len(values) + 1)
     phases_ns = {"forward": np.array(values), "backward": batches}
@@ -149,7 +149,7 @@ def test_cells_come_back_as_they_were_written(tmp_path_factory: pytest.TempPathF
     assert (back.source, back.provenance) == (CellSource(commit="abc"), {"done": "by hand"})
 
 
-def test_damaged_foreign_and_newer_files_are_reported_in_a_line(tmp_path: Path) -> None:
+def test_damaged_unrelated_and_newer_files_are_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "g9.cells"
     write_cells(path, GPU, [a_cell()], {})
     whole = path.read_bytes()
@@ -169,7 +169,7 @@ def test_damaged_foreign_and_newer_files_are_reported_in_a_line(tmp_path: Path) 
     assert path.read_bytes() == newer and [file.name for file in tmp_path.iterdir()] == ["g9.cells"]
 
 
-def test_a_gpu_is_found_by_its_name_or_by_words_of_the_device(own_library: Path) -> None:
+def test_a_gpu_is_found_by_its_name_or_part_of_the_device_name(own_library: Path) -> None:
     assert catalogue.gpu("v100").device == catalogue.gpu("Tesla V100-PCIE-32GB").device == "Tesla V100-PCIE-32GB"
     assert catalogue.gpu("RTX 6000").name == "rtx6000"
     with pytest.raises(TraceLibraryError, match=r"has no GPU v10 \(did you mean v100 .*\?\); it has: a100, k80, m40"):
@@ -178,7 +178,7 @@ def test_a_gpu_is_found_by_its_name_or_by_words_of_the_device(own_library: Path)
         catalogue.find_cell("v100/resnet5")
 
 
-def test_own_files_join_the_bundled_ones_and_two_of_a_name_are_rejected(own_library: Path) -> None:
+def test_user_files_are_added_and_duplicate_names_are_rejected(own_library: Path) -> None:
     write_cells(own_library / "mine.cells", GPU, [a_cell()], {})
     (own_library / "broken.cells").write_bytes(b"nothing")
     assert catalogue.find_cell("g9/net").last_batch == 4 and "g9" in [gpu.name for gpu in catalogue.gpus()]
@@ -192,7 +192,7 @@ def test_own_files_join_the_bundled_ones_and_two_of_a_name_are_rejected(own_libr
     assert len(told) == 1 and told[0].startswith("g9/b and 1 more are in two files, ")
 
 
-def test_a_script_finds_the_cell_of_what_it_trains_or_the_nearest(own_library: Path) -> None:
+def test_the_library_cell_of_a_script_is_its_model_or_the_nearest(own_library: Path) -> None:
     script = catalogue.cell("v100", "resnet50").workload_at(32)
     found = catalogue.match("v100", script)
     assert found.is_same and found.cell.name == "v100/resnet50"
@@ -216,6 +216,6 @@ def test_a_script_finds_the_cell_of_what_it_trains_or_the_nearest(own_library: P
     assert not catalogue.match("v100", script, "resnet18").is_same
 
 
-def test_no_two_bundled_networks_are_taken_for_each_other(own_library: Path) -> None:
+def test_every_bundled_network_matches_only_itself(own_library: Path) -> None:
     for model in catalogue.models("k80"):
         assert catalogue.match("k80", catalogue.cell("k80", model).workload).cell.model == model

@@ -18,7 +18,7 @@ from tui.cli import run
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_all_names_are_there_and_none_is_a_module() -> None:
+def test_every_exported_name_exists_and_is_not_a_module() -> None:
     """In an interpreter of its own: `traces.compare` must be the function whatever was imported before it."""
     program = (
         "import sys, traces; assert 'numpy' not in sys.modules and 'traces.model.trace' not in sys.modules\n"
@@ -54,7 +54,7 @@ def test_python_functions_return_the_json_of_the_commands(tmp_path: Path, capsys
     assert json.loads(json.dumps(traces.compare(first, second).to_json())) == json.loads(capsys.readouterr().out)
 
 
-def test_what_is_shown_is_short() -> None:
+def test_the_repr_of_summaries_and_comparisons_is_short() -> None:
     shown = repr(traces.summarize(training(steps=20))), repr(traces.compare(training(), training()))
     assert "step 0.100 ms, without data loading 0.080 ms (medians)" in shown[0] and "Tesla V100" in shown[0]
     assert "GPU busy" in shown[0] and "GPU busy" not in repr(traces.summarize(phase_grained()))
@@ -71,7 +71,7 @@ def test_a_chrome_trace_is_exported_and_imported_by_file_name(tmp_path: Path) ->
 # --- what docs/python.md shows ---
 
 
-def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+def test_the_example_on_the_python_page_runs(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     [example] = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
     done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{example}"],

@@ -80,7 +80,7 @@ def test_functions_of_the_tool_are_removed_with_calls_only_they_make() -> None:
     ]
 
 
-def test_a_scripts_own_file_of_the_same_name_is_the_scripts() -> None:
+def test_a_user_file_with_the_name_of_a_tool_file_is_kept() -> None:
     """GIVEN the user's traces/script/script_hooks.py, whose functions begin on other lines WHEN told apart THEN it stays."""
     mine = "traces/script/script_hooks.py(1): module_calls"
     assert kept((0, mine), (1, "<built-in function len>"), (0, HOOK)) == [mine, "<built-in function len>"]
@@ -133,7 +133,7 @@ def rows_of(trace: Trace) -> list[tuple[Any, ...]]:
 
 
 @given(profiles())
-def test_folding_takes_whole_functions_that_run_no_op_and_leaves_the_rest_as_it_was(profile: Trace) -> None:
+def test_folding_removes_only_functions_that_run_no_op(profile: Trace) -> None:
     """GIVEN any profile WHEN folded THEN ops, modules and functions that run ops are all there, each in the innermost of what
     is left around it, with its kernels; of any other function all calls are, or none; and figures of functions stay."""
     lean = folded(profile)
@@ -174,7 +174,7 @@ def around(trace: Trace, row: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", recordings(WITH_CALLS))
-def test_a_file_with_stacks_stays_within_twice_its_size(shared_traces: Path, tmp_path: Path, name: str) -> None:
+def test_stacks_at_most_double_the_size_of_a_trace_file(shared_traces: Path, tmp_path: Path, name: str) -> None:
     """GIVEN a real profile with stacks WHEN folded and saved THEN it takes at most twice what it takes without stacks."""
     content = orjson.loads(gzip.decompress((shared_traces / f"{name}.json.gz").read_bytes()))
     save(folded(read_kineto_bytes(orjson.dumps(content))), tmp_path / "with.msgpack")
@@ -183,6 +183,6 @@ def test_a_file_with_stacks_stays_within_twice_its_size(shared_traces: Path, tmp
     assert (tmp_path / "with.msgpack").stat().st_size <= 2 * (tmp_path / "without.msgpack").stat().st_size
 
 
-def test_a_profile_without_stacks_is_left_as_it_is() -> None:
+def test_folding_does_not_change_a_profile_without_stacks() -> None:
     profile = Trace(host=HostSpans.of(kind=[HostKind.OP], name=[0]), strings=Strings(["aten::relu"]), threads=[Thread(0, 1)])
     assert folded(profile) is profile
