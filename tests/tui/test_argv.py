@@ -70,14 +70,14 @@ some_words = st.lists(st.sampled_from(["train.py", "--trace=t", "-o", "x", "--st
 
 
 @given(some_words)
-def test_no_word_is_lost_and_none_is_made(words: list[str]) -> None:
+def test_splitting_neither_loses_nor_adds_arguments(words: list[str]) -> None:
     ours, script = split(words, OPTIONS)
     dropped = 1 if len(ours) + len(script) < len(words) else 0
     assert sorted([*ours, *script, *["--"] * dropped]) == sorted(words)
 
 
 @given(some_words)
-def test_the_script_gets_its_words_in_their_order(words: list[str]) -> None:
+def test_script_arguments_keep_their_order(words: list[str]) -> None:
     _, script = split(["--trace=t", "train.py", *words], OPTIONS)
     assert script == ["train.py", *words]
 

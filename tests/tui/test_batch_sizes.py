@@ -23,7 +23,7 @@ from tui.batch_sizes import sizes
         ("2k", [2048]),
     ],
 )
-def test_sizes(text: str, found: list[int]) -> None:
+def test_batch_sizes_are_parsed(text: str, found: list[int]) -> None:
     assert sizes(text) == found
 
 

@@ -46,7 +46,7 @@ def test_junit_has_one_test_for_each_budget(files: tuple[str, str], tmp_path: Pa
     assert failed == {"step_time_change": ["step_time_change +23.0 % over +5.0 %"], "same_program": []}
 
 
-def test_junit_without_budgets_has_the_verdict(files: tuple[str, str], tmp_path: Path) -> None:
+def test_junit_output_without_budgets_has_the_verdict(files: tuple[str, str], tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
     assert diff.run(files[0], files[0], json=False, tolerance=0.05, junit=junit) == 0
     assert diff.run(*files, json=False, tolerance=0.05, junit=tmp_path / "apart.xml") == 1
@@ -55,7 +55,7 @@ def test_junit_without_budgets_has_the_verdict(files: tuple[str, str], tmp_path:
     assert len(case) == 0 and [child.tag for child in apart] == ["failure"]
 
 
-def test_starting_budgets_are_kept_by_an_equal_replay(files: tuple[str, str], tmp_path: Path) -> None:
+def test_an_equal_replay_meets_the_initial_budgets(files: tuple[str, str], tmp_path: Path) -> None:
     budgets = tmp_path / "budgets.toml"
     assert gate.init(files[0], budgets) == 0
     read = read_budgets(budgets)

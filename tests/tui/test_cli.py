@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["replay", "--help"], ["import", "-h"], ["nonsense"], []])
-def test_help_and_refusals_import_nothing_heavy(words: list[str]) -> None:
+def test_help_and_argument_errors_import_no_heavy_packages(words: list[str]) -> None:
     program = f"""
 import sys
 from tui.cli import run
@@ -122,7 +122,7 @@ def test_an_internal_error_shows_its_traceback(folder: Path, monkeypatch: pytest
         run(["info", "t.msgpack"])
 
 
-def test_ctrl_c_is_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_gives_exit_code_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(trace: Trace) -> None:
         raise KeyboardInterrupt
 
@@ -143,7 +143,7 @@ def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
 # --- data on stdout, narration on stderr ---
 
 
-def test_import_info_export_diff_of_a_real_recording(
+def test_import_info_export_and_diff_work_on_a_real_recording(
     folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     recording = str(shared_traces / "mi250_minitoy.json.gz")
@@ -170,7 +170,7 @@ def test_import_info_export_diff_of_a_real_recording(
     assert "named.msgpack" in capfd.readouterr().out
 
 
-def test_what_was_wrong_with_a_recording_is_said_by_kind(
+def test_problems_of_a_broken_recording_are_listed_by_kind(
     folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for broken in sorted((shared_traces / "broken").iterdir()):
@@ -197,7 +197,7 @@ def test_what_was_wrong_with_a_recording_is_said_by_kind(
         (".json", "trace.msgpack"),
     ],
 )
-def test_the_name_of_an_imported_recording(recording: str, name: str) -> None:
+def test_the_default_file_name_of_an_imported_recording(recording: str, name: str) -> None:
     assert default_name(Path(recording)) == name
 
 
@@ -251,7 +251,7 @@ def test_replay_returns_the_exit_code_of_the_script(child: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 2), (3, 3)])
-def test_a_lost_result_is_reported_and_does_not_pass_for_success(
+def test_a_result_that_cannot_be_written_gives_an_error_exit_code(
     child: dict[str, Any], code: int, expected: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def full(path: Path, facts: dict[str, Any]) -> None:
@@ -274,7 +274,7 @@ def test_a_lost_result_is_reported_and_does_not_pass_for_success(
         ({}, "trace: nothing was replayed: the script did not use the GPU"),
     ],
 )
-def test_a_script_that_leaves_the_gpu_alone(
+def test_a_script_that_never_uses_the_gpu_gets_a_message(
     folder: Path, child: dict[str, Any], made_up: dict[str, Any], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     child.update(made_up, timelines=[])
@@ -285,7 +285,7 @@ def test_a_script_that_leaves_the_gpu_alone(
 
 
 @pytest.mark.parametrize(("code", "said"), [(1, ""), (143, "trace: SIGTERM ended the script, after 1 step: not compared.\n")])
-def test_after_a_script_that_failed_its_own_error_comes_last(
+def test_no_report_follows_the_error_of_a_failed_script(
     folder: Path, child: dict[str, Any], code: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     child.update(code=code)
@@ -323,7 +323,7 @@ def test_the_report_covers_the_script_process_among_several(child: dict[str, Any
         ("train.py --trace t.msgpack --steps 3", None),
     ],
 )
-def test_a_script_that_refuses_an_option_of_ours(
+def test_a_script_that_rejects_a_trace_option_gets_a_hint(
     child: dict[str, Any], words: str, told: str | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     child.update(code=2, timelines=[])
@@ -351,12 +351,12 @@ def test_trace_options_after_the_script_go_to_the_script_with_a_note(
     assert child["words"] == ["train.py", *words.split()]
 
 
-def test_quiet_leaves_results_and_errors(child: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_only_results_and_errors(child: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     assert run("replay -q --report r.json train.py --trace t.msgpack".split()) == 0
     assert capfd.readouterr() == ("", "") and Path("r.json").exists()
 
 
-def test_verbose_tells_all_sections_and_the_time_of_the_work(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_all_sections_and_the_time_taken(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("export -v t.msgpack -o t.json".split()) == 0
     assert "trace: writing t.json took " in capfd.readouterr().err
     assert run("info t.msgpack".split()) == 0
@@ -365,7 +365,7 @@ def test_verbose_tells_all_sections_and_the_time_of_the_work(folder: Path, capfd
     assert "Contents" in capfd.readouterr().out and "Contents" not in brief
 
 
-def test_colour_as_asked_for(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_color_option_switches_colours_on_and_off(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     coloured = {when: run(f"info t.msgpack --color {when}".split()) or capfd.readouterr().out for when in ("always", "never")}
     assert "\x1b[1m" in str(coloured["always"]) and "\x1b" not in str(coloured["never"])
 
@@ -383,7 +383,7 @@ def test_help_is_as_wide_as_the_terminal_and_in_groups(
             assert "Examples:" in lines and ("Record and replay:" in lines or "Options of every command:" in lines)
 
 
-def test_the_shell_completes_names_of_traces(
+def test_shell_completion_offers_trace_names(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("_TRACE_COMPLETE", "complete_bash")

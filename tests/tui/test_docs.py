@@ -18,7 +18,7 @@ MOST_CELL_WORDS = 15
 
 
 @pytest.mark.parametrize("path", sorted(PAGES.pages()), ids=lambda path: path.stem)
-def test_a_commands_page_is_what_its_help_says(path: Path) -> None:
+def test_the_page_of_each_command_equals_its_help(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == PAGES.pages()[path], "run python docs/command_pages.py"
     assert f"(docs/commands/{path.name})" in README
 
@@ -32,7 +32,7 @@ def test_every_option_has_a_help_text_and_every_command_an_example(name: str, co
     assert all(line.startswith(f"trace {name}") for line in PAGES.examples(command))
 
 
-def test_no_page_of_a_command_is_left_over() -> None:
+def test_every_command_page_belongs_to_a_command() -> None:
     assert set((ROOT / "docs" / "commands").iterdir()) == set(PAGES.pages())
 
 
@@ -49,13 +49,13 @@ def pages_with_links() -> list[Path]:
 
 
 @pytest.mark.parametrize("page", pages_with_links(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_in_the_documentation_lead_to_existing_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
         if not target.startswith(("http:", "https:")) and "command_notes" not in page.parts:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_debug_rule_is_documented() -> None:
+def test_the_readme_documents_trace_debug() -> None:
     assert "TRACE_DEBUG=1" in README
 
 

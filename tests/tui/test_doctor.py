@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_DEADLINES", 5)
 
 
-def test_a_line_for_each_finding(quick: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_one_line_per_finding(quick: None, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert all(line.split()[0] in ("ok", "warn") for line in lines)
@@ -49,7 +49,7 @@ def test_a_line_for_each_finding(quick: None, capfd: pytest.CaptureFixture[str])
 
 
 @pytest.mark.program
-def test_torch_is_asked_in_a_process_of_its_own() -> None:
+def test_torch_is_checked_in_a_separate_process() -> None:
     found = {of.check: of for of in doctor._torch()}
     assert found["torch"].state is Health.ok and found["torch.profiler"].state is Health.ok
     assert "2." in found["torch"].told and "GPU" in found
@@ -59,7 +59,7 @@ def test_torch_is_asked_in_a_process_of_its_own() -> None:
     ("output", "told"),
     [("Traceback\nImportError: no libtorch.so", "cannot be imported: ImportError: no libtorch.so"), ("", "did not finish")],
 )
-def test_what_does_not_work_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, output: str, told: str) -> None:
+def test_a_failed_check_is_reported_with_a_reason(monkeypatch: pytest.MonkeyPatch, output: str, told: str) -> None:
     def broken(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         if not output:
             raise subprocess.TimeoutExpired(command, 120)
@@ -91,12 +91,12 @@ def test_what_does_not_work_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch,
         ({"gpu_error": "CUDA error: unknown"}, "", Health.warn, "did not run one: CUDA error: unknown"),
     ],
 )
-def test_whether_kernels_can_be_recorded(told: dict[str, Any], stderr: str, state: Health, words: str) -> None:
+def test_doctor_reports_whether_kernels_can_be_recorded(told: dict[str, Any], stderr: str, state: Health, words: str) -> None:
     found = doctor._kernels(told, stderr)
     assert found.state is state and words in f"{found.told}; {found.advice}"
 
 
-def test_a_limit_on_locked_memory_is_reported_where_it_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_memory_limit_is_reported_if_it_is_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64 << 10, 64 << 10))
     monkeypatch.setattr(doctor, "_may_lock_anything", lambda: False)
     (found,) = doctor._locked_memory()

@@ -7,7 +7,7 @@ from traces.comparison.compare import compare
 from tui.commands.replay_library import estimated_text
 
 
-def test_a_replay_that_ended_no_training_step_says_so() -> None:
+def test_an_estimate_says_that_no_training_step_ended() -> None:
     replayed = make_recording([], [], steps=0)
     said = estimated_text(replayed, compare(make_recording([], [], steps=0), replayed))
     assert "Tesla P100" in said and "no training step" in said

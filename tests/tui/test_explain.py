@@ -12,7 +12,7 @@ from traces.model.trace import Trace
 from tui.commands import explain
 
 
-def test_without_steps_nothing_is_said_of_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_reports_no_differences_for_traces_without_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(training(), tmp_path / "a")
     save(Trace(), tmp_path / "b")
     assert explain.run(str(tmp_path / "a"), str(tmp_path / "a"), json=False) == 0

@@ -85,34 +85,34 @@ def test_fit_evaluates_every_gpu_from_two_runs(script: Any, capsys: pytest.Captu
     assert large["largest_batch_verified"] is None and large["step_ns"] is None
 
 
-def test_all_cards_are_tried_and_none_may_fit(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_tries_all_gpus_even_if_none_fits(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script()
     assert run(FitOptions(["train.py", "-b", "4000"])) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(" NO " in line for line in lines) > 40 and not any(" yes " in line for line in lines)
 
 
-def test_limits_are_verified_by_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch_limits_are_verified_by_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
     assert run(FitOptions(["train.py", "-b", "8"], "v100", verify=True)) == 0
     assert ran.batches == [8, 4, 57, 58] and "57 ✓" in capsys.readouterr().out
 
 
-def test_a_limit_beyond_the_data_is_not_verified(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_limit_larger_than_the_data_set_is_not_verified(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script(most=32)
     assert run(FitOptions(["train.py", "-b", "8"], "v100", verify=True, json=True)) == 0
     [v100] = told(capsys)["gpus"]
     assert v100["largest_batch"] == 57 and v100["largest_batch_verified"] is None
 
 
-def test_without_the_name_of_an_option_the_largest_batch_is_not_known(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_largest_batch_is_unknown_without_a_batch_option(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
     assert run(FitOptions(["train.py"], "v100")) == 0
     said = capsys.readouterr().out
     assert ran.batches == [8] and "at batch 8" in said and "--batch-option=--batch-size" in said
 
 
-def test_an_option_that_is_named_is_appended(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_batch_option_is_appended_to_the_script_arguments(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
     assert run(FitOptions(["train.py"], "v100", batch_option="-b", json=True)) == 0
     assert ran.batches == [8, 4] and told(capsys)["gpus"][0]["largest_batch"] == 57
@@ -127,7 +127,9 @@ def test_an_option_that_is_named_is_appended(script: Any, capsys: pytest.Capture
         ({"most": 2}, "-b does not change the batch size, which is 2 in both runs"),
     ],
 )
-def test_unknown_limits_are_reported(script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str) -> None:
+def test_the_reason_for_an_unknown_batch_limit_is_reported(
+    script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str
+) -> None:
     script(**how)
     run(FitOptions(["train.py", "-b", "8"], "v100", json=True))
     assert any(note in line for line in told(capsys)["notes"])
@@ -150,7 +152,7 @@ def test_a_failing_script_ends_fit_with_a_one_line_error(
         assert "ValueError: no data" in capsys.readouterr().err
 
 
-def test_no_run_is_made_for_a_card_that_nobody_knows(script: Any) -> None:
+def test_an_unknown_gpu_is_rejected_before_any_run(script: Any) -> None:
     ran = script()
     with pytest.raises(TraceError, match=r"unknown GPU: v1000; did you mean Tesla V100"):
         run(FitOptions(["train.py"], "v100,v1000"))
@@ -181,14 +183,14 @@ def test_a_batch_argument_that_the_script_lacks_is_rejected(script: Any) -> None
 
 
 @pytest.mark.parametrize("quote", ["'", '"'])
-def test_an_option_by_a_usual_name_is_found_in_the_scripts_text(script: Any, tmp_path: Path, quote: str) -> None:
+def test_a_common_batch_option_is_found_in_the_script_source(script: Any, tmp_path: Path, quote: str) -> None:
     ran = script()
     (tmp_path / "train.py").write_text(f"parser.add_argument({quote}-b{quote}, type=int, default=8)")
     run(FitOptions([str(tmp_path / "train.py")], "v100"))
     assert ran.batches == [8, 4]
 
 
-def test_a_usual_name_in_the_text_that_is_no_option_costs_nothing(
+def test_a_common_name_that_is_not_an_option_does_no_harm(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text("print('-b')")
@@ -209,7 +211,7 @@ def test_no_other_batches_are_predicted_if_the_option_is_not_the_batch_size(
     assert "-b 18 gives batches of 54, and the value for batches of 36 is unknown" in " ".join(told(capsys)["notes"])
 
 
-def test_nothing_is_left_in_the_folder(tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_leaves_no_files_in_the_folder(tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script()
     run(FitOptions(["train.py", "-b", "8"], "v100"))

@@ -53,12 +53,12 @@ def test_kernel_names_are_shortened_by_return_type_and_parameters() -> None:
     assert kernel_text("odd)") == "odd)"
 
 
-def test_names_are_cut_and_marked() -> None:
+def test_long_names_are_cut_and_marked_with_an_ellipsis() -> None:
     assert fit("a  b\nc", 10) == "a b c"
     assert fit("volta_sgemm", 6) == "volta…"
 
 
-def test_different_names_stay_different_when_they_are_cut() -> None:
+def test_different_names_stay_different_when_they_are_shortened() -> None:
     assert fit_apart(["volta_sgemm_128x64_nn", "volta_sgemm_128x64_nt", "relu"], 16) == [
         "volta_sgemm…4_nn",
         "volta_sgemm…4_nt",
@@ -85,7 +85,7 @@ def test_kernels_that_differ_only_in_parameters_keep_their_parameters() -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=60), st.integers(0, 10**9)), max_size=5), st.integers(40, 120), st.booleans())
-def test_tables_never_pass_the_width_and_align_to_the_right(rows: list[tuple[str, int]], width: int, stretch: bool) -> None:
+def test_tables_never_exceed_the_width_and_align_figures_right(rows: list[tuple[str, int]], width: int, stretch: bool) -> None:
     lines = table(["name", "figure"], [[name, str(figure)] for name, figure in rows], width=width, stretch=stretch)
     assert len({len(line) for line in lines}) == bool(rows)  # without rows there are no lines
     assert all(len(line) == width if stretch else len(line) <= width for line in lines)

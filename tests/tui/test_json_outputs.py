@@ -63,15 +63,15 @@ def test_json_of_its_type_has_no_faults() -> None:
         ({"more": 1}, ".more: not a key of Outer"),
     ],
 )
-def test_json_of_another_type_is_found(changed: dict[str, Any], fault: str) -> None:
+def test_json_of_the_wrong_type_is_reported(changed: dict[str, Any], fault: str) -> None:
     assert faults(SOUND | changed, Outer) == [fault]
 
 
-def test_a_key_that_may_not_be_omitted_is_missed() -> None:
+def test_a_missing_required_key_is_reported() -> None:
     assert faults({key: value for key, value in SOUND.items() if key != "pair"}, Outer) == [".pair: missing"]
 
 
-def test_empty_and_null_fields_are_omitted_where_the_type_says_so() -> None:
+def test_fields_declared_as_optional_are_omitted_when_empty() -> None:
     assert as_json(Outer(shade=Shade.DARK, kind="a", inner=[], pair=None, rest=[], note="")) == {
         "shade": "dark", "kind": "a", "inner": [], "pair": None, "note": "",
     }  # fmt: skip
@@ -102,7 +102,7 @@ def test_a_section_lists_keys_types_and_comments() -> None:
     ]
 
 
-def test_the_page_is_written_by_its_script() -> None:
+def test_the_page_equals_the_output_of_its_script() -> None:
     assert PAGE.PAGE.read_text(encoding="utf-8") == PAGE.page(), "run python docs/json_page.py"
 
 

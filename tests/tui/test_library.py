@@ -48,7 +48,7 @@ def facts(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return found
 
 
-def test_the_list_can_be_narrowed(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_list_can_be_filtered(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert len(facts(capfd, "list")["entries"]) >= 216 + 2
     wide = facts(capfd, "list", "--gpu", "k*", "--model", "WIDE*_2")["entries"]
     assert [entry["name"] for entry in wide] == ["k80/wide_resnet101_2", "k80/wide_resnet50_2"]
@@ -66,7 +66,7 @@ def test_the_list_can_be_narrowed(own: Path, capfd: pytest.CaptureFixture[str]) 
     assert told(capfd, "list", "--gpu", "v100", "--grain", "kernel")[2].count("\n") == 1
 
 
-def test_an_entry_is_shown_whole(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_all_facts_of_an_entry(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = told(capfd, "show", "p100/resnet50")
     assert code == 0
     told_of = ("Tesla P100-PCIE-16GB, 15.9 GiB", "27e9534ee0", "1 to 179", "out of memory batch  180", "estimated")
@@ -85,14 +85,14 @@ def test_an_entry_is_shown_whole(own: Path, capfd: pytest.CaptureFixture[str]) -
     assert run(["info", "v100/resnet50"]) == 2 and "choose one, like v100/resnet50@1" in capfd.readouterr().err
 
 
-def test_an_entry_without_signature_is_shown_and_that_is_reported(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_show_reports_that_an_entry_has_no_signature(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("unsigned.cells", GPU, [a_cell("unsigned", workload=WorkloadSignature())], SPREAD)
     assert told(capfd, "add", "unsigned.cells")[0] == 0
     code, out, _ = told(capfd, "show", "g9/unsigned")
     assert code == 0 and "unknown: the entry has no workload signature, so --gpu does not find the entry" in out
 
 
-def test_a_file_of_one_cell_is_shown_before_it_is_added(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_one_cell_can_be_shown_before_it_is_added(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     noisy = a_cell(spread_ns={"forward": np.array([100, 100, 100])})
     write_cells("one.cells", GPU, [noisy], {"source": "trace record"})
     code, out, _ = told(capfd, "show", "one.cells")
@@ -101,9 +101,7 @@ def test_a_file_of_one_cell_is_shown_before_it_is_added(own: Path, capfd: pytest
     assert told(capfd, "show", "two.cells")[2].startswith("trace: two.cells contains 2 cells, g9/net, g9/other...; add it")
 
 
-def test_an_entry_that_was_added_may_be_checked_again_but_not_another_of_its_name(
-    own: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_entry_with_the_same_name_is_rejected(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("one.cells", GPU, [a_cell()], SPREAD)
     assert told(capfd, "add", "one.cells")[0] == 0
     code, out, _ = told(capfd, "check", "one.cells")
@@ -121,7 +119,7 @@ def test_problems_of_an_added_entry_are_reported(own: Path, capfd: pytest.Captur
     assert facts(capfd, "add", "virtual.cells", "--name", "g9/more")["against_sending_it"] == [said]
 
 
-def test_a_folder_that_is_not_there_is_reported(
+def test_a_missing_library_folder_is_reported(
     own: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert facts(capfd, "list", "--gpu", "k80")["faults"] == []  # the user's own folder need not be there
@@ -130,7 +128,7 @@ def test_a_folder_that_is_not_there_is_reported(
     assert facts(capfd, "list", "--gpu", "k80")["faults"] == [left_out]
 
 
-def test_own_entries_are_added_used_and_removed(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_user_entries_can_be_added_used_and_removed(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert facts(capfd, "add", "two.cells")["added"] == ["g9/net", "g9/other"]
     assert catalogue.find_cell("g9/other").workload.parameters == 7
     code, _, err = told(capfd, "add", "two.cells")
@@ -157,7 +155,7 @@ def test_own_entries_are_added_used_and_removed(own: Path, capfd: pytest.Capture
     assert told(capfd, "add", "two.cells", "--name", "../x")[0] == 2
 
 
-def test_where_nothing_can_be_written_nothing_is_lost(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_add_keeps_the_files_of_the_user(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     own.write_text("no folder")
     code, _, err = told(capfd, "add", "two.cells")
     assert code == 2 and err.count("\n") == 1 and str(own) in err
@@ -216,7 +214,7 @@ def test_contributed_recordings_are_checked(own: Path) -> None:
     assert "no workload signature" in texts and "it has no GPU" in texts and "e-mail address: ada@example.org" in texts
 
 
-def test_every_bundled_file_is_fit_for_the_library() -> None:
+def test_every_bundled_file_passes_the_library_check() -> None:
     files = sorted(catalogue.BUNDLED.glob("*.cells"))
     assert len(files) >= 6 and [finding for path in files for finding in check(path)] == []
     assert catalogue.faults() == []

@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
         return super().write(text)
 
 
-def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_json_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     write_json(path, {"a": 1})
     assert json.loads(path.read_text()) == {"a": 1}
@@ -41,13 +41,13 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_json_to_a_folder_that_went_away_leaves_nothing(tmp_path: Path) -> None:
+def test_writing_json_to_a_deleted_folder_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_json(tmp_path / "gone" / "r.json", {})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_json_to_something_that_is_no_file_does_not_replace_it() -> None:
+def test_writing_json_to_a_device_does_not_replace_it() -> None:
     null = Path("/dev/null")
     write_json(null, {"a": 1})
     assert null.is_char_device()
@@ -72,7 +72,7 @@ def test_the_progress_message_is_erased_from_the_terminal(monkeypatch: pytest.Mo
     assert "reading x.json ... 0 s" in shown and shown.endswith("\r\x1b[K")
 
 
-def test_quick_work_and_piped_work_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_progress_is_shown_for_quick_or_piped_work(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr("sys.stderr", stream)
         with progress.working("reading x.json"):
@@ -80,7 +80,7 @@ def test_quick_work_and_piped_work_show_nothing(monkeypatch: pytest.MonkeyPatch)
         assert stream.getvalue() == ""
 
 
-def test_colour_only_where_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_used_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "77")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("kernels", ["volta_sgemm_nn", "cost $x_1^2$ & <b>"]),
     ],
 )
-def test_each_figure(folder: Path, what: str, words: list[str]) -> None:
+def test_each_figure_can_be_plotted(folder: Path, what: str, words: list[str]) -> None:
     assert run(["plot", "a.msgpack", "b.msgpack", "--what", what, "-o", "x.svg"]) == 0
     said = " ".join(text.strip() for text in ElementTree.parse("x.svg").getroot().itertext() if text.strip())
     assert all(word in said for word in words), said
@@ -44,7 +44,7 @@ def test_each_figure(folder: Path, what: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("name", "begins"), [("x.png", b"\x89PNG"), ("x.pdf", b"%PDF")])
-def test_each_format(folder: Path, name: str, begins: bytes) -> None:
+def test_each_file_format_can_be_written(folder: Path, name: str, begins: bytes) -> None:
     assert run(["plot", "a.msgpack", "-o", name]) == 0
     assert Path(name).read_bytes().startswith(begins)
     assert sorted(path.name for path in folder.iterdir()) == sorted(["a.msgpack", "b.msgpack", "phases.msgpack", name])
@@ -58,12 +58,16 @@ def test_each_format(folder: Path, name: str, begins: bytes) -> None:
         ("plot a.msgpack --what loss -o x.svg", "'loss' is not one of"),
     ],
 )
-def test_what_cannot_be_drawn(folder: Path, words: str, told: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_plot_that_cannot_be_drawn_is_rejected(
+    folder: Path, words: str, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(words.split()) == 2
     assert told in capfd.readouterr().err and not list(folder.glob("x.*"))
 
 
-def test_without_matplotlib(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_plot_reports_that_matplotlib_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(["plot", "a.msgpack", "-o", "x.svg"]) == 2
     assert "pip install 'trace-replay[plots]'" in capfd.readouterr().err

@@ -37,14 +37,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TRAIN = RecordOptions(["train.py"], Path("x.msgpack"), grain="phase")
 
 
-def test_the_parts_become_one_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_partial_files_are_merged_into_one(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(TRAIN) == 0
     assert os.listdir(place) == ["x.msgpack"] and len(load(place / "x.msgpack").steps) == 2
     assert "trace: wrote x.msgpack" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("where", ["load", "merge_ranks"])
-def test_a_second_ctrl_c_leaves_the_parts_and_says_so(
+def test_a_second_ctrl_c_keeps_and_names_the_partial_files(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     def interrupted(*arguments: Any, **options: Any) -> None:
@@ -59,7 +59,7 @@ def test_a_second_ctrl_c_leaves_the_parts_and_says_so(
     ]
 
 
-def test_ctrl_c_where_nothing_was_recorded_claims_nothing(
+def test_ctrl_c_without_a_recording_reports_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -84,7 +84,7 @@ def test_ctrl_c_during_the_write_takes_effect_after_the_file_is_complete(
     assert capsys.readouterr().err == "trace: wrote x.msgpack\n"
 
 
-def test_a_disk_that_is_full_leaves_the_parts_and_says_so(
+def test_a_full_disk_keeps_and_names_the_partial_files(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(trace: Trace, path: Path) -> None:

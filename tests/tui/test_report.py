@@ -62,7 +62,7 @@ def pages() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "text"), pages(), ids=lambda value: value if len(value) < 20 else "")
-def test_a_page_is_whole_and_needs_nothing_else(name: str, text: str) -> None:
+def test_a_report_page_is_complete_without_external_files(name: str, text: str) -> None:
     page = Page(text)
     assert not page.references and not {"script", "link", "img", "iframe"} & set(page.elements)
     assert not re.search(r"https?:|@import|url\(|alert\(1\)</script>", text)
@@ -72,13 +72,13 @@ def test_a_page_is_whole_and_needs_nothing_else(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["one", "replay", "recordings", "phases"])
-def test_a_page_as_a_whole(name: str) -> None:
+def test_the_report_page_matches_the_golden_file(name: str) -> None:
     body = re.sub("<style>.*?</style>", "", dict(pages())[name], flags=re.DOTALL)
     begins = "section|h1|h2|p|li|div|tr|rect|text|circle|path|line|figcaption"
     assert_golden(f"report_{name}", re.sub(f"(<(?:{begins})[ >])", r"\n\1", body))
 
 
-def test_what_the_page_says() -> None:
+def test_the_report_page_has_the_expected_texts() -> None:
     said = {name: " ".join(" ".join(Page(text).words).split()) for name, text in pages()}
     assert "PASS: " in said["replay"] and "Same program" in said["replay"] and "this & that" in said["replay"]
     for words in ("Not in the recording", "aten::foo", "waiting for data", "Origin", "Critical path"):
@@ -87,7 +87,9 @@ def test_what_the_page_says() -> None:
     assert "Kernels that differ" in said["recordings"] and "NOT JUDGED" in said["empty"]
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_report_command_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     save(training(), Path("t.msgpack"))
     assert run("report t.msgpack -o r.html".split()) == 0

@@ -74,7 +74,7 @@ def looked(browser: str, page: Path, folder: Path, width: int, dark: bool = Fals
 
 
 @pytest.mark.parametrize("width", [500, 900, 1600])
-def test_everything_fits_and_nothing_is_fetched(browser: str, page: Path, tmp_path: Path, width: int) -> None:
+def test_the_report_fits_the_window_and_fetches_nothing(browser: str, page: Path, tmp_path: Path, width: int) -> None:
     found = looked(browser, page, tmp_path, width)
     assert found["width"] == width
     assert found["charts"] >= 3 and not found["empty"]
@@ -89,7 +89,7 @@ def test_the_report_follows_the_dark_mode_setting_of_the_browser(browser: str, p
     assert brightness[1][0] < 200 < 600 < brightness[1][1]
 
 
-def test_it_prints(browser: str, page: Path, tmp_path: Path) -> None:
+def test_the_report_can_be_printed(browser: str, page: Path, tmp_path: Path) -> None:
     ran(browser, tmp_path, f"--print-to-pdf={tmp_path / 'x.pdf'}", "--no-pdf-header-footer", page.as_uri())
     printed = (tmp_path / "x.pdf").read_bytes()
     assert printed.startswith(b"%PDF") and 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8

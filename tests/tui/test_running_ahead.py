@@ -55,7 +55,7 @@ def diffed(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
-def test_kernels_that_take_ten_times_as_long_fail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_fails_if_kernels_take_ten_times_as_long(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = diffed("a.msgpack b.msgpack", capsys)
     assert code == 1
     assert said.startswith("FAIL: step time differs by +900.0 %, GPU time by +900.0 %; limit 5.0 %.\n")
@@ -74,7 +74,7 @@ def test_the_json_has_pace_and_gpu_time(folder: Path, capsys: pytest.CaptureFixt
     assert facts["judged_figures"] == ["steps", "gpu_busy"] and facts["within_tolerance"] is False
 
 
-def test_neither_step_time_nor_gpu_time_stands_in_for_the_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_time_and_gpu_time_are_judged_separately(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """B and C have the same kernels, but C's host takes 250 ms per step; A and C differ in both."""
     code, said = diffed("b.msgpack c.msgpack", capsys)
     assert code == 1 and said.startswith("FAIL: step time differs by +25.0 %, GPU time by 0.0 %; limit 5.0 %.")
@@ -88,7 +88,7 @@ def test_neither_step_time_nor_gpu_time_stands_in_for_the_other(folder: Path, ca
     assert code == 1 and said.startswith("FAIL: GPU time differs by -90.0 %, step time by 0.0 %; limit 5.0 %.")
 
 
-def test_info_says_what_limits_the_pace_and_that_the_gpu_falls_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_names_the_bottleneck_and_says_that_the_gpu_falls_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
     for name in "ac":
         capsys.readouterr()
@@ -102,7 +102,7 @@ def test_info_says_what_limits_the_pace_and_that_the_gpu_falls_behind(folder: Pa
     assert "falls" not in said["c"]
 
 
-def test_both_pages_of_info_have_the_same_idle_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brief_and_detailed_info_have_the_same_idle_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["info", "a.msgpack"]) == 0 and run(["info", "a.msgpack", "--details"]) == 0
     said = capsys.readouterr().out

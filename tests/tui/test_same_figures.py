@@ -43,7 +43,9 @@ MADE: dict[str, Callable[[Path], Trace]] = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_one_recording(name: str, shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_has_equal_figures_in_every_output(
+    name: str, shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = MADE[name](shared_traces)
     path = tmp_path / "a.msgpack"
     save(trace, path)
@@ -67,7 +69,7 @@ def test_one_recording(name: str, shared_traces: Path, tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("name", ["training", "transformer"])
-def test_a_recording_and_what_replays_it(
+def test_a_recording_and_its_replay_have_equal_figures_in_every_output(
     name: str, shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = MADE[name](shared_traces)
@@ -111,7 +113,9 @@ def test_tables_and_plots_of_two_traces_have_the_figures_of_diff(
     assert all(shown[of.name] == pytest.approx([of.recorded_ns, of.replayed_ns]) for of in changes)
 
 
-def test_tables_and_plots_of_one(shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_and_plots_of_one_trace_have_the_figures_of_info(
+    shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = MADE["transformer"](shared_traces)
     summary, scene = summarize(trace), whole(("a", trace))
     drawn = _drawn(monkeypatch, [NamedTrace("a", trace)], tmp_path)

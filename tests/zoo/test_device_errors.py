@@ -45,19 +45,17 @@ _ASSERTED = "AcceleratorError: CUDA error: device-side assert triggered"
 
 @VALUES
 @pytest.mark.parametrize("call", ASSERTS)
-def test_an_index_out_of_range_surfaces_when_the_host_waits_and_then_every_call_fails(
-    call: str, values: str, tmp_path: Path
-) -> None:
+def test_an_index_error_is_raised_at_the_next_wait_and_persists(call: str, values: str, tmp_path: Path) -> None:
     code = f"for call in (lambda: {call}, torch.cuda.synchronize, lambda: M + 1, M.cpu): print(said(call))"
     assert _run(code, values, tmp_path) == ["ok", _ASSERTED, _ASSERTED, _ASSERTED]
 
 
-def test_an_index_out_of_range_surfaces_at_once_with_launch_blocking(tmp_path: Path) -> None:
+def test_an_index_error_is_raised_at_once_with_launch_blocking(tmp_path: Path) -> None:
     assert _run("print(said(lambda: M[bad]))", "recorded", tmp_path, CUDA_LAUNCH_BLOCKING="1") == [_ASSERTED]
 
 
 @VALUES
-def test_a_call_that_pytorch_refuses_runs_no_kernel_that_asserts(values: str, tmp_path: Path) -> None:
+def test_a_call_that_pytorch_rejects_causes_no_device_assertion(values: str, tmp_path: Path) -> None:
     code = """
 scores, labels = torch.ones(2, 3, 4, 4, device="cuda"), torch.full((2, 5, 5), 7).cuda()
 print(said(lambda: F.nll_loss(scores, labels)).split(":")[0], said(torch.cuda.synchronize))
@@ -65,13 +63,13 @@ print(said(lambda: F.nll_loss(scores, labels)).split(":")[0], said(torch.cuda.sy
     assert _run(code, values, tmp_path) == ["RuntimeError ok"]
 
 
-def test_probabilities_above_one_fail_an_assertion(tmp_path: Path) -> None:
+def test_probabilities_above_one_cause_a_device_assertion(tmp_path: Path) -> None:
     code = "for call in (lambda: torch.bernoulli(2 * M), torch.cuda.synchronize): print(said(call))"
     assert _run(code, "compute", tmp_path) == ["ok", _ASSERTED]
 
 
 @VALUES
-def test_ignored_labels_and_negative_indices_are_in_range(values: str, tmp_path: Path) -> None:
+def test_ignored_labels_and_negative_indices_cause_no_error(values: str, tmp_path: Path) -> None:
     code = """
 print(said(lambda: F.cross_entropy(M[:2], torch.tensor([0, -100]).cuda())), said(lambda: M[torch.tensor([-3]).cuda()]))
 print(said(torch.cuda.synchronize))
@@ -80,7 +78,7 @@ print(said(torch.cuda.synchronize))
 
 
 @VALUES
-def test_dtypes_that_only_cuda_kernels_refuse(values: str, tmp_path: Path) -> None:
+def test_dtypes_without_a_cuda_kernel_raise_the_cuda_error(values: str, tmp_path: Path) -> None:
     code = """
 H = M.half()
 print(said(lambda: M @ H))
@@ -145,7 +143,7 @@ with torch.autocast("cuda"):
     assert _run(code, values, tmp_path) == ["torch.float32 torch.float32", "True"]
 
 
-def test_half_precision_is_computed_in_float32_where_the_cpu_has_no_kernel(tmp_path: Path) -> None:
+def test_half_precision_ops_without_a_cpu_kernel_are_computed_in_float32(tmp_path: Path) -> None:
     """The mean over 2 x 2 x 2 ones is 1, each element of the antialiased 2 x 2 picture of threes is 3, and 2 x 4 is 8.
 
     Kernels of other libraries raise RuntimeError for a dtype, torch's own raise NotImplementedError.
@@ -165,7 +163,7 @@ for dtype in (torch.float16, torch.bfloat16):
     assert _run(code, "compute", tmp_path) == ["True [[[[[1.0]]]]] [[[[3.0, 3.0], [3.0, 3.0]]]] [8.0]"] * 2
 
 
-def test_dtypes_without_a_kernel_are_refused_and_cufft_takes_powers_of_two_in_half_precision(tmp_path: Path) -> None:
+def test_unsupported_dtypes_and_half_precision_fft_sizes_are_rejected(tmp_path: Path) -> None:
     """The transform of [1, 2, 3, 4] begins with the sum, 10. The absolute value of a boolean is the boolean."""
     code = """
 print(said(lambda: torch.gcd(M, M)))
@@ -186,7 +184,7 @@ print(said(lambda: torch.fft.rfft2(M.half())).partition("but ")[2])
 @pytest.mark.parametrize(
     ("visible", "count"), [("0", 1), ("", 0), ("-1", 0), ("abc", 0), ("0,0", 0), ("0,-1", 1), ("GPU-1234", 1)]
 )
-def test_visible_devices_are_counted_as_torch_counts_them(visible: str, count: int, tmp_path: Path) -> None:
+def test_cuda_visible_devices_is_counted_like_torch_does(visible: str, count: int, tmp_path: Path) -> None:
     code = "print(torch.cuda.device_count())"
     script = tmp_path / "count.py"
     script.write_text("import torch\n" + code, encoding="utf-8")
@@ -198,7 +196,7 @@ def test_visible_devices_are_counted_as_torch_counts_them(visible: str, count: i
 
 
 @VALUES
-def test_tensors_print_and_sizes_are_rejected_as_on_a_gpu(values: str, tmp_path: Path) -> None:
+def test_tensor_printing_and_size_errors_are_those_of_a_gpu(values: str, tmp_path: Path) -> None:
     """The texts are those of the CUDA build of PyTorch 2.14.1 on the simulated device."""
     code = """
 long = torch.zeros(0, device="cuda", dtype=torch.int64)

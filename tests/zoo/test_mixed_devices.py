@@ -22,7 +22,7 @@ def test_the_table_covers_150_combinations_and_most_of_them_are_rejected() -> No
 
 @pytest.mark.program
 @pytest.mark.parametrize("values", ["recorded", "compute"])
-def test_each_call_ends_as_on_a_gpu(values: str, tmp_path: Path) -> None:
+def test_each_mixed_device_call_has_the_outcome_of_a_gpu(values: str, tmp_path: Path) -> None:
     options = ("--clock", "virtual", "--values", values, "--trace", recording_of_something_else(tmp_path / "a100.msgpack"))
     command = [sys.executable, "-m", "tui.cli", "replay", *options, Path(mixed_devices.__file__), tmp_path / "results.tsv"]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=120)

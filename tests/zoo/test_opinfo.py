@@ -53,7 +53,7 @@ def _outcomes(database: str, at: int, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("at", range(SLICES))
-def test_ops_give_what_the_cpu_gives_and_errors_have_no_internal_words(at: int, tmp_path: Path) -> None:
+def test_ops_agree_with_the_cpu_and_errors_have_no_internal_names(at: int, tmp_path: Path) -> None:
     outcomes = _outcomes("opinfo", at, tmp_path)
     compared = [each for each in outcomes if each["dtype"] != "errors"]
     initialized = [each for each in compared if EXCEPTIONS.get(each["op"]) != _NOT_INITIALIZED]
@@ -64,7 +64,7 @@ def test_ops_give_what_the_cpu_gives_and_errors_have_no_internal_words(at: int, 
 
 
 @pytest.mark.parametrize("at", range(SLICES))
-def test_modules_give_what_the_cpu_gives_and_raise_what_pytorch_expects(at: int, tmp_path: Path) -> None:
+def test_modules_agree_with_the_cpu_and_raise_the_expected_errors(at: int, tmp_path: Path) -> None:
     lines = _outcomes("moduleinfo", at, tmp_path)
     outcomes = [(line["module"], line["kind"], wrong) for line in lines for wrong in line["wrong"]]
     differing = [each for each in outcomes if each[2]]

@@ -19,7 +19,7 @@ MACHINE = Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, settings=Torch
 KINETO = {"computeMajor": 8, "computeMinor": 6, "numSms": 84, "warpSize": 32, "sharedMemPerBlockOptin": 101_376}
 
 
-def test_machines_that_are_alike_are_kept_once(tmp_path: Path) -> None:
+def test_equal_machines_are_stored_once(tmp_path: Path) -> None:
     ranks = [Trace(devices=[Device(0, 0, "GPU")], machines={0: MACHINE}) for _ in range(3)]
     ranks[2].machines = {0: Machine(torch="2.12.0")}
     trace = merge_ranks(ranks)
@@ -29,7 +29,7 @@ def test_machines_that_are_alike_are_kept_once(tmp_path: Path) -> None:
     assert trace.machine_of(7) == MACHINE and Trace().machine_of(0) == Machine()
 
 
-def test_kinetos_names() -> None:
+def test_device_properties_are_converted_from_and_to_kineto_names() -> None:
     properties = from_kineto(KINETO | {"id": 0, "name": "GPU", "totalGlobalMem": 5, "regsPerBlock": 65_536})
     assert properties.multi_processor_count == 84 and properties.shared_memory_per_block_optin == 101_376
     assert to_kineto(properties) == KINETO
@@ -40,7 +40,7 @@ def test_kinetos_names() -> None:
     assert (hip_version(60443483), hip_version(0)) == ("6.4.43483", None)
 
 
-def test_properties_complete_one_another() -> None:
+def test_missing_device_properties_are_filled_from_others() -> None:
     own = DeviceProperties(major=8)
     assert own.completed_by(DeviceProperties(major=7, minor=5)) == DeviceProperties(major=8, minor=5)
 
@@ -53,18 +53,18 @@ def test_properties_complete_one_another() -> None:
         ([], "Machine is list, not an object"),
     ],
 )
-def test_an_invalid_machine_is_refused(values: object, reason: str) -> None:
+def test_an_invalid_machine_raises_an_error(values: object, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         from_json(Machine, values)
 
 
-def test_json_leaves_out_what_is_not_known_and_what_a_later_release_may_add() -> None:
+def test_machine_json_omits_unknown_fields_and_ignores_new_ones() -> None:
     values = json.loads(json.dumps(to_json(MACHINE)))
     assert values.keys() == {"torch", "cuda", "cudnn", "settings"}
     assert from_json(Machine, values | {"of_tomorrow": 1}) == MACHINE
 
 
-def test_an_import_knows_the_device_by_torchs_names(shared_traces: Path) -> None:
+def test_an_import_reads_device_properties_and_software_versions(shared_traces: Path) -> None:
     trace = read_kineto(shared_traces / "a100_nccl_args_rank0of2.json.gz")
     assert trace.devices[0].properties.multi_processor_count == 108
     assert (trace.machine_of(0).nccl, trace.machine_of(0).torch) == ("2.17.1", "2.4 or newer")

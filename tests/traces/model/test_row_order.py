@@ -19,7 +19,7 @@ spans = st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20))
     st.lists(st.tuples(spans, st.integers(-1, 30)), max_size=20),
     st.lists(st.integers(0, 9)),
 )
-def test_rows_are_sorted_and_every_link_still_meets_its_span(
+def test_rows_are_sorted_and_links_still_refer_to_their_spans(
     hosts: list[tuple[int, int, int]], devices: list[tuple[tuple[int, int, int], int]], times: list[int]
 ) -> None:
     launches = [launch if launch < len(hosts) else NONE for _, launch in devices]
@@ -54,7 +54,7 @@ def test_rows_are_sorted_and_every_link_still_meets_its_span(
 
 
 @given(trace=traces(), seed=st.integers(0, 2**32 - 1))
-def test_shuffled_rows_come_back_in_order_pointing_where_they_did(trace: Trace, seed: int) -> None:
+def test_sorting_shuffled_rows_restores_order_and_references(trace: Trace, seed: int) -> None:
     random = np.random.default_rng(seed)
     ordered = in_order(trace)
     assert fault(ordered) is None and differences(in_order(ordered), ordered) == []

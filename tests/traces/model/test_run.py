@@ -12,7 +12,7 @@ from traces.model.typed_json import from_json, to_json
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_each_field_goes_through_json() -> None:
+def test_each_field_survives_conversion_to_json() -> None:
     assert from_json(Run, to_json(RUN) | {"of_tomorrow": 1}) == RUN
     told = {field: value for field, value in vars(RUN).items() if value == getattr(Run(), field)}
     assert told == {}, "the example lacks a field"

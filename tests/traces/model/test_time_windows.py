@@ -47,5 +47,5 @@ def test_windows_without_owners_share_one_default_owner() -> None:
     assert TimeWindows([], []).holding([1]).tolist() == [NONE]
 
 
-def test_whether_intervals_hold_a_time() -> None:
+def test_holds_tells_whether_a_time_is_within_an_interval() -> None:
     assert Intervals([0, 3, 9], [5, 6, 9]).holds([-1, 0, 5, 6, 9]).tolist() == [False, True, True, False, False]

@@ -40,7 +40,7 @@ _LATEST = "module order, training modules"
 
 
 @given(signatures)
-def test_a_signature_comes_back_from_json(signature: WorkloadSignature) -> None:
+def test_a_workload_signature_survives_conversion_to_json(signature: WorkloadSignature) -> None:
     assert WorkloadSignature.from_json(signature.to_json()) == signature
 
 
@@ -85,18 +85,18 @@ def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, 
         ({"inputs": None, "batch_bytes": None}, Sameness.CANNOT_BE_TOLD, "model or batch size is missing from one trace"),
     ],
 )
-def test_what_two_signatures_say(changed: dict[str, Any], sameness: Sameness, reason: str) -> None:
+def test_differences_between_workload_signatures_are_named(changed: dict[str, Any], sameness: Sameness, reason: str) -> None:
     match = compare_workloads(RESNET, replace(RESNET, **changed))
     assert (match.sameness, match.reasons) == (sameness, (reason,))
 
 
-def test_what_an_earlier_signature_lacks_is_named() -> None:
+def test_fields_missing_from_an_older_signature_are_named() -> None:
     earlier = replace(RESNET, module_order=None, training_modules=None)
     assert compare_workloads(earlier, RESNET).not_compared == ("the order of modules", "training mode", "memory layouts")
     assert compare_workloads(RESNET, RESNET).not_compared == ("memory layouts",)
 
 
-def test_the_order_of_modules_and_the_shapes_of_their_parameters_are_part_of_the_signature() -> None:
+def test_the_signature_includes_module_order_and_parameter_shapes() -> None:
     def of(*modules: tuple[str, tuple[int, ...]]) -> str | None:
         names, shapes = zip(*modules, strict=True)
         return WorkloadSignature().with_model([], names, None, [[shape] for shape in shapes]).module_order
@@ -106,14 +106,14 @@ def test_the_order_of_modules_and_the_shapes_of_their_parameters_are_part_of_the
     assert of(first, second) != of(("Linear", (4, 8)), second)
 
 
-def test_models_add_up() -> None:
+def test_the_signature_of_several_models_is_their_sum() -> None:
     signature = WorkloadSignature().with_model([(6, 24), (3, 12)], ["Linear", "Sequential"]).with_model([(5, 10)], ["Linear"])
     assert (signature.parameters, signature.parameter_bytes) == (14, 46)
     assert signature.modules == {"Linear": 2, "Sequential": 1}
     assert WorkloadSignature().with_model([], []).parameters == 0
 
 
-def test_signature_and_phase_timing_go_through_a_file(tmp_path: Path) -> None:
+def test_workload_signature_and_phase_timing_survive_saving_and_loading(tmp_path: Path) -> None:
     trace = training()
     trace.workload, trace.phase_timing = RESNET, PhaseTiming.SYNCHRONIZED
     save(trace, tmp_path / "t.msgpack")
@@ -126,7 +126,7 @@ def test_signature_and_phase_timing_go_through_a_file(tmp_path: Path) -> None:
     [[], {"parameters": -1}, {"parameters": True}, {"modules": [1]}, {"modules": {"a": "b"}}, {"optimizer": 3}]
     + [{"inputs": value} for value in (3, [3], [[[1], 2]], [[["a"], "float32"]])],
 )
-def test_an_invalid_signature_is_refused(stored: Any) -> None:
+def test_an_invalid_workload_signature_raises_an_error(stored: Any) -> None:
     with pytest.raises(ValueError, match="workload signature"):
         WorkloadSignature.from_json(stored)
 

@@ -42,18 +42,18 @@ NAMES = [(name, card) for card in CARDS for name in card.names]
 
 
 @pytest.mark.parametrize(("name", "card"), NAMES, ids=[name for name, _ in NAMES])
-def test_every_name_of_a_card_means_that_card(name: str, card: Card) -> None:
+def test_every_name_of_a_gpu_model_finds_that_model(name: str, card: Card) -> None:
     assert card_of(name) is card
     assert sum(name in of.names for of in CARDS) == 1
     assert card_of(name.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("Tesla ")) is card
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(["", "NVIDIA ", "GRID "]), st.sampled_from(["", " VF", "-N"]))
-def test_words_beside_a_name_do_no_harm(of: tuple[str, Card], before: str, behind: str) -> None:
+def test_additional_words_around_a_gpu_name_are_ignored(of: tuple[str, Card], before: str, behind: str) -> None:
     assert card_of(before + of[0] + behind) is of[1]
 
 
-def test_a_slice_of_a_card_has_its_share_of_it() -> None:
+def test_a_mig_slice_has_its_share_of_the_gpu() -> None:
     whole, part = card_of("NVIDIA A100-SXM4-40GB"), card_of("NVIDIA A100-SXM4-40GB MIG 3g.20gb")
     assert part.names == whole.names and part.architecture == whole.architecture
     assert part.multi_processors == 46 and part.tflops["bf16"] == pytest.approx(312 * 3 / 7)
@@ -68,7 +68,7 @@ MODELS = [(name, card) for name, card in NAMES if len(name.removeprefix("AMD Ins
 
 
 @given(st.sampled_from([of for of in MODELS if of[0].replace(" ", "").isalnum()]), st.sampled_from("SGX09Z"))
-def test_a_longer_word_is_another_card(of: tuple[str, Card], letter: str) -> None:
+def test_a_gpu_name_with_another_letter_is_a_different_model(of: tuple[str, Card], letter: str) -> None:
     assert card_of(of[0] + letter) is not of[1]
 
 
@@ -96,11 +96,11 @@ def test_a_longer_word_is_another_card(of: tuple[str, Card], letter: str) -> Non
         ("a card nobody knows", ""),
     ],
 )
-def test_which_card_a_name_means(name: str, means: str) -> None:
+def test_device_names_find_the_right_gpu_model(name: str, means: str) -> None:
     assert card_of(name).names[0] == means
 
 
-def test_the_table_makes_sense() -> None:
+def test_the_gpu_table_has_plausible_values() -> None:
     assert len(CARDS) >= 30
     for card in (*CARDS, UNKNOWN_CARD):
         assert card.source and {"fp64", "fp32"} <= card.tflops.keys()
@@ -130,22 +130,22 @@ def test_recorded_properties_override_the_card_table() -> None:
         ("mi300x", "AMD Instinct MI300X"),
     ],
 )
-def test_a_card_is_found_by_what_a_person_types(typed: str, name: str) -> None:
+def test_a_gpu_model_is_found_by_names_that_people_type(typed: str, name: str) -> None:
     assert find_card(typed).names[0] == name
 
 
-def test_every_card_is_found_by_each_of_its_names() -> None:
+def test_every_gpu_model_is_found_by_each_of_its_names() -> None:
     assert all(find_card(name) is card for card in CARDS for name in card.names)
 
 
-def test_an_unknown_card_is_reported_with_what_is_nearest() -> None:
+def test_an_unknown_gpu_name_is_reported_with_similar_names() -> None:
     with pytest.raises(TraceError, match=r"unknown GPU: gtx1080; did you mean NVIDIA GeForce GTX 1080 Ti, "):
         find_card("gtx1080")
     with pytest.raises(TraceError, match=r"unknown GPU: \(empty name\)$"):
         find_card(" ")
 
 
-def test_a_context_takes_2_kib_for_each_thread_of_the_card() -> None:
+def test_a_cuda_context_takes_2_kib_per_gpu_thread() -> None:
     """Measured: github.com/pytorch/pytorch/issues/28394 and github.com/unslothai/unsloth-zoo/pull/1053."""
     assert find_card("titan v").context_bytes == 320 << 20
     assert find_card("rtx 6000 ada").context_bytes == 426 << 20

@@ -22,5 +22,5 @@ from traces.names.device_names import copy_direction
         ("Memset (Device)", ""),
     ],
 )
-def test_which_way_a_copy_goes(name: str, direction: str) -> None:
+def test_the_direction_of_a_copy_is_read_from_its_name(name: str, direction: str) -> None:
     assert copy_direction(name) == direction

@@ -24,11 +24,11 @@ HUGE = 1 << 31
         ([], ""),
     ],
 )
-def test_known_numbers_become_text(values: list[Any], text: str) -> None:
+def test_launch_configurations_are_written_as_text(values: list[Any], text: str) -> None:
     assert config_text(values) == text
 
 
-def test_text_becomes_numbers() -> None:
+def test_launch_configurations_are_read_from_text() -> None:
     assert config_args("50|32,4|16|0|6.5|1e2") == {
         "grid": [50, 1, 1],
         "block": [32, 4, 1],

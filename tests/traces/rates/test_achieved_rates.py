@@ -34,13 +34,13 @@ def one_op(op: str, shapes: str, dtypes: str, took_us: float, kernel: str = "ker
     return row
 
 
-def test_what_fits_in_the_cache_may_be_faster_than_the_memory() -> None:
+def test_an_op_that_fits_in_the_cache_may_exceed_the_memory_rate() -> None:
     # GIVEN 1 Mi elements in place: 8 MiB move, 4 MiB are touched, in 5 us: 1678 GB/s
     row = one_op("aten::relu_", "1024,1024", "float32", 5)
     assert row.cached == IN_CACHE and row.bytes_share == pytest.approx(8 * 2**20 / 5000 / 900)
 
 
-def test_what_fits_in_the_cache_in_part() -> None:
+def test_an_op_that_partly_fits_in_the_cache_is_marked() -> None:
     # GIVEN 8 MiB in place: 16 MiB move. In 16 us the memory gives 14.4 MB; 6 MiB may come from the cache
     row = one_op("aten::relu_", "2048,1024", "float32", 16)
     assert row.cached == PARTLY_IN_CACHE and (row.bytes_share or 0) > 1
@@ -48,7 +48,7 @@ def test_what_fits_in_the_cache_in_part() -> None:
     assert one_op("aten::relu_", "2048,1024", "float32", 40).cached == ""
 
 
-def test_bytes_are_unknown_where_the_rate_is_impossible() -> None:
+def test_bytes_are_unknown_if_the_rate_would_be_impossible() -> None:
     row = one_op("aten::relu_", "8192,8192", "float32", 10)
     assert row.gbps is None and row.bytes is None and row.bytes_share is None
 
@@ -61,13 +61,13 @@ def test_bytes_are_unknown_where_the_rate_is_impossible() -> None:
         ("gemm", 500, 34.36 / 156),  # float32 is not
     ],
 )
-def test_products_of_float32_run_as_tf32(kernel: str, took_us: float, share: float) -> None:
+def test_float32_products_on_tensor_cores_are_rated_as_tf32(kernel: str, took_us: float, share: float) -> None:
     """2 x 2048 ^ 3 FLOPs are 17.18 G."""
     row = one_op("aten::mm", "2048,2048;2048,2048", "float32;float32", took_us, kernel, A100)
     assert row.flops_share == pytest.approx(share, rel=1e-3) and row.tflops == pytest.approx(17.18 * 1000 / took_us, rel=1e-3)
 
 
-def test_winograd_needs_fewer_multiplications() -> None:
+def test_winograd_convolutions_are_rated_with_fewer_multiplications() -> None:
     """3 x 3 filters, stride 1 (assumed, since no op takes the output): 2 x 32 x 56 x 56 x 64 x 64 x 9 FLOPs are 7.40 G."""
     row = one_op("aten::cudnn_convolution", "32,64,56,56;64,64,3,3", "float32;float32", 350, "volta_scudnn_winograd_128x128")
     assert row.winograd and row.tflops == pytest.approx(21.14, rel=1e-3)
@@ -90,7 +90,7 @@ def test_flops_of_attention_by_layout() -> None:
     assert attention_flops("_flash_attn_varlen_forward", (*packed, (3,), (3,))) == (0, False)
 
 
-def test_attention_that_is_too_fast_was_causal() -> None:
+def test_attention_faster_than_the_peak_is_rated_as_causal() -> None:
     # GIVEN 4 x 1 x 8 x 4096 x 4096 x 128 FLOPs, 68.7 G; float16 has 312 TFLOP/s: all of them take 220 us
     shapes, dtypes = ";".join(["1,8,4096,128"] * 3), ";".join(["float16"] * 3)
     whole = one_op("aten::_scaled_dot_product_flash_attention", shapes, dtypes, 300, card=A100)
@@ -117,7 +117,7 @@ def test_the_gradient_of_a_mean_is_read_once_per_sum() -> None:
 
 
 @pytest.mark.program
-def test_no_recording_has_an_op_above_the_data_sheet(shared_traces: Path) -> None:
+def test_no_op_of_a_real_recording_exceeds_the_data_sheet(shared_traces: Path) -> None:
     files = sorted(shared_traces.glob("*.json.gz"))
     assert len(files) > 20
     for path in files:
@@ -126,7 +126,7 @@ def test_no_recording_has_an_op_above_the_data_sheet(shared_traces: Path) -> Non
             assert (row.bytes_share or 0) <= 1 or row.cached, (path.name, row)
 
 
-def test_a_convolutions_output_is_not_the_bias_beside_it() -> None:
+def test_the_output_of_a_convolution_is_not_taken_from_its_bias() -> None:
     # GIVEN a convolution of 64 x 64 pixels, whose next op takes the bias as (1, 8, 1, 1) before the output
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
     add = trace.strings.add
@@ -143,7 +143,7 @@ def test_a_convolutions_output_is_not_the_bias_beside_it() -> None:
     assert row.flops == 2 * (8 * 64 * 64) * (8 * 3 * 3) and not row.flops_bounded
 
 
-def test_a_resize_writes_what_the_next_op_reads() -> None:
+def test_the_output_size_of_a_resize_comes_from_the_next_op() -> None:
     """GIVEN an image of 1 x 4 x 8 x 8 that is resized, and a convolution of 1 x 4 x 16 x 16 that follows THEN the resize reads
     1024 bytes and writes 4096."""
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
@@ -160,7 +160,7 @@ def test_a_resize_writes_what_the_next_op_reads() -> None:
     assert row.bytes == 1024 + 4096
 
 
-def test_products_of_8_bits() -> None:
+def test_fp8_products_are_rated_by_the_fp8_peak() -> None:
     """2048 ^ 3 multiply-adds are 17.18 GFLOP; an H100 has 1979 TFLOP/s in fp8. Two inputs have 4 MiB, the output has 8 MiB."""
     card = "NVIDIA H100 80GB HBM3"
     row = one_op("aten::_scaled_mm", "2048,2048;2048,2048;1;1", "float8_e4m3fn;float8_e4m3fn;float32;float32", 20, card=card)

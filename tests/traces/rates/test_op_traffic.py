@@ -90,18 +90,18 @@ def d(*shape: int) -> Operand:
         ("attention_backward", "_flash_attention_backward", (f(1, 8, 2, 4),) * 5, 8 * 256),
     ],
 )  # fmt: skip
-def test_bytes_of_an_op(op: str, name: str, operands: tuple[Operand, ...], moved_bytes: int) -> None:
+def test_the_moved_bytes_of_an_op(op: str, name: str, operands: tuple[Operand, ...], moved_bytes: int) -> None:
     of = traffic(op, name, operands)
     assert of is not None and of.moved_bytes == moved_bytes
 
 
-def test_a_convolution_writes_its_output() -> None:
+def test_the_traffic_of_a_convolution_includes_its_output() -> None:
     operands = (f(1, 3, 8, 8), f(4, 3, 3, 3))
     assert traffic("convolution", "convolution", operands, (1, 4, 6, 6)) == Traffic(768 + 432 + 576, 768 + 432 + 576)
     assert traffic("convolution", "convolution", operands) == Traffic(768 + 432, 768 + 432)
 
 
-def test_adding_to_rows_touches_them_twice() -> None:
+def test_index_add_reads_and_writes_its_rows() -> None:
     of = traffic("index_add", "index_add", (f(100, 4), i(6), f(6, 4)))
     assert of is not None and of.footprint_bytes == 48 + 96 + 96 + 2 * 1600
 
@@ -125,11 +125,11 @@ def test_an_in_place_op_reads_and_writes_the_same_memory() -> None:
         ("upsample_nearest2d", (f(1, 3, 8, 8),)),  # the size of the output is not recorded
     ],
 )
-def test_bytes_that_shapes_do_not_tell(op: str, operands: tuple[Operand, ...]) -> None:
+def test_traffic_is_unknown_if_shapes_do_not_determine_it(op: str, operands: tuple[Operand, ...]) -> None:
     assert traffic(op, op, operands) is None
 
 
-def test_an_inductor_kernel_touches_a_slice_of_a_larger_tensor() -> None:
+def test_the_traffic_of_an_inductor_kernel_on_a_slice() -> None:
     # GIVEN a pointwise kernel from a tensor of 2 x 4096 to one of 1000 elements, by 4 programs of 256
     name, pointers = "triton_poi_fused_slice_0", (f(2, 4096), f(1000))
     # THEN it reads and writes 1000; 4 programs of 2048 would go through the larger one exactly as well, 3 would not

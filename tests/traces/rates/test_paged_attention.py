@@ -52,7 +52,7 @@ def test_flops_and_bytes(name: str, shapes: tuple[Shape, ...], flops: int, moved
     assert (of.flops, of.moved_bytes(2, 2)) == (flops, moved)
 
 
-def test_other_attention_is_not_paged() -> None:
+def test_other_attention_ops_are_not_treated_as_paged() -> None:
     rows: Shape = (100, 32, 128)
     assert PagedAttention.of("varlen_fwd", (rows, rows, rows, (2,), (2,))) is None
     assert PagedAttention.of("varlen_fwd", (rows, (700, 8, 128), (700, 8, 128), (2,), (2,), (1,))) is None

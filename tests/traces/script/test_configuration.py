@@ -22,15 +22,15 @@ CONFIG = ReplayConfig("recorded", True, "compute", "virtual", 2.5, 4, 12.5, (8 <
         RecordSession(Path("/a/t.msgpack"), RecordConfig("phase", 0, 1, 2)),
     ],
 )
-def test_a_session_is_the_same_in_the_child(session: ReplaySession | RecordSession) -> None:
+def test_a_session_survives_the_transfer_to_the_child_process(session: ReplaySession | RecordSession) -> None:
     assert from_json(type(session), json.loads(json.dumps(to_json(session)))) == session
 
 
-def test_a_speed_may_be_a_whole_number() -> None:
+def test_a_speed_can_be_given_as_an_integer() -> None:
     assert from_json(ReplayConfig, {"speed": 2}) == ReplayConfig(speed=2.0)
 
 
 @pytest.mark.parametrize("values", [{}, {"trace": "t", "out": "o"}, {"trace": 5, "out": "o", "launcher": 1}])
-def test_a_session_that_lacks_something_is_rejected(values: dict[str, object]) -> None:
+def test_a_session_with_a_missing_field_is_rejected(values: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"launcher|trace"):
         from_json(ReplaySession, values)

@@ -41,7 +41,7 @@ def test_ctrl_c_is_raised_after_the_protected_block_ends() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2])
-def test_an_exception_of_the_script_waits_for_the_end_too(handled: Callable[..., None], number: signal.Signals) -> None:
+def test_an_exception_raised_by_a_signal_handler_is_deferred(handled: Callable[..., None], number: signal.Signals) -> None:
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(number)
 
@@ -53,7 +53,7 @@ def test_an_exception_of_the_script_waits_for_the_end_too(handled: Callable[...,
     assert done and signal.getsignal(number) is leave
 
 
-def test_handlers_that_do_not_raise_are_all_called_in_order(handled: Callable[..., None]) -> None:
+def test_deferred_signal_handlers_are_called_in_order(handled: Callable[..., None]) -> None:
     came = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
         handled(number, lambda number, frame: came.append((number, frame is not None)))
@@ -73,7 +73,7 @@ def test_deferred_signals_can_be_nested() -> None:
     assert done == ["outer"]
 
 
-def test_an_error_within_is_not_hidden_and_handlers_return(handled: Callable[..., None]) -> None:
+def test_an_error_in_the_protected_block_is_raised_and_handlers_are_restored(handled: Callable[..., None]) -> None:
     came = []
     handled(signal.SIGTERM, lambda number, frame: came.append(number))
     with pytest.raises(ValueError, match="disk"), deferred_signals():
@@ -147,6 +147,6 @@ def test_ctrl_c_just_before_the_exit_handler_does_not_skip_it() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_a_forked_child_does_not_call_the_parents_exit_function() -> None:
+def test_a_forked_child_does_not_call_the_exit_function_of_its_parent() -> None:
     done = run("import os\nif not os.fork(): sys.exit()\nos.wait(); print('parent', flush=True)")
     assert done.stdout == "parent\nbegun\nended\n"

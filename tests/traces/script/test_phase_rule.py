@@ -34,13 +34,13 @@ def test_a_plain_loop() -> None:
     assert cut(*events) == ["loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"]
 
 
-def test_clipping_after_backward_is_no_forward_pass() -> None:
+def test_gradient_clipping_after_backward_is_phase_other() -> None:
     assert cut("plain", "loss", "backward", "plain", "plain", "optimizer") == [
         "forward", "loss", "backward", "other", "optimizer",
     ]  # fmt: skip
 
 
-def test_a_step_after_weights_were_updated_by_hand_begins_with_a_forward_pass() -> None:
+def test_a_step_after_a_manual_weight_update_starts_with_a_forward_pass() -> None:
     cut = PhaseCut()
     for step in range(2):
         cut.op(PLAIN, 100 * step)
@@ -51,7 +51,7 @@ def test_a_step_after_weights_were_updated_by_hand_begins_with_a_forward_pass() 
         assert [segment.name for segment in cut.close(100 * step + 99)] == ["forward", "loss", "backward", "other"]
 
 
-def test_a_step_that_ends_right_after_its_backward_pass_is_followed_by_clipping() -> None:
+def test_ops_after_a_step_that_ends_with_backward_are_phase_other() -> None:
     cut = PhaseCut()
     cut.enter("backward", 0)
     cut.leave("backward", 40)
@@ -70,7 +70,7 @@ def test_a_generator_and_its_critic_have_two_forward_passes() -> None:
     assert cut(*half, *half) == ["zero_grad", "forward", "loss", "backward", "optimizer"] * 2
 
 
-def test_a_copy_or_a_dropout_mask_during_a_forward_pass_belongs_to_it() -> None:
+def test_copies_and_dropout_masks_within_a_forward_pass_belong_to_it() -> None:
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
 
@@ -85,7 +85,7 @@ def test_a_gap_belongs_to_the_later_segment_unless_the_earlier_is_open_ended() -
     ]  # fmt: skip
 
 
-def test_the_time_before_the_first_phase_is_other_unless_a_loader_spent_it() -> None:
+def test_the_time_before_the_first_phase_is_phase_other_or_loader() -> None:
     machine = PhaseCut()
     machine.begin_ns = 100
     machine.enter("h2d", 300)
@@ -95,7 +95,7 @@ def test_the_time_before_the_first_phase_is_other_unless_a_loader_spent_it() -> 
         assert machine.close(301) == [Segment(name, 100, 301)]
 
 
-def test_op_classes_by_name_with_namespace_and_overload() -> None:
+def test_ops_are_classified_by_name_without_namespace_and_overload() -> None:
     assert op_class("aten::cross_entropy_loss") == op_class("aten::mse_loss.default") == LOSS
     assert {op_class(f"aten::{name}") for name in ("item", "randn", "normal_", "_amp_update_scale_")} == {ASIDE}
     assert op_class("aten::conv2d") == PLAIN

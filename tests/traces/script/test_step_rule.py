@@ -88,7 +88,7 @@ def test_accumulated_gradients_are_one_step() -> None:
     assert script.ended == "TT"
 
 
-def test_of_two_optimizers_only_the_first_ends_steps() -> None:
+def test_only_the_first_of_two_optimizers_ends_steps() -> None:
     script = Script()
     for _ in range(3):
         script.load()
@@ -100,7 +100,7 @@ def test_of_two_optimizers_only_the_first_ends_steps() -> None:
     assert script.ended == "TTT"
 
 
-def test_validation_after_two_optimizers_is_cut_at_the_loader_and_in_no_training_step() -> None:
+def test_validation_after_two_optimizers_is_in_no_training_step() -> None:
     script = Script()
     for _ in range(2):
         script.load()
@@ -128,7 +128,7 @@ def test_each_validation_step_between_epochs_ends_at_the_loader() -> None:
     assert boundaries.startswith("lccbs|lccbs|llcc|lcc|llccbs|")
 
 
-def test_validation_without_a_loader_ends_where_the_first_model_is_called_again() -> None:
+def test_validation_steps_without_a_loader_end_at_the_next_model_call() -> None:
     script = Script()
     for _ in range(3):
         script.train(MODEL, LOSS)
@@ -140,7 +140,7 @@ def test_validation_without_a_loader_ends_where_the_first_model_is_called_again(
     assert script.ended == "TTTEEET"
 
 
-def test_two_models_that_see_one_batch_without_gradient_share_a_step() -> None:
+def test_two_models_called_on_one_batch_without_gradients_share_a_step() -> None:
     script = Script()
     for _ in range(3):
         script.evaluate(MODEL, OTHER, OTHER)
@@ -157,7 +157,7 @@ def test_an_inference_script_consists_of_evaluation_steps(loader: bool) -> None:
     assert script.ended == "EEE" and script.cut.evaluating
 
 
-def test_one_batch_that_is_used_again_and_again_is_many_steps() -> None:
+def test_each_evaluation_of_a_repeated_batch_is_a_step() -> None:
     script = Script()
     script.load()
     for _ in range(5):
@@ -184,7 +184,7 @@ def test_a_forward_pass_with_gradients_does_not_end_a_training_step() -> None:
     assert script.ended == "T"
 
 
-def test_a_model_tried_out_before_the_first_batch_ends_no_step() -> None:
+def test_a_model_call_before_the_first_batch_ends_no_step() -> None:
     script = Script()
     script.call(MODEL)
     script.load()
@@ -193,7 +193,7 @@ def test_a_model_tried_out_before_the_first_batch_ends_no_step() -> None:
     assert script.ended == "T"
 
 
-def test_a_teacher_called_twice_without_gradient_belongs_to_the_training_step() -> None:
+def test_a_teacher_model_called_without_gradients_belongs_to_the_training_step() -> None:
     script = Script()
 
     def body() -> None:
@@ -208,7 +208,7 @@ def test_a_teacher_called_twice_without_gradient_belongs_to_the_training_step() 
     assert script.ended == "ETTTEE"
 
 
-def test_samples_drawn_between_two_batches_are_evaluation_steps_and_no_part_of_training() -> None:
+def test_samples_generated_between_batches_are_evaluation_steps() -> None:
     script = Script()
     for _ in range(2):
         script.load()
@@ -220,7 +220,7 @@ def test_samples_drawn_between_two_batches_are_evaluation_steps_and_no_part_of_t
     assert script.ended == "TEEETEEE"
 
 
-def test_evaluating_is_reported_until_something_trains() -> None:
+def test_evaluation_is_reported_until_gradients_are_used() -> None:
     cut = StepCut(ONE)
     assert not cut.evaluating
     cut.module_called(MODEL, False)
@@ -291,7 +291,7 @@ def _sampling(script: Script, n: int) -> str:
         max_size=12,
     )
 )
-def test_whatever_a_script_does_in_turn_is_cut_into_its_batches_and_steps(
+def test_any_sequence_of_training_and_evaluation_is_cut_into_steps(
     parts: list[tuple[Callable[[Script, int], str], int]],
 ) -> None:
     script, expected = Script(), ""
@@ -308,7 +308,7 @@ def test_whatever_a_script_does_in_turn_is_cut_into_its_batches_and_steps(
 
 
 @given(st.lists(st.sampled_from(["load", "exhaust", "grad", "plain", "backward", "first", "second"]), max_size=40))
-def test_an_evaluation_step_never_ends_after_a_backward_pass_of_its_own_batch(events: list[str]) -> None:
+def test_a_batch_with_a_backward_pass_never_ends_an_evaluation_step(events: list[str]) -> None:
     cut = StepCut(ONE)
     trained = called = False  # since the last step end or batch
     for event in events:

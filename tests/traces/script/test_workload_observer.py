@@ -20,7 +20,7 @@ class _Remote(nn.Module):
         raise ValueError("Method named_modules not supported for RemoteModule")
 
 
-def test_parts_and_parameters_are_those_of_torch() -> None:
+def test_modules_and_parameters_equal_those_listed_by_torch() -> None:
     shared = nn.Linear(4, 4)
     model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(shared, nn.BatchNorm1d(4)), shared)
     assert parts_of(model) == list(model.modules())
@@ -28,7 +28,7 @@ def test_parts_and_parameters_are_those_of_torch() -> None:
     assert initialized_parameters(nn.LazyLinear(2)) == []
 
 
-def test_a_model_may_contain_remote_modules() -> None:
+def test_a_model_can_contain_remote_modules() -> None:
     model = nn.Sequential(_Remote(), nn.Linear(3, 4))
     signature = with_modules(WorkloadSignature(), [model])
     assert (signature.parameters, signature.parameter_bytes) == (3 * 4 + 4, 4 * (3 * 4 + 4))

@@ -57,7 +57,7 @@ def test_the_last_stage_that_slows_the_pipeline_is_named(
     assert found.data_set_bytes == 10_000 * 100_000
 
 
-def test_workers_and_a_disk_that_would_end_the_stalls() -> None:
+def test_the_workers_and_the_disk_rate_that_end_the_stalls_are_found() -> None:
     cold = [loading(400, missed=4_000_000)]
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1, 2, 4, 8], run_of(300), cold)
     assert found.enough is not None and found.enough.workers == 4  # 400 ms of work in steps of 100 ms
@@ -96,7 +96,7 @@ def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
     ]
 
 
-def test_evaluation_does_not_count_and_neither_does_what_a_script_computes_at_first() -> None:
+def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
     """GIVEN steps of 100 ms between evaluations of 1 s, and a script whose first steps compute 2 s of what is done once."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.EVALUATION] * 10
     durations = np.array([100, 100, 1000] * 10) * MS
@@ -116,30 +116,30 @@ def test_evaluation_does_not_count_and_neither_does_what_a_script_computes_at_fi
     assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
 
 
-def test_more_batches_are_ready_if_the_loader_prefetches_more() -> None:
+def test_more_prefetching_makes_more_batches_ready() -> None:
     with pytest.raises(TraceError, match="train at least 21 steps"):
         pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
 
 
-def test_too_few_steps_and_no_loader_are_rejected() -> None:
+def test_runs_with_too_few_steps_or_no_loader_are_rejected() -> None:
     with pytest.raises(TraceError, match="train at least 9 steps"):
         pace(run_of(1, steps=8), 64, 2)
     with pytest.raises(TraceError, match="no DataLoader fetched a batch: the script has none, or its data set is empty"):
         stalls_of(run_of(1), run_of(1), [], 1, [])
 
 
-def test_files_that_were_not_seen_are_reported() -> None:
+def test_files_that_were_not_observed_are_reported() -> None:
     unseen = loading(10)
     unseen.read_bytes = 0
     [note] = stalls_of(run_of(20), run_of(20), [unseen], 2, []).notes
     assert "not counted" in note
 
 
-def test_a_machine_that_was_busy_in_the_first_run_is_reported() -> None:
+def test_a_busy_machine_in_the_first_run_is_reported() -> None:
     assert "this machine was busy" in "".join(stalls_of(run_of(30), run_of(20), [loading(10)], 2, []).notes)
 
 
-def test_a_busy_machine_in_the_second_run_is_reported_and_the_stall_still_counts() -> None:
+def test_a_busy_machine_in_the_second_run_is_reported_with_the_stall() -> None:
     """GIVEN cached data that took longer than the same behind a disk, and than the GPU WHEN compared THEN both are told."""
     found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])
     assert any(note.startswith("Loading cached data took longer than loading from the modeled disk") for note in found.notes)
@@ -151,7 +151,7 @@ def test_a_busy_machine_in_the_second_run_is_reported_and_the_stall_still_counts
 
 
 @pytest.mark.parametrize(("loaders", "workers"), [([1], 2), ([1, 2], 4)])
-def test_a_step_of_several_batches_has_all_their_samples(loaders: list[int], workers: int) -> None:
+def test_a_step_of_several_batches_counts_all_their_samples(loaders: list[int], workers: int) -> None:
     """GIVEN gradients of four batches of 64 that are accumulated, or four batches of two loaders with two workers each, WHEN a
     worker needs 100 ms for a batch THEN two cores are done with a step's in 200 ms."""
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % workers) for at in range(120)]

@@ -43,25 +43,25 @@ def test_without_a_disk_workers_on_their_own_cores_share_the_work_evenly(workers
     assert loaded(BatchCost(900 * MS), workers=workers, cores=1, step_ns=10 * MS).step_ns == pytest.approx(900 * MS, rel=0.001)
 
 
-def test_the_scripts_own_work_takes_a_core_from_the_workers() -> None:
+def test_cpu_work_of_the_script_takes_a_core_from_the_workers() -> None:
     alone = loaded(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS)
     beside = loaded(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS, host_ns=20 * MS)
     assert alone.step_ns == pytest.approx(50 * MS, rel=0.01)
     assert beside.step_ns == pytest.approx(60 * MS, rel=0.01)  # 220 ms of work on two cores for two batches
 
 
-def test_data_that_is_ready_in_time_costs_nothing() -> None:
+def test_data_that_is_ready_in_time_adds_no_wait() -> None:
     run = loaded(BatchCost(50 * MS), workers=2, cores=4, step_ns=40 * MS)
     assert (run.step_ns, run.wait_ns) == (40 * MS, 0)
 
 
 @pytest.mark.parametrize(("workers", "cores"), [(0, 1), (1, 0)])
-def test_a_loader_needs_workers_and_cores(workers: int, cores: int) -> None:
+def test_a_loader_without_workers_or_cores_is_rejected(workers: int, cores: int) -> None:
     with pytest.raises(ValueError, match="at least one of each"):
         loaded(BatchCost(1), workers=workers, cores=cores, step_ns=1)
 
 
-def test_batches_that_differ_hold_up_those_after_them() -> None:
+def test_a_slow_batch_delays_the_batches_after_it() -> None:
     """GIVEN that every other batch takes three times as long THEN one worker goes by the mean, two by the slow one."""
     costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
     assert loaded(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
@@ -76,7 +76,7 @@ def test_other_programs_share_the_cores_and_their_cpu_use_is_reported() -> None:
     assert idle.step_ns == pytest.approx(100 * MS, rel=0.01) and idle.others_cores == pytest.approx(0.5)
 
 
-def test_the_steps_that_are_asked_for_are_those_that_count() -> None:
+def test_only_the_requested_steps_are_averaged() -> None:
     """GIVEN batches of which the first two take long, and a script whose first step does."""
     costs = [BatchCost(1000 * MS)] * 2 + [BatchCost(100 * MS)] * 8
     ahead = loaded(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from traces.stalls.storage_model import CachePolicy, CacheShare, Disk, steady_hit_share
 
 
-def test_reads_queue_and_each_pays_its_seeks() -> None:
+def test_reads_are_queued_and_each_seek_adds_latency() -> None:
     disk = Disk(bytes_per_s=1e9, latency_ns=1000)
     assert disk.read(0, 1000) == 2000
     assert disk.read(500, 1000, seeks=0) == 3000  # it waits for the one before, and goes on where that ended
@@ -50,11 +50,11 @@ def hit_share_of_epochs(capacity: int, policy: CachePolicy, files: int = 1500, e
 
 @pytest.mark.parametrize("policy", list(CachePolicy))
 @pytest.mark.parametrize("cached", [0.2, 0.35, 0.7, 0.95])
-def test_the_formula_says_what_simulated_epochs_come_to(policy: CachePolicy, cached: float) -> None:
+def test_the_cache_formula_agrees_with_simulated_epochs(policy: CachePolicy, cached: float) -> None:
     assert steady_hit_share(cached, policy) == pytest.approx(hit_share_of_epochs(round(1500 * cached), policy), abs=0.02)
 
 
-def test_the_limits_of_the_cache_formula() -> None:
+def test_the_cache_formula_is_exact_at_its_limits() -> None:
     for policy in CachePolicy:
         assert (steady_hit_share(0, policy), steady_hit_share(1, policy)) == (0, 1)
     with pytest.raises(ValueError, match="from 0 to 100 %"):

@@ -28,7 +28,7 @@ def test_a_read_waits_for_the_disk_and_a_cached_one_does_not(tmp_path: Path) -> 
         assert 0 < sum(map(cache.holds, names)) < 8
 
 
-def test_a_cold_disk_drops_what_the_system_has_cached_and_tells_where_that_fails(tmp_path: Path) -> None:
+def test_a_cold_disk_drops_cached_files_and_counts_failures(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(100_000))
     loading = Loading()
     with StorageServer(tmp_path / "s", drop_cached=True), open(tmp_path / "a", "rb", buffering=0) as file:
@@ -47,7 +47,7 @@ def test_a_cold_disk_drops_what_the_system_has_cached_and_tells_where_that_fails
     assert loading.dropped == 3
 
 
-def test_all_processes_share_the_disk_and_what_they_tell_is_summed(tmp_path: Path) -> None:
+def test_processes_share_the_disk_and_their_reads_are_summed(tmp_path: Path) -> None:
     with StorageServer(tmp_path / "s", Disk(bytes_per_s=1e9)) as server:
         client = StorageClient(tmp_path / "s")
         client.read("a", 10, 1)

@@ -22,7 +22,7 @@ def test_ranks_that_do_not_fill_machines_are_rejected(ranks: int) -> None:
         require_ranks(ranks, None)
 
 
-def test_memory_decides_how_many_ranks_fit() -> None:
+def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
     """64 ranks need 400 MiB and 64 x 40 MiB = 2960 MiB."""
     require_ranks(64, 2960 * MIB)
     with pytest.raises(TraceError) as caught:
@@ -34,7 +34,7 @@ def test_memory_decides_how_many_ranks_fit() -> None:
     require_ranks(64, None)
 
 
-def test_machines_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_split_into_machines_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     require_ranks(256, None)
     assert capsys.readouterr().err == "trace: 256 ranks run as 32 machines of 8 GPUs (PyTorch numbers at most 128)\n"
     require_ranks(128, None)

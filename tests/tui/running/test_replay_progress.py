@@ -30,7 +30,7 @@ from tui.running.replay_progress import expected_steps, progress_text, reporting
         (["train.py", "--steps-per-epoch", "9"], None),
     ],
 )
-def test_how_many_steps_there_will_be(words: list[str], steps: int | None) -> None:
+def test_the_expected_number_of_steps(words: list[str], steps: int | None) -> None:
     recorded = replace(training(steps=3), runs={0: Run(script=Script("train.py"), argv=("--lr", "0.1"))})
     assert expected_steps(words, recorded) == steps
 
@@ -69,7 +69,7 @@ def test_progress_lines_are_printed_only_on_a_terminal(tmp_path: Path, monkeypat
     assert ("trace: step 3 of 9" in stream.getvalue()) == watched
 
 
-def test_steps_are_counted_while_they_are_written(tmp_path: Path) -> None:
+def test_steps_are_counted_while_the_file_grows(tmp_path: Path) -> None:
     save(training(steps=3), tmp_path / "whole.msgpack")
     data = (tmp_path / "whole.msgpack").read_bytes()
     growing = tmp_path / "growing.msgpack"

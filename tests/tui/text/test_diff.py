@@ -84,12 +84,12 @@ def test_without_steps_whole_traces_are_compared() -> None:
     assert "Whole traces" in text and "PASS: GPU time" in text
 
 
-def test_nothing_to_compare() -> None:
+def test_diff_of_empty_traces_says_that_nothing_can_be_compared() -> None:
     text = _text(compare(Trace(), Trace()))
     assert "do not show" in text and "NOT JUDGED" in text
 
 
-def test_phase_grained() -> None:
+def test_diff_of_phase_grained_traces_says_that_ops_are_unknown() -> None:
     text = _text(compare(phase_grained(), phase_grained(4)))
     assert "Without kernels there are no ops" in text
     assert "Phases between CUDA events" in text and "GPU busy time, by" not in text
@@ -104,7 +104,7 @@ def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes(comparison
     assert re.sub(r"\x1b\[\d+m", "", coloured) == _text(comparison)
 
 
-def test_longer_is_red_and_shorter_blue() -> None:
+def test_longer_times_are_red_and_shorter_times_are_blue() -> None:
     recorded = training()
     slower = _text(compare(recorded, training(stretch=1.5)), colour=True)
     assert "\x1b[31mstep time" in slower and "\x1b[34m" not in slower
@@ -112,14 +112,14 @@ def test_longer_is_red_and_shorter_blue() -> None:
     assert "\x1b[34mstep time" in faster
 
 
-def test_reads_that_the_recording_does_not_answer_are_reported() -> None:
+def test_reads_of_unrecorded_values_are_reported() -> None:
     comparison = a_replay()
     assert "The script read" not in _text(comparison)
     read = replace(comparison, values=ValueReads(unrecorded_reads=3, computed=False))
     assert "The script read 3 values that were not recorded" in _text(read)
 
 
-def test_a_replay_of_phase_times_says_that_there_are_no_kernels() -> None:
+def test_diff_says_that_a_replay_of_phase_times_has_no_kernels() -> None:
     """GIVEN a recording without kernels whose replay took only phase times THEN nothing is said of matching."""
     comparison = a_replay()
     shares = dict.fromkeys(comparison.coverage or (), 0.0) | {"phase": 1.0}
@@ -144,7 +144,7 @@ def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
     assert "Parts of" not in _text(a_replay())
 
 
-def test_inference_that_counts_as_steps_has_no_row_of_its_own() -> None:
+def test_inference_counted_as_steps_has_no_separate_row() -> None:
     infers = training(steps=1)
     infers.steps.kind[:] = StepKind.EVALUATION
     for other in (infers, training(steps=4)):
@@ -163,7 +163,7 @@ def test_gpu_time_is_unknown_if_kernels_are_missing() -> None:
     assert "GPU time is missing from at least one trace, so only step time is judged." in said
 
 
-def test_the_largest_reason_of_a_difference_is_on_the_first_screen() -> None:
+def test_the_brief_diff_has_the_largest_reason_for_a_difference() -> None:
     """GIVEN loaders that take 20 and 80 us of steps of 100 and 160 us."""
     slow = training(steps=4, loader_us=80)
     said = " ".join(diff_text(compare(training(steps=4), slow), "a", "b", details=False).split())
@@ -172,7 +172,7 @@ def test_the_largest_reason_of_a_difference_is_on_the_first_screen() -> None:
     assert "Largest reason" not in same
 
 
-def test_kernels_of_one_name_are_told_apart_by_their_ops() -> None:
+def test_kernels_with_equal_names_are_labelled_with_their_ops() -> None:
     kernels = (("tile_a", "mm"), ("tile_a", "addmm"), ("tile_a", ""), ("relu", "relu"))
     changes = [NameChange(name, 1, 1, 10, 20, op) for name, op in kernels]
     assert labels_of(changes) == ["mm: tile_a", "addmm: tile_a", "tile_a", "relu"]

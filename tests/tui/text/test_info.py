@@ -52,7 +52,7 @@ def test_an_empty_trace_says_that_there_is_nothing_to_replay() -> None:
     assert "nothing to replay" in info_text(summarize(Trace()), "empty.msgpack")
 
 
-def test_long_provenance_is_cut() -> None:
+def test_long_provenance_is_truncated() -> None:
     trace = training()
     trace.provenance = {f"fact {i}": "x" * 200 for i in range(40)}
     text = info_text(summarize(trace), "v100.msgpack")
@@ -82,7 +82,7 @@ def test_work_outside_of_the_steps_is_reported() -> None:
     assert not any("outside" in said for said in note_sentences(summarize(training())))
 
 
-def test_a_recording_of_the_host_alone_is_not_said_to_hold_kernels() -> None:
+def test_info_says_that_a_host_only_recording_has_no_kernels() -> None:
     trace = training()
     trace.device = Trace().device
     text = info_text(summarize(trace), "t", details=False)
@@ -100,7 +100,7 @@ def test_process_groups_are_counted_and_a_count_of_one_is_singular() -> None:
     assert "1 kernel, 0 copies and memsets" in said
 
 
-def test_a_kind_is_shown_only_where_there_are_several() -> None:
+def test_step_kinds_are_shown_only_if_there_are_several() -> None:
     trace = training(steps=2)
     trace.steps.kind[:] = StepKind.EVALUATION
     assert "evaluation" not in info_text(summarize(trace), "t")
@@ -108,14 +108,14 @@ def test_a_kind_is_shown_only_where_there_are_several() -> None:
     assert "step 6 (evaluation)" in info_text(summarize(trace), "t")
 
 
-def test_a_recording_without_steps_is_not_said_to_have_one() -> None:
+def test_info_says_that_no_steps_were_found() -> None:
     trace = training(steps=1)
     trace.provenance["steps_from"] = "whole"
     said = " ".join(info_text(summarize(trace), "t", details=False, width=200).split())
     assert "The recording of 100.0 µs could be" in said and "no steps were found; the whole recording takes 100.0 µs" in said
 
 
-def test_the_call_that_keeps_the_gpu_idle_is_named() -> None:
+def test_info_names_the_runtime_call_during_which_the_gpu_is_idle() -> None:
     summary = summarize(training(steps=4))
     limit = PaceLimit("host", 30_000, 0.3)
     for share, named in ((0.92, True), (0.2, False)):
@@ -125,7 +125,7 @@ def test_the_call_that_keeps_the_gpu_idle_is_named() -> None:
         assert ("The host is in hipFree for 92.0 % of that time (1,360 calls)." in text) is named
 
 
-def test_idle_time_that_the_recording_does_not_explain() -> None:
+def test_info_reports_idle_time_without_a_visible_reason() -> None:
     limit = PaceLimit("unknown", 40_000, 0.4, "the GPU is idle without a visible reason")
     assert answer(replace(summarize(training(steps=4)), bottleneck=limit)).startswith(
         "A step takes 100.0 µs. For 40.0 µs of it (40.0 %), the GPU is idle, and the recording does not show why"
@@ -141,7 +141,7 @@ def test_large_variation_between_steps_is_noted() -> None:
     assert not any("vary" in said for said in note_sentences(summarize(training(steps=4))))
 
 
-def test_the_ranks_for_which_the_others_wait() -> None:
+def test_info_names_the_rank_that_the_others_wait_for() -> None:
     """Two ranks of two steps: rank 1 kept rank 0 waiting for 60 us in all, that is 30 us per step."""
     summary = summarize(training(steps=4))
     late = [RankLateness(1, 8, 6, 0, 60_000), RankLateness(0, 8, 0, 60_000, 0)]
@@ -157,7 +157,7 @@ def test_info_calls_a_replay_a_replay_and_counts_no_phase_as_a_kernel() -> None:
         assert ("kernels  " in text) is (made.grain == "kernel")
 
 
-def test_a_prediction_is_not_called_a_recording() -> None:
+def test_info_calls_a_prediction_an_estimate() -> None:
     trace = training()
     trace.runs[0] = replace(trace.runs[0], predicted=True)
     said = info_text(summarize(trace), "t", details=False)

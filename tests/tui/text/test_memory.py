@@ -32,14 +32,14 @@ def of(**changed: Any) -> MemoryComparison:
     return MemoryComparison(**facts | changed)
 
 
-def test_peaks_side_by_side() -> None:
+def test_memory_peaks_are_listed_side_by_side() -> None:
     assert peak_rows({"cuda:0": of(), "cuda:1": of(replayed_peak_bytes=None)}) == [
         ["cuda:0", "2.0 GiB", "2.0 GiB", "same"],
         ["cuda:1", "2.0 GiB", "-", "-"],
     ]
 
 
-def test_without_totals_the_rise_of_a_step_is_compared_too() -> None:
+def test_the_rise_within_a_step_is_compared_if_totals_are_missing() -> None:
     memory = {"cuda:0": of(recorded_source="summed", replayed_peak_bytes=3 * GIB, capacity_given=False)}
     assert peak_rows(memory) == [
         ["cuda:0", "2.0 GiB", "3.0 GiB", "+1.0 GiB"],
@@ -48,7 +48,7 @@ def test_without_totals_the_rise_of_a_step_is_compared_too() -> None:
     assert memory_sentences(memory) == ["Memory that was allocated before a recording began is not in its memory peak."]
 
 
-def test_a_comparison_never_sets_a_total_beside_a_sum_that_began_later() -> None:
+def test_a_recorded_total_is_never_compared_with_a_later_sum() -> None:
     late = of(recorded_source="summed", replayed_peak_bytes=3 * GIB)
     assert late.compared_bytes == (GIB, GIB + MIB)
     assert memory_name(late) == "memory rise within a step"
@@ -67,7 +67,7 @@ def test_a_comparison_never_sets_a_total_beside_a_sum_that_began_later() -> None
         ({"fits": False, "ooms": 3, "capacity_given": False}, "does NOT fit into 8.0 GiB: out of memory 3 times, peak"),
     ],
 )
-def test_would_it_fit(changed: dict[str, Any], said: str) -> None:
+def test_the_memory_sentence_says_whether_the_run_fits(changed: dict[str, Any], said: str) -> None:
     [sentence] = memory_sentences({"cuda:0": of(**changed)})
     assert sentence.startswith(f"cuda:0: {said}")
 

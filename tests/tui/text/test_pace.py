@@ -24,7 +24,7 @@ def test_no_pace_note_is_printed_for_a_real_time_replay_or_a_recording() -> None
         assert loader_note(said).startswith("Data loading ran on this machine")
 
 
-def test_speed_and_virtual_clock_are_reported_with_what_they_do_to_the_figures() -> None:
+def test_notes_on_speed_and_virtual_clock_explain_their_effect() -> None:
     said = facts(clock="virtual", speed=2.5)
     assert (said.clock, said.speed) == ("virtual", 2.5)
     speed, clock = pace_sentences(said)
@@ -33,6 +33,6 @@ def test_speed_and_virtual_clock_are_reported_with_what_they_do_to_the_figures()
     assert "ran on this machine" not in loader_note(said)
 
 
-def test_events_that_nobody_records_are_counted() -> None:
+def test_events_that_were_never_recorded_are_counted() -> None:
     assert "an event that it never recorded" in event_sentences(facts(events_never_recorded=1))[0]
     assert "1,200 events that it never recorded" in event_sentences(facts(events_never_recorded=1_200))[0]

@@ -40,12 +40,12 @@ def recording(run: Run, untimed: tuple[Untimed, ...] = (), kernels: int = 0) -> 
         ),
     ],
 )
-def test_missing_kernels_have_a_reason_and_a_remedy(run: Run, kernels: int, line: str | None) -> None:
+def test_missing_kernels_are_reported_with_a_reason_and_a_remedy(run: Run, kernels: int, line: str | None) -> None:
     lines = lack_lines(recording(run, kernels=kernels))
     assert len(lines) == (line is not None) and (line is None or lines[0].startswith(line))
 
 
-def test_steps_without_device_times_say_why() -> None:
+def test_the_reasons_for_missing_device_times_are_listed() -> None:
     run = Run(recorder=RecorderNotes(device_lost="CUDA error: device-side assert triggered"))
     untimed = (Untimed.NO, Untimed.CAPTURE, Untimed.PROFILE, Untimed.PROFILE, Untimed.LOST)
     assert lack_lines(recording(run, untimed)) == [

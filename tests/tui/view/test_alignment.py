@@ -12,7 +12,7 @@ from tui.view.scene.alignment import ANCHOR_NS, Alignment, by_counterpart, by_st
 from tui.view.scene.axis import Axis
 
 
-def test_a_replayed_step_lies_over_the_one_that_drove_it() -> None:
+def test_a_replayed_step_is_aligned_with_the_recorded_step_it_replayed() -> None:
     recorded = training(steps=2)
     assert paired_steps(recorded, replay_of(recorded)) == [(0, 0), (0, 1), (1, 2), (1, 3)]
     assert paired_steps(replay_of(recorded), recorded) == [(0, 0), (1, 0), (2, 1), (3, 1)]
@@ -23,7 +23,7 @@ def test_steps_of_two_recordings_are_paired_in_order() -> None:
     assert paired_steps(training(steps=1), Trace()) == []
 
 
-def test_later_steps_do_not_inherit_earlier_drift() -> None:
+def test_alignment_by_step_removes_the_drift_of_earlier_steps() -> None:
     # GIVEN a replay whose steps take a fifth longer, so that by wall time its third step begins far behind
     recorded, replayed = training(steps=3), training(steps=3, stretch=1.2)
     begin = [int(trace.steps.start_ns[2]) for trace in (recorded, replayed)]

@@ -58,7 +58,7 @@ def said(app: ViewApp) -> str:
 
 @presses("w", "s", "a", "d", "f", "left", "right", "home", "end")
 @piloted(pair_scene)
-async def test_zoom_and_pan(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_keys_zoom_and_pan_the_timeline(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     home = window.start_ns, window.ns_per_column
     await pilot.press("right", "right", "right", "right")
@@ -89,7 +89,7 @@ async def test_zoom_and_pan(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 @presses("up", "down", "pageup", "pagedown")
 @piloted(pair_scene, size=(80, 24))
-async def test_lines(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_keys_move_between_lines(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     await pilot.press("down")
     line = window.cursor_line
@@ -107,7 +107,7 @@ async def test_lines(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 @presses("comma", "full_stop", "enter")
 @piloted(pair_scene)
-async def test_events_of_a_row_and_their_details(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_keys_step_through_the_events_of_a_row_with_details(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     await pilot.press(*["down"] * 3)  # the stream, as recorded
     assert (row := window.cursor_row) is not None and row.label.startswith("cuda:0 stream")
@@ -139,7 +139,7 @@ async def test_events_of_a_row_and_their_details(app: ViewApp, pilot: Pilot[Any]
 
 
 @piloted(pair_scene)
-async def test_fitting_a_selection(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_the_f_key_fits_the_window_to_the_selection(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     await pilot.press("down", "down", "down", "full_stop", "f")
     lane = window.scene.rows[1].lane(0)
@@ -154,7 +154,7 @@ async def test_fitting_a_selection(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 @presses("n", "N", "W")
 @piloted(lambda: pair_scene(stretch=1.3))
-async def test_differences_from_the_largest(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_keys_step_through_differences_from_the_largest(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     found = app.scene.differences if app.scene is not None else ()
     span = window.columns * window.ns_per_column
@@ -186,7 +186,7 @@ async def test_a_phase_that_differs_fills_the_window(app: ViewApp, pilot: Pilot[
 
 @presses("k", "u", "j", "b", "left_square_bracket", "right_square_bracket")
 @piloted(pair_scene)
-async def test_from_one_event_to_the_next(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_keys_jump_to_the_next_and_previous_event(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     scene, trace = window.scene, window.scene.traces[0]
 
@@ -238,7 +238,7 @@ async def test_from_one_event_to_the_next(app: ViewApp, pilot: Pilot[Any]) -> No
 
 @presses("v", "escape")
 @piloted(pair_scene)
-async def test_a_range_and_its_sums(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_marking_a_range_shows_its_sums(app: ViewApp, pilot: Pilot[Any]) -> None:
     window, tables = window_of(app), app.query_one(TablePanel)
     await pilot.press("v", *["right"] * 10)
     assert window.range_ns is not None and window.range_ns[1] - window.range_ns[0] > 9 * window.ns_per_column
@@ -393,7 +393,7 @@ async def test_legend_and_themes(app: ViewApp, pilot: Pilot[Any]) -> None:
 
 
 @piloted(pair_scene, size=(80, 24))
-async def test_help_and_quit_are_seen_in_the_narrowest_terminal(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_help_and_quit_keys_are_visible_in_the_narrowest_terminal(app: ViewApp, pilot: Pilot[Any]) -> None:
     for pressed in ((), ("t",)):  # with tables, whose keys stand there too
         await pilot.press(*pressed)
         await pilot.pause()
@@ -412,7 +412,7 @@ async def test_a_key_that_does_nothing_says_why(app: ViewApp, pilot: Pilot[Any])
 
 
 @piloted(lone_scene)
-async def test_tables_of_one_trace_begin_with_one_that_has_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_the_first_table_of_one_trace_has_rows(app: ViewApp, pilot: Pilot[Any]) -> None:
     tables = app.query_one(TablePanel)
     await pilot.press("t")
     await pilot.pause()
@@ -423,7 +423,7 @@ async def test_tables_of_one_trace_begin_with_one_that_has_rows(app: ViewApp, pi
 
 
 @piloted(lambda: whole(("phases", phase_grained())))
-async def test_a_range_of_phases_alone(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_a_range_in_a_phase_grained_trace_sums_phases(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.press("v", *["right"] * 10, "v")
     await pilot.pause()
     rows = [row.values[:2] for row in app.query_one(TablePanel).table().rows]
@@ -637,7 +637,7 @@ def _scroll(way: str) -> Any:
 
 
 @piloted(pair_scene)
-async def test_resizing_keeps_the_stretch_of_time(app: ViewApp, pilot: Pilot[Any]) -> None:
+async def test_resizing_keeps_the_visible_time_range(app: ViewApp, pilot: Pilot[Any]) -> None:
     window = window_of(app)
     await pilot.press("w")
     span = window.columns * window.ns_per_column
@@ -656,7 +656,7 @@ ALSO_EMPTY = [pytest.param(named, marks=pytest.mark.program) for named in ([Trac
 
 
 @pytest.mark.parametrize("named", [[Trace(), Trace()], [training(), Trace()], *ALSO_EMPTY])
-def test_traces_with_nothing_in_them(named: list[Trace]) -> None:
+def test_every_key_works_on_empty_traces(named: list[Trace]) -> None:
     @piloted(lambda: whole(*((str(number), trace) for number, trace in enumerate(named))))
     async def body(app: ViewApp, pilot: Pilot[Any]) -> None:
         for key in KEYS:
@@ -668,7 +668,7 @@ def test_traces_with_nothing_in_them(named: list[Trace]) -> None:
     body()
 
 
-def test_a_trace_that_cannot_be_read_ends_the_app() -> None:
+def test_an_unreadable_trace_ends_the_app() -> None:
     def stages() -> Any:
         yield Stage(None, 0.0, "reading")
         load("nope.msgpack")

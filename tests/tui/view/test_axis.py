@@ -32,7 +32,7 @@ def written_out(slots: Slots, number: int) -> list[int | None]:
 
 
 @given(SLOTS, st.lists(st.integers(0, 60), min_size=2, max_size=9, unique=True))
-def test_pieces_hold_each_shown_nanosecond_once(slots: Slots, cuts: list[int]) -> None:
+def test_pieces_contain_each_shown_nanosecond_once(slots: Slots, cuts: list[int]) -> None:
     axis, edges = axis_of(slots), sorted(cuts)
     for number, side in enumerate(axis.sides):
         shown = written_out(slots, number)
@@ -88,7 +88,7 @@ def test_the_coverage_of_all_columns_adds_up_to_that_of_the_axis(slots: Slots, w
             assert covered.sum() == lane.covered(whole.from_ns, whole.to_ns)[kind].sum()
 
 
-def test_what_precedes_the_first_common_event_ends_with_it() -> None:
+def test_the_time_before_the_first_common_event_is_aligned_at_its_end() -> None:
     # GIVEN a replay that took 30 to get ready, and a recording that took 10
     axis = axis_of([((90, 10), (470, 30)), ((100, 50), (500, 40))], flush_right=1)
     recorded, replayed = axis.sides

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_a_terminal_the_summary_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_view_prints_the_summary_without_a_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["view", "a.msgpack"]) == 0
     brief = info_text(summarize(training()), "a.msgpack", details=False, width=100, colour=False)
     assert capfd.readouterr() == (brief + "\n", "")
@@ -44,7 +44,7 @@ def test_without_a_terminal_the_summary_is_printed(folder: Path, capfd: pytest.C
     assert capfd.readouterr() == (diff_text(facts, "a.msgpack", "b.msgpack", details=False, width=100, colour=False) + "\n", "")
 
 
-def test_a_picture_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_screenshot_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["view", "a.msgpack", "b.msgpack", "--screenshot", "x.svg", "--size", "100x30"]) == 0
     assert capfd.readouterr() == ("", "")
     words = " ".join(ElementTree.parse("x.svg").getroot().itertext()).replace("\xa0", " ")
@@ -80,7 +80,7 @@ def test_an_error_while_the_app_draws_ends_the_command(
         ("view cut --screenshot x.svg", "cut: not a readable trace at byte"),
     ],
 )
-def test_an_error_is_one_line(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_view_reports_an_error_in_one_line(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "cut").write_bytes((folder / "a.msgpack").read_bytes()[:40])
     assert run(words.split()) == 2
     out, err = capfd.readouterr()
@@ -99,7 +99,7 @@ print(sorted({{"textual", "torch"}} & sys.modules.keys()))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_lane_arithmetic_needs_nothing_but_numpy() -> None:
+def test_lane_arithmetic_imports_only_numpy() -> None:
     program = "import sys, tui.view.scene.lanes, tui.view.scene.axis\n"
     program += "print(sorted({'textual', 'rich', 'msgpack'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
@@ -118,7 +118,7 @@ def test_every_key_is_in_the_guide() -> None:
     assert told == known
 
 
-def test_the_guides_pictures_are_there_and_are_made_by_its_script() -> None:
+def test_the_pictures_of_the_guide_exist_and_its_script_makes_them() -> None:
     script = (ROOT / "docs" / "pictures.py").read_text("utf-8")
     for line in GUIDE.read_text("utf-8").splitlines():
         if line.startswith("!["):

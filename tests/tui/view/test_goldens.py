@@ -33,7 +33,7 @@ def test_mirrored_and_swapped() -> None:
     assert_golden("view_pair_mirrored_swapped", text_of(window))
 
 
-def test_names_stand_where_there_is_room() -> None:
+def test_names_are_drawn_if_there_is_room() -> None:
     window = Window(lone_scene(), COLUMNS, HEIGHT)
     window.fit(0, 100 * US)
     assert_golden("view_zoomed", text_of(window))
@@ -60,7 +60,7 @@ def test_a_deep_stack() -> None:
     assert_golden("view_stack", text_of(window))
 
 
-def test_nothing_at_all() -> None:
+def test_an_empty_trace_is_drawn_with_an_empty_ruler() -> None:
     for scene in (whole(("t", Trace())), whole(("A", Trace()), ("B", Trace()))):
         steps, times = text_of(Window(scene, 40, 10)).splitlines()
         assert (steps.split(), times.split()[:2]) == ([], ["╷0", "ns"])
@@ -71,7 +71,7 @@ def test_one_event_fills_the_picture() -> None:
     assert lines[2] == "cuda:0 stream 7      █relu_kernel" + "█" * 28
 
 
-def test_an_event_without_length_is_there() -> None:
+def test_an_event_of_zero_duration_is_drawn() -> None:
     # GIVEN one of no length beside another a millisecond later
     trace = one_event(duration_ns=0)
     columns = {name: [*values, *values] for name, values in trace.device.columns().items()}

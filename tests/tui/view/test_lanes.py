@@ -32,7 +32,9 @@ def owners(spans: list[tuple[int, int, int]]) -> dict[int, int]:
 
 
 @given(SPANS, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=8))
-def test_coverage_is_what_counting_gives(spans: list[tuple[int, int, int]], windows: list[tuple[int, int]]) -> None:
+def test_coverage_equals_a_count_of_covered_nanoseconds(
+    spans: list[tuple[int, int, int]], windows: list[tuple[int, int]]
+) -> None:
     ordered = sorted(spans, key=lambda span: span[0])
     owner = owners(spans)
     covered = lane_of(spans).covered([a for a, _ in windows], [a + b for a, b in windows])
@@ -43,7 +45,7 @@ def test_coverage_is_what_counting_gives(spans: list[tuple[int, int, int]], wind
 
 
 @given(SPANS, st.lists(TIMES, min_size=2, max_size=10))
-def test_windows_that_partition_a_longer_one_add_up_to_it(spans: list[tuple[int, int, int]], cuts: list[int]) -> None:
+def test_the_coverage_of_adjacent_windows_adds_up(spans: list[tuple[int, int, int]], cuts: list[int]) -> None:
     lane, edges = lane_of(spans), sorted(cuts)
     whole = lane.covered(edges[:1], edges[-1:])
     for kind, parts in lane.covered(edges[:-1], edges[1:]).items():
@@ -51,14 +53,14 @@ def test_windows_that_partition_a_longer_one_add_up_to_it(spans: list[tuple[int,
 
 
 @given(SPANS)
-def test_all_categories_together_are_the_union(spans: list[tuple[int, int, int]]) -> None:
+def test_the_coverage_of_all_categories_is_their_union(spans: list[tuple[int, int, int]]) -> None:
     covered = lane_of(spans).covered([-5], [END_NS + 40])
     union = {ns for start, duration, _ in spans for ns in range(start, start + duration)}
     assert sum(int(ns[0]) for ns in covered.values()) == len(union)
 
 
 @given(SPANS, st.lists(TIMES, min_size=1, max_size=5))
-def test_the_span_at_a_time(spans: list[tuple[int, int, int]], times: list[int]) -> None:
+def test_at_returns_the_span_that_covers_a_time(spans: list[tuple[int, int, int]], times: list[int]) -> None:
     owner = owners(spans)
     assert lane_of(spans).at(times).tolist() == [owner.get(ns, NONE) for ns in times]
 
@@ -70,7 +72,7 @@ def test_instants_are_counted(spans: list[tuple[int, int, int]], windows: list[t
 
 
 @given(SPANS, TIMES)
-def test_the_nearest_span_is_nearest(spans: list[tuple[int, int, int]], time_ns: int) -> None:
+def test_nearest_returns_the_closest_span(spans: list[tuple[int, int, int]], time_ns: int) -> None:
     lane = lane_of(spans)
     position = lane.nearest(time_ns)
     if not spans:
@@ -83,7 +85,7 @@ def test_the_nearest_span_is_nearest(spans: list[tuple[int, int, int]], time_ns:
     assert distance(position) == min(map(distance, range(len(lane))))
 
 
-def test_rows_follow_their_spans() -> None:
+def test_row_numbers_stay_with_their_spans_after_sorting() -> None:
     # GIVEN spans out of order, the second within the first
     lane = Lane([50, 0, 5], [10, 20, 5], [1, 2, 3], row=[7, 8, 9])
     assert lane.row.tolist() == [8, 9, 7]

@@ -67,7 +67,7 @@ def test_a_replay_is_followed_step_by_step_to_its_end(tmp_path: Path) -> None:
     assert end == Stage(None, 1.0, "")
 
 
-def test_a_script_that_never_uses_the_gpu_leaves_the_recording_alone(tmp_path: Path) -> None:
+def test_only_the_recording_is_shown_if_the_script_never_uses_the_gpu(tmp_path: Path) -> None:
     live = Live(("v100", training()), tmp_path)
     found = live.stages()
     next(found)
@@ -151,7 +151,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_app_in_a_terminal(folder: Path) -> None:
+def test_the_app_works_in_a_terminal(folder: Path) -> None:
     terminal = Terminal(["view", "a.msgpack", "b.msgpack"], folder)
     terminal.until("Same program")
     terminal.press("?")
@@ -170,7 +170,7 @@ def test_a_damaged_second_trace_closes_the_app_with_a_one_line_error(folder: Pat
     assert "trace: b.msgpack: not a readable trace at byte" in terminal.drawn.splitlines()[-1]
 
 
-def test_a_replay_beside_its_view(folder: Path) -> None:
+def test_the_view_shows_the_end_and_output_of_a_replay(folder: Path) -> None:
     # GIVEN a script that asks for input, prints, and fails
     (folder / "script.py").write_text("import sys\nprint('got', sys.stdin.read(), sys.stdout.isatty())\nsys.exit(3)\n")
     terminal = Terminal(["replay", "--view", "script.py", "--trace", "a.msgpack"], folder)
@@ -183,7 +183,7 @@ def test_a_replay_beside_its_view(folder: Path) -> None:
     assert "got  True" in terminal.drawn and "did not import torch" not in terminal.drawn
 
 
-def test_a_view_that_is_closed_early_leaves_the_replay_alone(folder: Path) -> None:
+def test_the_replay_continues_after_the_view_is_closed(folder: Path) -> None:
     wait = "while not pathlib.Path('go').exists(): time.sleep(0.01)"
     (folder / "script.py").write_text(f"import time, pathlib\nprint('begun')\n{wait}\nprint('done')\n")
     terminal = Terminal(["replay", "--view", "script.py", "--trace", "a.msgpack"], folder)
@@ -195,7 +195,7 @@ def test_a_view_that_is_closed_early_leaves_the_replay_alone(folder: Path) -> No
     assert "begun" in terminal.drawn and "done" in terminal.drawn
 
 
-def test_without_a_terminal_the_view_is_skipped_with_a_message(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_view_is_skipped_with_a_message_without_a_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from tui.cli import run
 
     (folder / "script.py").write_text("print('ran')\n")

@@ -49,7 +49,7 @@ def wait_for(condition: str, output: ScriptOutput) -> None:
         time.sleep(0.002)
 
 
-def test_a_script_prints_as_to_a_terminal_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_prints_as_to_a_terminal_without_losing_output(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screened(monkeypatch)
     with ScriptOutput(stdout=True, stderr=True) as output:
         command = [sys.executable, "-c", _PROGRAM]
@@ -67,7 +67,7 @@ def test_a_script_prints_as_to_a_terminal_and_nothing_is_lost(monkeypatch: pytes
     assert screen.buffer.getvalue() == printed + b"more\n"
 
 
-def test_what_was_printed_is_printed_even_if_the_app_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_the_script_is_printed_even_if_the_app_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screened(monkeypatch)
     with pytest.raises(ZeroDivisionError), ScriptOutput(stdout=True, stderr=False) as output:
         subprocess.run([sys.executable, "-c", "print('kept')"], stdout=output.stdout, check=True)
@@ -76,13 +76,13 @@ def test_what_was_printed_is_printed_even_if_the_app_fails(monkeypatch: pytest.M
     assert screen.buffer.getvalue() == b"kept\n"
 
 
-def test_a_stream_that_goes_elsewhere_is_left_alone() -> None:
+def test_a_redirected_output_stream_is_not_captured() -> None:
     with ScriptOutput(stdout=False, stderr=True) as output:
         assert output.stdout is None and output.stderr is not None
 
 
 @given(st.binary(max_size=60), st.integers(1, 7))
-def test_lines_do_not_depend_on_how_the_output_is_cut(data: bytes, size: int) -> None:
+def test_lines_do_not_depend_on_how_the_output_is_chunked(data: bytes, size: int) -> None:
     at_once, piecewise = Lines(), Lines()
     at_once.feed(data)
     for begin in range(0, len(data), size):

@@ -41,7 +41,7 @@ def test_colours_are_distinguishable(dark: bool) -> None:
 
 
 @pytest.mark.parametrize("dark", [True, False])
-def test_every_paint_has_a_style(dark: bool) -> None:
+def test_every_category_has_distinct_styles(dark: bool) -> None:
     palette = palette_of(dark)
     for category in Category:
         assert palette.styles[category] != palette.styles[category | NAMED]
@@ -53,7 +53,7 @@ def test_every_paint_has_a_style(dark: bool) -> None:
 
 
 @pytest.mark.parametrize("dark", [True, False])
-def test_all_that_is_written_can_be_read(dark: bool) -> None:
+def test_all_text_has_enough_contrast(dark: bool) -> None:
     # THEN letters on every colour, under the cursor too, differ by what people need (WCAG 2.1, 1.4.3: 4.5)
     palette, theme = palette_of(dark), THEMES[dark]
     over = Style(), palette.cursor_name, palette.cursor_cell

@@ -30,7 +30,7 @@ from tui.view.scene.tracks import TrackKey, TrackKind, gpu_tracks, host_tracks, 
         ("spin", Category.OTHER),
     ],
 )
-def test_kernels_go_by_their_names(name: str, category: Category) -> None:
+def test_kernels_are_categorized_by_name(name: str, category: Category) -> None:
     assert of_kernel(name) is category
 
 
@@ -62,7 +62,7 @@ def test_a_phase_grained_trace_has_its_phases_on_the_device() -> None:
     assert isinstance(track.lane, Lane) and len(track.lane) == 15  # five phases with device times in each of three steps
 
 
-def test_tables_that_only_some_recordings_have() -> None:
+def test_batches_collectives_and_parts_have_tracks_if_recorded() -> None:
     tracks = quick_tracks(side_tables())
     found = {(key.kind, track.label): track.table for key, track in tracks.items()}
     assert found[TrackKind.LOADER, "loader"] == found[TrackKind.LOADER, "pinning"] == "batches"
@@ -70,7 +70,7 @@ def test_tables_that_only_some_recordings_have() -> None:
     assert found[TrackKind.PARTS, "parts"] == found[TrackKind.PARTS, "parts 2"] == "parts"
 
 
-def test_without_the_tables_waits_come_from_phases_and_collectives_from_kernels() -> None:
+def test_data_waits_and_collectives_are_found_without_their_tables() -> None:
     assert quick_tracks(training())[TrackKey(TrackKind.LOADER, 0)].table == "phases"
     ranks = [track for key, track in quick_tracks(crowd()).items() if key.kind is TrackKind.COLLECTIVES]
     assert [(track.table, len(track.lane)) for track in ranks] == [("device", 16)] * 4
@@ -122,5 +122,5 @@ def test_rows_of_only_one_trace_are_kept() -> None:
         ("::", "::"),
     ],
 )
-def test_short_names(text: str, short: str) -> None:
+def test_track_names_are_short(text: str, short: str) -> None:
     assert short_name(text) == short

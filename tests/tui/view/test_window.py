@@ -50,7 +50,7 @@ def _call(name: str, argument: object, rows: ShownRows) -> None:
 
 @given(st.sampled_from(range(len(SCENES))), MOVES)
 @example(0, [("resize", 1), ("move", 1), ("align", Alignment.STEP)])  # the other axis shows no time where the cursor stood
-def test_a_window_stays_sound(number: int, moves: list[tuple[str, object]]) -> None:
+def test_any_sequence_of_moves_keeps_the_window_valid(number: int, moves: list[tuple[str, object]]) -> None:
     scene = SCENES[number]
     window = Window(scene, 80, 20)
     for name, argument in moves:
@@ -78,7 +78,7 @@ def test_a_window_stays_sound(number: int, moves: list[tuple[str, object]]) -> N
             assert window.top <= window.line < window.top + window.rows.height
 
 
-def test_zooming_keeps_the_place_under_the_cursor() -> None:
+def test_zooming_keeps_the_time_under_the_cursor() -> None:
     window = Window(pair_scene(), 100, 20)
     window.go(150 * US)
     column = window.cursor_column
@@ -87,7 +87,7 @@ def test_zooming_keeps_the_place_under_the_cursor() -> None:
         assert abs(window.cursor_column - column) <= 1 and window.cursor_ns == 150 * US
 
 
-def test_aligning_keeps_what_the_cursor_points_at() -> None:
+def test_changing_the_alignment_keeps_the_time_under_the_cursor() -> None:
     window = Window(pair_scene(stretch=1.5), 100, 20)
     window.line = 1  # the replay's line
     window.go(220 * US)
@@ -109,7 +109,7 @@ def test_the_view_position_is_kept_when_more_of_the_trace_is_loaded() -> None:
     assert window.at_home
 
 
-def test_lines_of_a_pair() -> None:
+def test_a_row_of_two_traces_has_three_lines() -> None:
     window = Window(pair_scene(), 100, 20)
     parts = [line.part for line in window.rows.lines if line.row == 0]
     assert parts == [LinePart.FIRST, LinePart.SECOND, LinePart.DIFFERENCE]
@@ -119,7 +119,7 @@ def test_lines_of_a_pair() -> None:
     assert all(window.scene.rows[line.row].kind is not TrackKind.MEMORY for line in window.rows.lines)
 
 
-def test_going_to_a_row_that_is_hidden_shows_it() -> None:
+def test_going_to_a_hidden_row_unhides_it() -> None:
     window = Window(pair_scene(), 100, 8)
     window.change_rows(lambda rows: rows.toggle("host"))
     row = next(n for n, row in enumerate(window.scene.rows) if row.kind is TrackKind.HOST)
@@ -128,12 +128,12 @@ def test_going_to_a_row_that_is_hidden_shows_it() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (500, 400)])
-def test_any_size(size: tuple[int, int]) -> None:
+def test_a_window_can_have_any_size(size: tuple[int, int]) -> None:
     window = Window(pair_scene(), *size)
     assert len(window.edges_ns) == size[0] + 1
 
 
-def test_a_trace_alone_begins_with_its_first_step_and_not_with_the_scripts_own_set_up() -> None:
+def test_the_view_of_a_single_trace_starts_at_its_first_step() -> None:
     # GIVEN a replay, whose memory and first copies come seconds before the first step
     trace = training(steps=4)
     first_ns = int(trace.steps.start_ns.min())
@@ -147,7 +147,7 @@ def test_a_trace_alone_begins_with_its_first_step_and_not_with_the_scripts_own_s
     assert window.start_ns == 0 and not window.at_home
 
 
-def test_memory_from_before_a_recording_is_no_difference() -> None:
+def test_memory_allocated_before_the_recording_is_not_a_difference() -> None:
     """GIVEN two traces of one run. The totals of the second trace are 300 MiB higher throughout."""
     trace, held_bytes = training(steps=3), 300 << 20
     total_bytes = np.cumsum(trace.memory.bytes)

@@ -57,7 +57,7 @@ def test_the_headline_of_two_traces_agrees_with_diff() -> None:
         assert words in text
 
 
-def test_a_prediction_is_marked_alone_and_beside_its_recording() -> None:
+def test_a_predicted_trace_is_marked_in_every_headline() -> None:
     predicted = training()
     predicted.runs = {rank: replace(predicted.run_of(rank), predicted=True) for rank in predicted.ranks}
     alone, beside, recorded = (
@@ -73,7 +73,7 @@ def test_other_programs_are_reported_first_and_in_red() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 79, 80, 130])
-def test_a_headline_fits(width: int) -> None:
+def test_a_headline_fits_the_width(width: int) -> None:
     for scene in (lone_scene(), pair_scene(), whole(("a", phase_grained()), ("b", training())), whole(("t", Trace()))):
         assert all(len(line.text) <= width for line in headline(scene, width))
 
@@ -86,7 +86,7 @@ def test_the_headline_counts_problems_that_change_figures() -> None:
     assert "2 problems in the recording (see trace info)" in text
 
 
-def test_before_the_figures_are_there() -> None:
+def test_the_headline_says_that_figures_are_being_computed() -> None:
     assert headline(Scene.of(("a", training()), ("b", training())), 80)[1].text == "computing the figures ..."
 
 
@@ -126,7 +126,7 @@ def test_a_time_on_another_rank_is_shown_with_the_rank_number() -> None:
         (-5, 5, "-5 ns"),
     ],
 )
-def test_ticks(at_ns: int, every_ns: int, text: str) -> None:
+def test_the_text_of_a_ruler_tick_depends_on_the_tick_interval(at_ns: int, every_ns: int, text: str) -> None:
     assert tick_text(at_ns, every_ns) == text
 
 
@@ -134,7 +134,7 @@ def test_ruler_intervals_are_rounded_up_to_round_numbers() -> None:
     assert [round_ns(least) for least in (0.5, 1, 1.1, 3, 7, 11, 499)] == [1, 1, 2, 5, 10, 20, 500]
 
 
-def test_many_steps_are_marked_where_there_is_room() -> None:
+def test_step_marks_are_thinned_out_if_there_are_many() -> None:
     window = Window(whole(("t", training(steps=40))), 60, 10)
     line = steps_line(window, step_positions(window.scene, window.alignment))
     assert len(line) == 60 and 8 <= line.count("│") <= 20 and "step 5" not in line
@@ -158,7 +158,7 @@ def test_the_counterpart_of_a_kernel_is_the_same_call_in_the_aligned_step() -> N
         assert back == here
 
 
-def test_ops_go_by_their_canonical_name() -> None:
+def test_counterparts_of_ops_are_found_by_canonical_name() -> None:
     scene = pair_scene()
     replayed = scene.traces[1]
     row = next(n for n in range(len(replayed.host)) if replayed.strings[int(replayed.host.name[n])] == "aten::convolution")
@@ -198,7 +198,7 @@ def test_a_span_in_only_one_trace_has_no_counterpart() -> None:
         ("parts", 0, ["part of a phase"]),
     ],
 )  # fmt: skip
-def test_details_of_every_kind(table: str, number: int, lines: list[str]) -> None:
+def test_details_are_shown_for_every_kind_of_event(table: str, number: int, lines: list[str]) -> None:
     scene = whole(("t", side_tables()))
     told = details(scene, span(scene, 0, table, number), Alignment.STEP, 0)
     assert not [line for line in lines if line not in told], told
@@ -275,7 +275,7 @@ def test_a_replaced_kernel_and_a_missing_kernel_are_listed_as_differences() -> N
     assert found["gone"].rows[1] == NONE and "is gone" in found["gone"].sentence
 
 
-def test_idle_time_and_phases_of_the_host() -> None:
+def test_idle_time_and_host_phases_are_listed_as_differences() -> None:
     # GIVEN a second trace whose first step has a pause of 30 µs before its third kernel, and a longer phase on the host
     first, second = training(steps=1), training(steps=1)
     second.device.start_ns[2:] += 30 * US
@@ -286,7 +286,7 @@ def test_idle_time_and_phases_of_the_host() -> None:
     assert found["phase longer"].name == "forward" and found["phase longer"].total_ns == 40 * US
 
 
-def test_waits_for_data_and_warm_up_are_left_out_unless_asked_for() -> None:
+def test_data_waits_and_warm_up_steps_are_listed_only_on_request() -> None:
     first, second = training(steps=3), training(steps=3)
     second.steps.kind[0] = StepKind.WARMUP
     second.device.duration_ns[1] += 9 * US  # in the step that warms up
@@ -304,7 +304,7 @@ def test_two_equal_traces_have_no_differences() -> None:
 # --- search and tables ---
 
 
-def test_searching_ignores_case_and_counts() -> None:
+def test_a_search_ignores_case_and_counts_hits() -> None:
     hits = search(pair_scene(steps=2), "CONV")
     assert [(hit.what, hit.side, hit.name, hit.count) for hit in hits] == [
         ("op", 0, "aten::conv2d", 2),
@@ -316,7 +316,7 @@ def test_searching_ignores_case_and_counts() -> None:
     assert search(pair_scene(), "  ") == [] and search(whole(("t", Trace())), "x") == []
 
 
-def test_tables_hold_what_diff_holds() -> None:
+def test_tables_have_the_figures_of_diff() -> None:
     scene = pair_scene(stretch=1.3)
     comparison = scene.comparison
     assert comparison is not None
@@ -336,7 +336,7 @@ def test_tables_hold_what_diff_holds() -> None:
     assert [row.values[0] for row in steps] == ["5", "5/6", "6/7", "6/8", "7/9", "7/10"]
 
 
-def test_tables_of_one_trace() -> None:
+def test_tables_of_one_trace_have_the_expected_columns() -> None:
     scene = lone_scene()
     heads = [head.name for head in table_of(scene, "kernels").columns]
     assert heads == ["kernel", "GPU time", "%", "calls", "mean", "min", "max"]
@@ -352,7 +352,7 @@ def test_collectives_are_listed_by_name_and_size() -> None:
     assert row.values == ("all_reduce", "", 1 << 20, 2, 15 * US, 1, 15 * US, 15 * US, 15 * US)
 
 
-def test_sums_of_a_stretch() -> None:
+def test_the_sums_of_a_time_range() -> None:
     # GIVEN the first step of 100 µs, whose kernels are known
     scene = lone_scene()
     trace, axis = scene.traces[0], scene.axis(Alignment.STEP)
@@ -371,7 +371,7 @@ def test_sums_of_a_stretch() -> None:
     assert rows["GPU busy"][2] == 4 * US and rows["GPU idle"][2] == 0 and rows["volta_sgemm_nn"][4] == 1
 
 
-def test_analyses_are_the_same_as_those_of_info_and_diff() -> None:
+def test_analyses_agree_with_info_and_diff() -> None:
     lone, pair = lone_scene(), pair_scene()
     assert lone.summary is not None and pair.comparison is not None
     both = pair.comparison.analyses
@@ -403,7 +403,7 @@ def test_launches_of_paired_streams_share_a_row() -> None:
     assert [row.values[0] for row in rows] == ["cuda:0 stream 7/0"] and None not in rows[0].values
 
 
-def test_overlap_is_that_of_the_ranks_communication() -> None:
+def test_the_overlap_table_has_the_communication_of_each_rank() -> None:
     trace = crowd(devices=2)
     name = [trace.strings.add("all_reduce")]
     trace.collectives = Collectives.of(
@@ -421,18 +421,18 @@ def test_a_table_as_csv_has_full_names_and_units() -> None:
     assert Unit.CHANGE.text(0) == "0" and Unit.TIME.text(None) == "-" and Unit.COUNT.text(4.5) == "4.5"
 
 
-def test_a_modules_call_is_named_by_the_module_alone() -> None:
+def test_the_short_name_of_a_module_call_is_the_module() -> None:
     assert short_name("nn.Module: Linear_0") == "Linear_0"
 
 
-def test_a_wrapped_kernel_is_named_by_what_is_wrapped() -> None:
+def test_the_short_name_of_a_wrapped_kernel_is_the_inner_kernel() -> None:
     assert short_name("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16>(T1::Params)") == (
         "cutlass_80_tensorop_f16_s16816gemm_relu_f16"
     )
     assert short_name("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<int>>(X)") == "GemmUniversal"
 
 
-def test_a_table_without_rows_says_what_is_not_there_and_blames_no_filter() -> None:
+def test_a_table_without_rows_says_what_was_not_recorded() -> None:
     bare = whole(("phases", phase_grained()))
     assert {tab: table_of(bare, tab).note for tab in ("kernels", "ops", "collectives")} == {
         tab: f"no {tab} are recorded" for tab in ("kernels", "ops", "collectives")
@@ -442,7 +442,7 @@ def test_a_table_without_rows_says_what_is_not_there_and_blames_no_filter() -> N
     assert table_of(lone_scene(), "kernels").note == ""
 
 
-def test_a_long_name_does_not_push_the_facts_out_of_sight() -> None:
+def test_a_long_name_does_not_hide_the_other_details() -> None:
     trace = one_event()
     long = f"kernel_{'x' * 3000}"
     trace.device.name[:] = trace.strings.add(long)
