@@ -74,6 +74,11 @@ def share_text(share: float | None) -> str:
     return ABSENT if share is None else f"{100 * share:.1f} %"
 
 
+def rough_text(share: float | None) -> str:
+    """Formats an estimated share without decimals: "±" and "expected error" go with "21 %" for 0.214."""
+    return ABSENT if share is None else f"{100 * share:.0f} %"
+
+
 def error_text(error: float | None) -> str:
     """Formats a relative difference with its sign: "+1.3 %"."""
     if error is None:

@@ -36,7 +36,7 @@ from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
 from traces.figures.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, window_ns
 from traces.figures.pace import pace
-from traces.model.trace import Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
+from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.model.workload import InputTensor
 from traces.names.cards import UNKNOWN_CARD, card_of
 from traces.rates.estimate_errors import network_error, precision_of
@@ -134,8 +134,7 @@ class Predictor:
         if unscaled_share <= MOST_UNSCALED:
             expected_error = _expected_error(shares, conditions, recorded)
         trace.runs = {rank: replace(run, expected_error=expected_error) for rank, run in trace.runs.items()}
-        of = launch_steps(recorded)[recorded.device.is_work]
-        steps = max(len(np.unique(of[of >= 0])), 1)
+        work, steps = _work_of_steps(recorded)
         several = self._parallel(trace, conditions, alone, one_ns)
         device = trace.devices[0] if trace.devices else None
         return Prediction(
@@ -145,8 +144,8 @@ class Predictor:
             recorded_batch=batch,
             step=PredictedTime(self._step_ns, several.step_ns if several else one_ns),
             busy=PredictedTime(self._gpu_ns, gpu_ns(trace)),
-            phases=_by_phase(recorded, scaling, steps),
-            kinds=_by_kind(recorded, scaling, steps),
+            phases=_by_phase(recorded, scaling, work, steps),
+            kinds=_by_kind(recorded, scaling, work, steps),
             origins={ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
             expected_error=expected_error,
             unscaled_share=unscaled_share,
@@ -317,13 +316,23 @@ def _shares(trace: Trace) -> dict[Origin, float]:
     }
 
 
-def _by_phase(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, PredictedTime]:
-    work = recorded.device.is_work
-    keys = [name or "outside steps" for name in launch_phase_names(recorded)[work].tolist()]
+def _work_of_steps(recorded: Trace) -> tuple[Column, int]:
+    """Return the rows of the device work that steps launched, and the number of these steps.
+
+    Work from before the recording and between steps is left out. If no step launched work, all work counts as one step.
+    """
+    work = np.flatnonzero(recorded.device.is_work)
+    of = launch_steps(recorded)[work]
+    launched = of != NONE
+    return (work[launched], len(np.unique(of[launched]))) if launched.any() else (work, 1)
+
+
+def _by_phase(recorded: Trace, scaling: Scaling, work: Column, steps: int) -> dict[str, PredictedTime]:
+    keys = [name or "other" for name in launch_phase_names(recorded)[work].tolist()]
     return _sums(keys, recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
 
 
-def _by_kind(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, PredictedTime]:
+def _by_kind(recorded: Trace, scaling: Scaling, work: Column, steps: int) -> dict[str, PredictedTime]:
     known: dict[ScaledOp, str] = {}
 
     def kind(row: int) -> str:
@@ -337,7 +346,6 @@ def _by_kind(recorded: Trace, scaling: Scaling, steps: int) -> dict[str, Predict
             known[call] = "optimizer" if call.phase == "optimizer" else _KINDS.get(work, _named(call.op))
         return known[call]
 
-    work = np.flatnonzero(recorded.device.is_work)
     return _sums([kind(row) for row in work.tolist()], recorded.device.duration_ns[work], scaling.durations_ns[work], steps)
 
 

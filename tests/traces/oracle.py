@@ -89,7 +89,7 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
         work.step = places[0] if places else None
     follows = [place > 0 and 0 <= step.number - steps[place - 1].number <= 1 for place, step in enumerate(steps)]
     host = [step.end_ns - (steps[p - 1].end_ns if follows[p] else step.start_ns) for p, step in enumerate(steps)]
-    found.host_pace_ns = median(host[place] for place in steady) if steady else None
+    found.host_pace_ns = _per_step([host[place] for place in steady]) if steady else None
     ends = [step.end_ns for step in steps]
     paces: list[tuple[bool, float | None]] = []
     working: list[tuple[int, list[Span]]] = []
@@ -109,7 +109,7 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
             before = done
         launches = [any(work.step == place for work in mine) for place in steady]
         if any(launches):
-            paces.append((all(launches), median(interval[p] for p in steady if p in interval)))
+            paces.append((all(launches), _per_step([interval[p] for p in steady if p in interval])))
             working.append((device, [(work.start_ns, work.end_ns) for work in mine]))
     begins = [min(ends[p - 1] if follows[p] else step.start_ns, ends[p]) for p, step in enumerate(steps)]
     windows = [(begins[place], ends[place]) for place in steady if ends[place] > begins[place]]
@@ -118,6 +118,25 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
         found.idle_ns[device] = union_ns(windows + spans) - union_ns(spans)
     found.in_all_steps, found.device_pace_ns = max(paces, default=(False, None))
     return found
+
+
+def _per_step(times_ns: list[int]) -> float:
+    """The median, or of steps of different lengths that repeat in turn, the median of the means of a turn."""
+    turn = _turn(times_ns)
+    return median(sum(times_ns[place : place + turn]) / turn for place in range(len(times_ns) - turn + 1))
+
+
+def _turn(times_ns: list[int]) -> int:
+    most, mean_ns = min(len(times_ns) // 2, len(times_ns) - 4, 32), sum(times_ns) / len(times_ns)
+    apart_ns = {}  # the 90th percentile of how far steps are from the step so many before them
+    for turn in range(1, most + 1):
+        pairs = sorted(abs(b - a) for a, b in zip(times_ns, times_ns[turn:], strict=False))
+        place = 0.9 * (len(pairs) - 1)
+        below, above = pairs[int(place)], pairs[min(int(place) + 1, len(pairs) - 1)]
+        apart_ns[turn] = below + (above - below) * (place - int(place))
+    if most < 2 or apart_ns[1] <= 0.15 * mean_ns:
+        return 1
+    return min((turn for turn in range(2, most + 1) if apart_ns[turn] <= 0.05 * mean_ns), default=1)
 
 
 def waits(recording: Recording) -> list[Span]:

@@ -48,7 +48,7 @@ class Analyses:
 
 
 def analyse(trace: Trace) -> Analyses:
-    lacks_work = hides_work(trace)
+    lacks_work = bool(hides_work(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path, (kinds, shapes) = None if lacks_work else critical_path(trace), achieved_tables(trace)
     return Analyses(

@@ -59,9 +59,9 @@ from traces.figures.pace import (
     pace_series,
     step_times,
 )
-from traces.figures.phase_medians import PhaseMedians, phase_medians
+from traces.figures.phase_medians import PhaseMedians, phase_medians, phase_waits_ns
 from traces.figures.problems import hides_work, serious_problems
-from traces.figures.spread import NOTHING, Spread, relative_error, spread
+from traces.figures.spread import NOTHING, Spread, median_per_step, relative_error, spread
 from traces.figures.stage_times import StageError, stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
@@ -94,7 +94,8 @@ class PhaseError(StageError):
     """Reports a phase's medians per step: on the host, between two CUDA events (including waits), and GPU busy time.
 
     The host times of all phases add up to the step time. Busy time covers the work launched in the phase. `error` is None if
-    host times of the two traces cannot be compared (see `Comparison.host_phases_comparable`).
+    host times of the two traces cannot be compared (see `Comparison.host_phases_comparable`). The host's waits for its devices
+    are a part of its time. They are None if no wait was recorded in the steps with kernels.
     """
 
     recorded_median_ns: int
@@ -102,6 +103,8 @@ class PhaseError(StageError):
     busy_recorded_median_ns: int | None
     busy_replayed_median_ns: int | None
     busy_error: float | None
+    wait_recorded_median_ns: int | None
+    wait_replayed_median_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +327,7 @@ def compare(
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     worked = Both(without_waits(recorded), without_waits(other))
-    lacks_work = any(trace.grain == "phase" or hides_work(trace) for trace in (recorded, other))
+    lacks_work = any(trace.grain == "phase" or bool(hides_work(trace)) for trace in (recorded, other))
     gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
@@ -346,7 +349,9 @@ def compare(
         device_pace=_spread(times, timed, timed_other, steady, device_series),
         compute_side=compute_side,
         gpu_busy=gpu_busy,
-        phases=_phases(worked, Both(timed, timed_other), Both(ours, theirs)),
+        phases=_phases(
+            worked, Both(timed, timed_other), Both(ours, theirs), Both(phase_waits_ns(recorded), phase_waits_ns(other))
+        ),
         host_phases_comparable=recorded.phase_timing is other.phase_timing,
         streams=_streams(recorded, ours, other, theirs),
         coverage=_coverage(worked.replayed, notes) if other.is_replay else None,
@@ -570,7 +575,9 @@ def _gpu_time_series(times: StepTimes, rows: Column) -> PaceSeries | None:
     return None if busiest is None else PaceSeries(busiest, gpu_ns, gpu_ns, NONE)
 
 
-def _phases(worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column]) -> dict[str, PhaseError]:
+def _phases(
+    worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column], waits_ns: Both[dict[str, Column]]
+) -> dict[str, PhaseError]:
     recorded, other = worked
     if not len(timed.recorded):
         return {}
@@ -583,7 +590,9 @@ def _phases(worked: Both[Trace], timed: Both[Column], with_kernels: Both[Column]
         device = ours.device_median_ns, theirs.device_median_ns
         busy = ours.busy_median_ns, theirs.busy_median_ns
         host_error = relative_error(*host) if recorded.phase_timing is other.phase_timing else None
-        found[name] = PhaseError(*host, host_error, *device, relative_error(*device), *busy, relative_error(*busy))
+        pairs = zip(waits_ns, with_kernels, strict=True)
+        waits = (median_per_step(of[name][rows]) if name in of else None for of, rows in pairs)
+        found[name] = PhaseError(*host, host_error, *device, relative_error(*device), *busy, relative_error(*busy), *waits)
     return found
 
 

@@ -10,7 +10,8 @@ part of.
 
 Phases are compared on the host, where they add up to the step. Host phases do not determine the step time if the host runs
 ahead of the device in either trace, or if the device limits the pace of both (`traces.figures.pace`). In these cases, the GPU
-time launched by each phase is compared instead.
+time launched by each phase is compared instead. If waits for the GPU are at least half of the difference on the host, the
+sentence says so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from traces.analyses.idle import IdleTime
-from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement, op_key
+from traces.comparison.changed_ops import KERNEL_KINDS, ChangeLists, NameChange, Replacement, op_key
 from traces.comparison.compare import Comparison
 from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
@@ -130,7 +131,11 @@ def _phases(comparison: Comparison) -> Iterator[Reason]:
     for name, phase in comparison.phases.items():
         word = f"waiting for data ({name})" if name == "loader" else name
         before, after = phase.recorded_median_ns, phase.replayed_median_ns
-        yield _reason(name, before or None, after or None, "", f"{word}", "on the host")
+        waits_ns = (phase.wait_replayed_median_ns or 0) - (phase.wait_recorded_median_ns or 0)
+        of_waits = ""
+        if abs(waits_ns) >= abs(after - before) / 2 and waits_ns * (after - before) > 0:
+            of_waits = f": its wait for the GPU is {_ms(abs(waits_ns))} {'longer' if waits_ns > 0 else 'shorter'}"
+        yield _reason(name, before or None, after or None, "", f"{word}", f"on the host{of_waits}")
 
 
 def _parts(comparison: Comparison) -> Iterator[Reason]:
@@ -244,13 +249,16 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: str) -> Reason:
     calls = f"{change.recorded_count:g} -> {change.replayed_count:g} a step"
     before_ns, after_ns = change.recorded_ns or None, change.replayed_ns or None
-    subject, names = f"{kind} {_names(change)[0]}", _names(change)
+    names = _names(change)
+    is_kind = names[0] in KERNEL_KINDS  # a kind of kernel stands for the unknown op of a CUDA graph's kernel
+    kind_of, verb = ("", "take") if is_kind else (f"{kind} ", "takes")
+    subject = f"{kind_of}{names[0]}"
     if isinstance(change, Replacement):
         most = _MOST_NAMES[kind]
         sides = change.recorded_names, change.replayed_names
         first, second = (f"{' + '.join(of[:most])}{f' + {len(of) - most} more' if len(of) > most else ''}" for of in sides)
-        subject, names = f"{kind} {first} (in B: {second})", (*sides[0][:most], *sides[1][:most])
-    reason = _reason(what, before_ns, after_ns, part_of, subject, f"{calls}, on the GPU")
+        subject, names = f"{kind_of}{first} (in B: {second})", (*sides[0][:most], *sides[1][:most])
+    reason = _reason(what, before_ns, after_ns, part_of, subject, f"{calls}, on the GPU", verb)
     return replace(reason, names=names)
 
 
@@ -259,9 +267,9 @@ def _reason(
 ) -> Reason:
     delta_ns = (after_ns or 0) - (before_ns or 0)
     if before_ns is None:
-        said = f"{subject} is new: {_ms(after_ns or 0)} of a step"
+        said = f"{subject} {'are' if verb == 'take' else 'is'} new: {_ms(after_ns or 0)} of a step"
     elif after_ns is None:
-        said = f"{subject} is gone: {_ms(before_ns)} of a step"
+        said = f"{subject} {'are' if verb == 'take' else 'is'} gone: {_ms(before_ns)} of a step"
     else:
         more = "more" if delta_ns > 0 else "less"
         said = f"{subject} {verb} {_ms(abs(delta_ns))} {more}: {_ms(before_ns)} -> {_ms(after_ns)}"

@@ -68,6 +68,20 @@ MUCH_SPREAD = _declare(
     "`trace info` warns if steps vary by at least this share (half the interquartile range)",
     "steps of one program usually vary by about 1 %",
 )
+REPEATS_WITHIN = _declare(
+    "REPEATS_WITHIN", 0.05, "share of the mean", CHOSEN,
+    "steps that follow each other in turn differ by at most this from the step one period before",
+    "steps of one kind usually vary by about 1 %",
+)
+FEWEST_PAIRS = _declare(
+    "FEWEST_PAIRS", 4, "pairs of steps", CHOSEN,
+    "steps follow each other in turn only if at least this many pairs of steps agree",
+    "two or three pairs may agree by chance",
+)
+LONGEST_PERIOD = _declare(
+    "LONGEST_PERIOD", 32, "steps", CHOSEN,
+    "longest period of steps that follow each other in turn", "gradients are rarely summed over more batches",
+)
 STEPS_FOR_NOISE = _declare(
     "STEPS_FOR_NOISE", 4, "steps", CHOSEN,
     "the noise floor needs at least this many steps", "quartiles of three values say nothing",
@@ -110,6 +124,11 @@ CLOCK_NS = _declare(
     "CLOCK_NS", 10_000, "ns", MEASURED,
     "largest difference between the clocks of host and GPU",
     "awaited work ended at most 8 us after the call (recordings in benchmarks/peers.py)",
+)
+CLOCKS_APART_NS = _declare(
+    "CLOCKS_APART_NS", 1_000_000, "ns", CHOSEN,
+    "if work begins earlier than this before the call that launched it, idle time is not reliable",
+    "much longer than CLOCK_NS, and as long as a short step",
 )
 LEAST_WAIT_NS = _declare(
     "LEAST_WAIT_NS", 50_000, "ns", FITTED,

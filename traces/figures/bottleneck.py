@@ -45,8 +45,8 @@ class PaceLimit:
 
 def why_idle_is_unknown(trace: Trace) -> str:
     """Return why the trace does not show how long its devices are idle, or ""."""
-    if hides_work(trace):
-        return "kernels are missing from the recording"
+    if reason := hides_work(trace):
+        return reason
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
     if notes is not None and notes.config.clock == "recorded":
         origins = device_time_by_origin(trace).keys()

@@ -23,7 +23,8 @@ Note [A step's time]
     first of its rank. A step also has no predecessor if the profiler was started or stopped before it. A third reason is a
     number that is neither the previous step's number nor one higher.
 
-    host pace       the median host interval of the steady steps, on the slowest rank
+    host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Steps in turn] in
+                    `traces.figures.spread`)
     device pace     the median device interval of the steady steps, on the slowest device that gets work in each of them
     pace            the larger of the two (but see Note [Steps of several kinds])
     GPU time        of a step: how long each device was busy (union) with the work launched in it, summed over devices
@@ -74,7 +75,7 @@ from traces.figures.measure import (
     steady_steps,
     work_rows,
 )
-from traces.figures.spread import median, noise_floor
+from traces.figures.spread import means_of_periods, median_per_step, noise_floor, period_of
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, StepKind, Trace
 
@@ -114,7 +115,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """Holds the pace of a set of steps, as medians in nanoseconds. See Note [A step's time]."""
+    """Holds the pace of a set of steps, as medians in nanoseconds. See Note [A step's time] and Note [Steps in turn]."""
 
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int
@@ -126,6 +127,7 @@ class StepPace:
     gpu_time_ns: int | None
     busy_share: float | None  # of the busiest device: median of busy time divided by the step's time
     without_data_ns: int
+    period: int  # after how many steps the intervals repeat; see Note [Steps in turn] in `traces.figures.spread`
     noise: float | None  # half the interquartile range divided by the median; None below four steps
     falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily
 
@@ -259,9 +261,11 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
             # Work launched in earlier steps or before the recording may fill a part of the step.
             lasted_ns = np.maximum(times.end_ns - times.begin_ns, 1)
             measured = times.has_others[device] | np.array_equal(rows, with_kernels)
-            shares = np.where(measured, times.busy_ns[device] / lasted_ns, own_ns / pace_ns)
-            busy.append(float(np.median(shares[mine])))
-    gpu_time_ns = median(times.gpu_time_ns[with_kernels]) if busy else None
+            busy_ns = np.where(measured, times.busy_ns[device], own_ns)[mine]
+            of_ns = np.where(measured, lasted_ns, pace_ns)[mine]
+            period = max(period_of(lasted_ns[mine]), period_of(busy_ns))
+            busy.append(float(np.median(means_of_periods(busy_ns, period) / means_of_periods(of_ns, period))))
+    gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
     runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns
     return StepPace(
@@ -274,7 +278,8 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         device=NONE if slowest is None else slowest.device,
         gpu_time_ns=gpu_time_ns,
         busy_share=busy_share,
-        without_data_ns=round(float(np.median(chosen.without_data_ns[chosen.rows]))),
+        without_data_ns=median_per_step(chosen.without_data_ns[chosen.rows]) or 0,
+        period=period_of(chosen.interval_ns[chosen.rows]),
         noise=noise_floor(chosen.interval_ns[chosen.rows]),
         falls_behind_ns=_falls_behind(times, slowest, pace_ns),
     )
@@ -320,7 +325,7 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
 
 
 def _median(of: PaceSeries) -> int:
-    return round(float(np.median(of.interval_ns[of.rows])))
+    return median_per_step(of.interval_ns[of.rows]) or 0
 
 
 def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) -> int:
@@ -331,7 +336,7 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > 0).mean() < STEPS_FALLING_BEHIND:
         return 0
-    per_step_ns = round(float(np.median(grown_ns)))
+    per_step_ns = median_per_step(grown_ns) or 0
     return per_step_ns if per_step_ns > FALLS_BEHIND_SHARE * pace_ns else 0
 
 

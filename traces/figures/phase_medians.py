@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from traces.analyses.waits import host_waits
 from traces.figures.measure import PhaseTimes, phase_busy_ns, phase_times
-from traces.figures.spread import median
+from traces.figures.spread import median_per_step
 from traces.model.trace import Column, Trace
 
 
@@ -35,16 +38,36 @@ def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str
     busy_ns = phase_busy_ns(trace)
     return {
         name: PhaseMedians(
-            median_ns=median(times.host_ns[timed]),
+            median_ns=median_per_step(times.host_ns[timed]),
             device_median_ns=_device_median_ns(times, timed),
-            busy_median_ns=median(busy_ns[name][with_kernels]) if name in busy_ns else None,
+            busy_median_ns=median_per_step(busy_ns[name][with_kernels]) if name in busy_ns else None,
         )
         for name, times in phase_times(trace).items()
     }
+
+
+def phase_waits_ns(trace: Trace) -> dict[str, Column]:
+    """Return how long the host waited for its devices in each phase: by phase name, one value per step, in nanoseconds.
+
+    See `traces.analyses.waits`. The result is empty if no wait was recorded.
+    """
+    phases, found = trace.phases, dict[str, Column]()
+    rank_of_phase = trace.steps.rank[phases.step]
+    for rank in trace.ranks:
+        waits = host_waits(trace, rank).intervals
+        if not waits.total_ns:
+            continue
+        rows = np.flatnonzero(rank_of_phase == rank)
+        waited_ns = waits.within(phases.start_ns[rows], phases.end_ns[rows])
+        for name in np.unique(phases.name[rows]).tolist():
+            of = phases.name[rows] == name
+            sums = found.setdefault(trace.strings[name], np.zeros(len(trace.steps), dtype=np.int64))
+            np.add.at(sums, phases.step[rows[of]], waited_ns[of])
+    return found
 
 
 def _device_median_ns(times: PhaseTimes, timed: Column) -> int | None:
     if times.device_ns is None:
         return None
     known = timed[~times.is_untimed[timed]]
-    return median(times.device_ns[known]) if len(known) else None
+    return median_per_step(times.device_ns[known]) if len(known) else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.figures.measure import grouped, steady_steps, step_windows
-from traces.figures.spread import median
+from traces.figures.spread import median, median_per_step
 from traces.model.run import LoaderSettings
 from traces.model.time_windows import TimeWindows
 from traces.model.trace import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
@@ -91,7 +91,7 @@ def input_pipeline(trace: Trace) -> InputPipeline | None:
         waits=len(waits),
         wait_median_ns=median(waits.duration_ns),
         wait_total_ns=int(waits.duration_ns.sum()),
-        wait_per_step_ns=median(_per_step(trace, waits)[steady_steps(trace)]) if len(waits) else None,
+        wait_per_step_ns=median_per_step(_per_step(trace, waits)[steady_steps(trace)]) if len(waits) else None,
         batch_bytes=median(waits.bytes[waits.bytes != NONE]),
         pins=len(pins),
         pin_median_ns=median(pins.duration_ns),

@@ -46,7 +46,7 @@ class _Kind:
     severity: Severity
     text: str
     serious_if_many: bool = False  # the problem becomes serious at SERIOUS_SHARE of the kernels
-    hides_work: bool = False  # the device worked at times that look idle
+    hides_work: str = ""  # why the device may have worked at times that look idle
 
 
 _INFORMATION, _WARNING, _SERIOUS = Severity.INFORMATION, Severity.WARNING, Severity.SERIOUS
@@ -61,6 +61,13 @@ _KINDS = {
         _WARNING, "{n} begin event[|s] [has|have] no end event, or the reverse. [It is|They are] left out."
     ),
     "byte-order-mark": _Kind(_INFORMATION, "The file begins with a byte-order mark, which is skipped."),
+    "clocks-apart": _Kind(
+        _WARNING,
+        "{n} kernel[|s] or cop[y|ies] begin[s|] more than 1 ms before the call that launched [it|them]: the clocks of host and"
+        " GPU disagree, so idle time is not reliable.",
+        serious_if_many=True,
+        hides_work="the clocks of host and GPU disagree",
+    ),
     "collective-without-kernel": _Kind(
         _WARNING,
         "{n} collective[|s] [has|have] no kernel on the GPU: the time that [it|each] took is unknown.",
@@ -94,7 +101,7 @@ _KINDS = {
         "{n} kernel[|s] or cop[y|ies] seem[s|] to run while later work of the same stream runs, which is impossible."
         " [It ends|They end] where the later work begins, or [counts|count] as 0.",
         serious_if_many=True,
-        hides_work=True,
+        hides_work="the recorded times of kernels are impossible",
     ),
     "invalid-escape": _Kind(
         _INFORMATION, "{n} backslash[|es] that begin[s|] no known escape [is|are] kept as [it is|they are]."
@@ -115,7 +122,13 @@ _KINDS = {
         _WARNING,
         "{n} of {of} kernels [is|are] missing: idle time is not reliable.",
         serious_if_many=True,
-        hides_work=True,
+        hides_work="kernels are missing from the recording",
+    ),
+    "mostly-captured": _Kind(
+        _SERIOUS,
+        "{n} launch[|es] [was|were] captured into CUDA graphs and did not run, more than the recording has kernels:"
+        " idle time means nothing.",
+        hides_work="most launches were captured into CUDA graphs and did not run",
     ),
     "negative-duration": _Kind(_WARNING, "{n} event[|s] end[s|] before [it begins|they begin]. [It counts|They count] as 0."),
     "non-finite-number": _Kind(_INFORMATION, "{n} number[|s] written as NaN, Infinity or N/A count[s|] as missing."),
@@ -136,6 +149,9 @@ _KINDS = {
     "profile-without-steps": _Kind(_SERIOUS, "{n} profile[|s] contain[s|] no step: [its|their] kernels are left out."),
     "rank-told-twice": _Kind(
         _WARNING, "{n} recording[|s] had a rank number that another has too. [It got|They got] the next free number[|s]."
+    ),
+    "repeated-recording": _Kind(
+        _INFORMATION, "The file contains {n} exact cop[y|ies] of a recording. The recording is read once."
     ),
     "skipped-file": _Kind(
         _WARNING, "{n} file[|s] [is|are] not a recording and [is|are] left out (`trace info` lists skipped_files)."
@@ -170,9 +186,13 @@ def serious_problems(trace: Trace) -> list[Problem]:
     return [of for of in problems_of(trace.problems, kernels) if of.severity is Severity.SERIOUS]
 
 
-def hides_work(trace: Trace) -> bool:
-    """Return whether so much device work is missing that idle time and everything computed from idle time are unknown."""
-    return any(_KINDS.get(of.kind, _UNKNOWN).hides_work for of in serious_problems(trace))
+def hides_work(trace: Trace) -> str:
+    """Return why idle time and everything computed from idle time are unknown, or "".
+
+    Idle time is unknown if much device work is missing or was recorded at impossible times.
+    """
+    reasons = (_KINDS.get(of.kind, _UNKNOWN).hides_work for of in serious_problems(trace))
+    return next((reason for reason in reasons if reason), "")
 
 
 def _problem(kind: str, count: int, kernels: int) -> Problem:

@@ -1,6 +1,13 @@
 """Compares per-step values of two traces: medians, percentiles, relative error and noise floor.
 
 spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
+
+Note [Steps in turn]
+    Long and short steps may follow each other in turn: two trainers take turns, or every fourth step updates the weights. The
+    median of such steps is either a long or a short step, depending on how many steps were recorded. So if steps repeat with a
+    period of k steps, a figure per step is the median of the means of k consecutive steps. Steps repeat with the period k if
+    nine in ten steps differ from the k-th step before them by at most REPEATS_WITHIN of the mean, but not from the step before
+    them. k is the smallest such period. At least two periods and four pairs of steps are needed.
 """
 
 from __future__ import annotations
@@ -9,13 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.comparison.thresholds import STEPS_FOR_NOISE
+from traces.comparison.thresholds import FEWEST_PAIRS, LONGEST_PERIOD, MUCH_SPREAD, REPEATS_WITHIN, STEPS_FOR_NOISE
 from traces.model.trace import Column
+
+_NINE_IN_TEN = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Holds percentiles of a per-step value in two traces, and the relative error of the medians.
+    """Holds percentiles of a per-step value in two traces, and the relative error of the medians (Note [Steps in turn]).
 
     `noise_floor` is half the interquartile range of the recording divided by its median. It is None below four steps. An error
     below the noise floor is not significant.
@@ -36,7 +45,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
     """Compare the chosen rows of both columns of times. The noise floor is computed from the steps in `all_ours`."""
-    a, b = _percentiles(our_ns[ours]), _percentiles(their_ns[theirs])
+    period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
+    a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
     return Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
 
@@ -45,17 +55,47 @@ def median(values: Column) -> int | None:
     return round(float(np.median(values))) if len(values) else None
 
 
+def median_per_step(values: Column) -> int | None:
+    """Return the median of consecutive steps' values by Note [Steps in turn], or None without values."""
+    return median(means_of_periods(values))
+
+
+def period_of(values: Column) -> int:
+    """Return after how many steps these values repeat, or 1. See Note [Steps in turn]."""
+    most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
+    mean = float(np.mean(values)) if most > 1 else 0.0
+    if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:
+        return 1
+    return next((period for period in range(2, most + 1) if _differ_by(values, period) <= REPEATS_WITHIN * mean), 1)
+
+
+def means_of_periods(values: Column, period: int | None = None) -> Column:
+    """Return the mean of each run of `period` consecutive values. By default, the values' own period is used."""
+    period = period_of(values) if period is None else period
+    if period == 1 or len(values) < period:
+        return values
+    sums = np.cumsum(np.append(0.0, values))
+    return np.asarray((sums[period:] - sums[:-period]) / period)
+
+
+def _differ_by(values: Column, period: int) -> float:
+    return float(np.percentile(np.abs(values[period:] - values[:-period]), _NINE_IN_TEN))
+
+
 def relative_error(recorded: float | None, replayed: float | None) -> float | None:
     """Return replayed / recorded - 1. If a value is missing or the recorded value is 0, return None."""
     return replayed / recorded - 1 if recorded and replayed is not None else None
 
 
-def _percentiles(values: Column) -> list[int] | list[None]:
-    return np.percentile(values, (5, 50, 95)).round().astype(int).tolist() if len(values) else [None] * 3
+def _percentiles(values: Column, period: int) -> list[int] | list[None]:
+    if not len(values):
+        return [None] * 3
+    middle = float(np.median(means_of_periods(values, period)))
+    return [round(float(np.percentile(values, 5))), round(middle), round(float(np.percentile(values, 95)))]
 
 
 def noise_floor(values: Column) -> float | None:
     if len(values) < STEPS_FOR_NOISE:
         return None
-    lower, median, upper = np.percentile(values, (25, 50, 75))
+    lower, median, upper = np.percentile(means_of_periods(values), (25, 50, 75))
     return float((upper - lower) / 2 / median) if median else None

@@ -26,6 +26,7 @@ from tui.formatting import (
     of_devices,
     paint,
     printable,
+    rough_text,
     share_text,
     size_text,
     table,
@@ -143,7 +144,10 @@ def _step(summary: Summary) -> str:
     count = all_steps if pace.steps == summary.counts.steps else f"{count_text(pace.steps)} of {all_steps}"
     several = f" of {len(summary.ranks)} ranks" if len(summary.ranks) > 1 else ""
     spread = f", ±{share_text(pace.noise)}" if pace.noise is not None else ""
-    return f"{whole}{without} ({'median of ' if pace.steps > 1 else ''}{count}{several}{spread})"
+    of_steps = "median of " if pace.steps > 1 else ""
+    if pace.period > 1:
+        of_steps = f"mean over {pace.period} steps of different lengths, "
+    return f"{whole}{without} ({of_steps}{count}{several}{spread})"
 
 
 def _late_ranks(summary: Summary) -> str:
@@ -184,7 +188,7 @@ def estimate_line(summary: Summary, indent: str = "") -> list[str]:
     """Returns a line that marks the trace as an estimate, if the trace is a prediction."""
     if not summary.run.predicted:
         return []
-    error = "" if summary.run.expected_error is None else f"; expected error {summary.run.expected_error:.0%}"
+    error = "" if summary.run.expected_error is None else f"; expected error {rough_text(summary.run.expected_error)}"
     return [f"{indent}ESTIMATE by trace predict, not a recording{error}"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from replayer.prediction.conditions import short
 from replayer.prediction.predict import PredictedTime, Prediction
-from tui.formatting import ABSENT, counted, paint, share_text, size_text, table, time_text
+from tui.formatting import ABSENT, counted, error_text, paint, rough_text, share_text, size_text, table, time_text
 
 _BAR = 40
 _PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParallel", "tp": "tensor parallelism"}
@@ -72,7 +72,7 @@ def sweep_text(
         gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)
         figures = [str(gpus), str(prediction.batch or ABSENT), time_text(prediction.step.predicted_ns)]
         error = prediction.expected_error
-        figures += [ABSENT if error is None else f"±{error:.0%}", f"{rate:.0f}" if rate else ABSENT]
+        figures += [ABSENT if error is None else f"±{rough_text(error)}", f"{rate:.0f}" if rate else ABSENT]
         figures += [f"{cost:.3g}" if cost is not None else ABSENT] if priced else []
         rows.append([*figures, "█" * round(room * (rate or 0) / most)])
     title = paint(f"ESTIMATES, not measurements: {name} {_asked(predictions[0], swept=True)}", "bold", colour=colour)
@@ -100,7 +100,7 @@ def error_words(prediction: Prediction) -> str:
     """Returns the expected error as words, or the reason why it is unknown."""
     if prediction.expected_error is None:
         return f"unknown error, because {share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes"
-    return f"expected error {prediction.expected_error:.0%}"
+    return f"expected error {rough_text(prediction.expected_error)}"
 
 
 def _error(prediction: Prediction) -> str:
@@ -116,4 +116,4 @@ def _sides(title: str, figures: dict[str, PredictedTime], width: int) -> list[st
 
 
 def _change(both: PredictedTime) -> str:
-    return f"{both.predicted_ns / both.recorded_ns - 1:+.0%}" if both.recorded_ns else ABSENT
+    return error_text(both.predicted_ns / both.recorded_ns - 1 if both.recorded_ns else None)

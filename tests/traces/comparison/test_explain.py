@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from tests.traces.handmade import training
+from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.comparison.compare import compare
 from traces.comparison.explain import Explanation, explain
 from traces.format.trace_file import load
 from traces.library import find
-from traces.model.trace import PHASES, Trace
+from traces.model.trace import NONE, PHASES, Trace
 
 
 def explained(one: Trace, other: Trace) -> Explanation:
@@ -136,3 +137,41 @@ def test_gpu_work_of_phases_is_the_reason_if_the_device_limits_both_traces() -> 
         for name in ("h2d", "forward", "loss", "backward", "optimizer")
     }
     assert not any(reason.text.startswith("GPU work") for reason in explained(waiting(8_000), waiting(9_000)).reasons)
+
+
+def test_a_phase_on_the_host_names_its_shorter_wait_for_the_gpu() -> None:
+    """GIVEN steps of 2,000 us in A, where the host launches for 30 us and then waits for the GPU until 1,999 us, and steps of
+    3,000 us in B, where the host launches for 2,970 us and waits for 19 us THEN the wait of the optimizer is 1,950 us shorter.
+    """
+    sides = []
+    for launching_us, step_us in ((30, 2_000), (2_970, 3_000)):
+        events = []
+        for step in range(4):
+            begin = step * step_us
+            optimizer = begin + launching_us
+            events += [
+                span(f"ProfilerStep#{step}", begin, step_us, "user_annotation"),
+                span("aten::mm", begin, launching_us - 1, External_id=2 * step + 1),
+                call(2 * step + 1, begin + 5),
+                span("Optimizer.step#SGD.step", optimizer, step_us - launching_us, "user_annotation"),
+                span("aten::add_", optimizer + 1, 4, External_id=2 * step + 2),
+                call(2 * step + 2, optimizer + 2),
+                call(100 + step, optimizer + 10, step_us - launching_us - 11, "cudaDeviceSynchronize"),
+                kernel(begin + 10, 15, 2 * step + 1),
+                kernel(optimizer + 5, step_us - launching_us - 7, 2 * step + 2),
+            ]
+        sides.append(imported(*events))
+    texts = [reason.text for reason in explained(*sides).reasons]
+    assert "forward takes 2.9 ms more: 30.0 µs -> 3.0 ms; on the host" in texts
+    waits = "on the host: its wait for the GPU is 1.9 ms shorter"
+    assert f"optimizer takes 1.9 ms less: 2.0 ms -> 30.0 µs; {waits}" in texts
+
+
+def test_kernels_of_unknown_ops_are_not_called_an_op() -> None:
+    """GIVEN a matrix product of 10 us whose op is unknown, as in a CUDA graph, and in B of 14 us."""
+    sides = [training(), training(kernel_us=14)]
+    for side in sides:
+        side.strings.texts[:] = [text.replace("volta_sgemm", "volta_gemm") for text in side.strings.texts]
+        side.device.launch[:] = NONE
+    texts = [reason.text for reason in explained(*sides).reasons]
+    assert any(text.startswith("matrix product kernels take 8.0 µs more: 20.0 µs -> 28.0 µs") for text in texts), texts

@@ -29,6 +29,7 @@ OF_DATA = StepPace(
     gpu_time_ns=40 * MS,
     busy_share=0.4,
     without_data_ns=65 * MS,
+    period=1,
     noise=0.01,
     falls_behind_ns=0,
 )

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traces.figures.pace import device_windows, pace, step_times, union_by_group
+from traces.figures.spread import Spread, median_per_step, noise_floor, period_of, spread
 from traces.model.intervals import Intervals
 from traces.model.trace import (
     NONE,
+    Column,
     Device,
     DeviceKind,
     DeviceSpans,
@@ -322,3 +324,33 @@ def test_the_union_by_group_equals_the_union_of_each_group(spans: list[tuple[int
     group, start, length = (np.array([span[place] for span in spans], np.int64) for place in range(3))
     expected = [Intervals(start[group == one], (start + length)[group == one]).total_ns for one in range(4)]
     assert union_by_group(group, start, start + length, 4).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("times", "period", "middle", "noise"),
+    [
+        ([2, 6, 2, 6, 2, 6, 2], 2, 4, 0.0),  # the median would be 2 ms, and 6 ms with one step more at the begin
+        ([6, 2, 6, 2, 6, 2, 6], 2, 4, 0.0),
+        ([1, 1, 1, 5] * 2, 4, 2, 0.0),  # an update after every fourth batch
+        ([2, 6, 2, 6, 2], 1, 2, 1.0),  # three pairs are too few
+        ([2, 2, 2, 2, 60, 2, 2, 2, 2, 2], 1, 2, 0.0),  # one slow step
+        ([10, 10, 11, 10, 11, 10, 11, 10], 1, 10, 0.05),  # steps that hardly differ
+        ([2, 9, 4, 7, 3, 8, 5, 6], 1, 5.5, 3.5 / 2 / 5.5),  # irregular
+    ],
+)
+def test_steps_of_different_lengths_in_turn_count_by_the_mean_of_a_turn(
+    times: list[int], period: int, middle: float, noise: float
+) -> None:
+    values = np.array(times) * 1_000_000
+    assert (period_of(values), median_per_step(values)) == (period, middle * 1_000_000)
+    assert noise_floor(values) == pytest.approx(noise, abs=0.01)
+
+
+def test_the_mean_of_a_turn_is_compared_however_many_steps_were_recorded() -> None:
+    """Steps of 2 and 6 ms in turn, seven and eight of them: 4 ms in both. Only longer long steps make the pace longer."""
+    one, two, slow = (np.array(times) * 1_000_000 for times in ([2, 6] * 3 + [2], [6, 2] * 4, [9, 2] * 4))
+
+    def compared(other: Column) -> Spread:
+        return spread(np.arange(len(one)), one, np.arange(len(other)), other, np.arange(len(one)))
+
+    assert (compared(two).error, compared(slow).error) == (0.0, 5.5 / 4 - 1)

@@ -474,6 +474,14 @@ def test_a_mark_around_several_training_steps_is_cut_at_the_optimizer(tmp_path: 
     assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == [4]
 
 
+def test_a_mark_that_contains_other_marks_is_not_a_step() -> None:
+    """Two steps of 100 us in a mark of 205 us, as an outer profiler writes it; the two marks of step 5 are one step."""
+    marks = [op(f"ProfilerStep#{n}", start, length, cat="user_annotation") for n, start, length in
+             ((0, 0, 205), (4, 0, 100), (5, 100, 102), (5, 101, 99))]  # fmt: skip
+    trace = imported([*marks, *training_step(0), *training_step(101)])
+    assert (trace.steps.number.tolist(), (trace.steps.duration_ns // 1000).tolist()) == ([4, 5], [100, 99])
+
+
 def test_step_ranges_of_the_scripts_profiler_do_not_cut_the_recorders_profile(tmp_path: Path) -> None:
     """GIVEN a profile of the recorder with two steps from 0 to 200 us WHEN the script's own profiler adds ranges between them
     THEN the profile still has the two steps. WHEN only the script's ranges exist THEN they are the steps.

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from traces.analyses.transfers import transfers
+from traces.figures.summary import summarize
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.odd_events import category_of
 from traces.model.intervals import Intervals
@@ -129,6 +130,17 @@ def test_launches_during_a_graph_capture_need_no_kernels() -> None:
     assert trace.problems == {}
 
 
+@pytest.mark.parametrize(("captured", "problems"), [(1, {}), (2, {"mostly-captured": 2})])
+def test_a_recording_of_a_capture_has_no_idle_time(captured: int, problems: dict[str, int]) -> None:
+    """GIVEN one kernel that ran WHEN two launches were captured THEN what limits the pace is unknown."""
+    begin, end = call(8, 20, name="cudaStreamBeginCapture"), call(9, 90, name="cudaStreamEndCapture")
+    launches = [call(2 + place, 30 + 10 * place) for place in range(captured)]
+    trace = imported(call(1, 10), begin, *launches, end, kernel(15, 5, 1))
+    assert trace.problems == problems
+    limit = summarize(trace).bottleneck
+    assert limit is not None and limit.limit == ("unknown" if problems else "host")
+
+
 def test_a_capture_begun_before_the_recording_lasts_until_its_end_call() -> None:
     end = call(2, 40, name="cudaStreamEndCapture")
     assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 3)).problems == {}
@@ -206,6 +218,25 @@ def test_recordings_one_after_another_in_a_file_are_all_read() -> None:
         trace = read_kineto_bytes(first + between + second)
         assert (trace.problems, trace.ranks, busy_us(trace)) == ({"concatenated-files": 1}, [0, 1], 9)
         assert len(trace.device) == 2
+
+
+@pytest.mark.parametrize(("early_us", "kind"), [(1001, "clocks-apart"), (1000, "kernel-before-launch")])
+def test_work_that_begins_long_before_its_launch_shows_that_the_clocks_disagree(early_us: int, kind: str) -> None:
+    """GIVEN the only kernel begins before its launch WHEN it begins more than 1 ms before THEN idle time is unknown."""
+    trace = imported(call(1, 5000), kernel(5000 - early_us, 50, 1), span("aten::a", 0, 6000))
+    assert trace.problems == {kind: 1}
+    summary = summarize(trace)
+    is_unknown = kind == "clocks-apart"
+    assert summary.bottleneck is not None and (not summary.analyses.idle) == is_unknown
+    assert (summary.bottleneck.reason == "the clocks of host and GPU disagree") == is_unknown
+
+
+def test_a_recording_that_a_file_contains_twice_is_read_once() -> None:
+    """5 us of work on one rank, not 10 us on two."""
+    once = text(span("aten::a", 10**9, 5), call(1, 10**9 + 1), kernel(10**9 + 10, 5, 1))
+    for between in (b"", b"\n"):
+        trace = read_kineto_bytes(once + between + once)
+        assert (trace.problems, trace.ranks, busy_us(trace)) == ({"repeated-recording": 1}, [0], 5)
 
 
 def test_cycles_of_one_process_in_one_file_are_one_rank() -> None:

@@ -142,14 +142,20 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
 
 
 def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
-    """Yield the recordings in a text, parsed as in `parse`. A text may contain several recordings, one after another."""
+    """Yield the recordings in a text, parsed as in `parse`. A text may contain several recordings, one after another.
+
+    Exact copies of a recording, as in a file concatenated with itself, are left out and counted.
+    """
     try:
         yield parse(data, problems, name, digest, mend=False)
     except orjson.JSONDecodeError:
         texts = _concatenated(data)
-        if len(texts) > 1:
-            problems["concatenated-files"] += len(texts) - 1
-        for text in texts:
+        distinct = list(dict.fromkeys(text.strip() for text in texts))
+        if copies := len(texts) - len(distinct):
+            problems["repeated-recording"] += copies
+        if len(distinct) > 1:
+            problems["concatenated-files"] += len(distinct) - 1
+        for text in distinct:
             yield parse(text, problems, name, digest)
 
 

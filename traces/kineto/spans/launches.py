@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -92,10 +93,15 @@ class Launches:
         return cls(launch, ambiguous & device.spans.is_work, _backlog(device, launch, calls))
 
 
-def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
-    """Return the number of launch calls without device work, see Note [Lost kernels]. `launch` gives the call of each
-    device span.
-    """
+class WithoutWork(NamedTuple):
+    """The numbers of launch calls without device work: their kernels were lost, or they were captured and did not run."""
+
+    lost: int
+    captured: int
+
+
+def without_work(host: HostColumns, launch: Column, strings: Strings) -> WithoutWork:
+    """Count the launch calls without device work, see Note [Lost kernels]. `launch` gives the call of each device span."""
     spans = host.spans
     is_call = spans.kind == HostKind.RUNTIME
     launching = np.flatnonzero(is_call & (host.correlation > 0) & strings.matching(spans.name, _LAUNCHES.match))
@@ -116,7 +122,8 @@ def lost(host: HostColumns, launch: Column, strings: Strings) -> int:
     # captures in progress; one that began before the recording has only an end
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
-    return int((open_captures <= 0).sum())
+    lost = int((open_captures <= 0).sum())
+    return WithoutWork(lost, len(without) - lost)
 
 
 def _calls(host: HostColumns) -> Column:

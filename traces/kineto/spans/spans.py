@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from traces.chrome.export_notes import ExportNotes
+from traces.comparison.thresholds import CLOCKS_APART_NS
 from traces.kineto.reading import event_columns as cols
 from traces.kineto.reading.eras import (
     ANNOTATION_NAME,
@@ -33,7 +34,7 @@ from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAP
 from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
 from traces.kineto.spans.impossible import durations_ns, longer_than
-from traces.kineto.spans.launches import DeviceColumns, HostColumns, Launches, lost
+from traces.kineto.spans.launches import DeviceColumns, HostColumns, Launches, without_work
 from traces.kineto.spans.nesting import nesting_order, parents
 from traces.kineto.spans.shapes import Shapes
 from traces.kineto.spans.thread_roles import roles_of
@@ -273,11 +274,15 @@ def _launched(
     _count(problems, "duplicate-correlation", found.ambiguous)
     _count(problems, "backlog-at-start", found.backlog)
     _count(problems, "kernel-without-launch", spans.is_work & (spans.launch == NONE) & ~found.backlog)
-    if missing := lost(host, spans.launch, strings):
-        problems["lost-kernel"] += missing
+    missing = without_work(host, spans.launch, strings)
+    if missing.lost:
+        problems["lost-kernel"] += missing.lost
+    if missing.captured > np.count_nonzero(spans.is_work):
+        problems["mostly-captured"] += missing.captured
     if len(host.spans):
-        early = spans.start_ns < host.spans.start_ns[spans.launch]
-        _count(problems, "kernel-before-launch", (spans.launch != NONE) & early)
+        early_ns = np.where(spans.launch == NONE, 0, host.spans.start_ns[spans.launch] - spans.start_ns)
+        _count(problems, "clocks-apart", early_ns > CLOCKS_APART_NS)
+        _count(problems, "kernel-before-launch", (early_ns > 0) & (early_ns <= CLOCKS_APART_NS))
     return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device)))
 
 

@@ -7,7 +7,7 @@ The rules receive the main thread's outermost ops and known annotations, and the
 Note [The profiler's own ops] and Note [The engine's run].
 
 Note [Whose steps]
-    "profiler"    one step per ProfilerStep mark
+    "profiler"    one step per ProfilerStep mark; a mark that contains other marks is not a step
     "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`
     "optimizer"   no marks: the same rule for the whole recording; each step of the first optimizer ends a step
     "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
@@ -126,6 +126,7 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
     if marks_are_steps:
         own = [strings[name].endswith(RECORDERS_MARK) for name in host.name[marks].tolist()]
         marks = marks[own] if any(own) else marks
+    marks = _innermost(host, marks)
     batches = _BatchEnds(host, events, strings)
     if len(marks):
         numbers = [int(match[1]) if (match := STEP_MARK.match(strings[i])) else NONE for i in host.name[marks].tolist()]
@@ -149,6 +150,13 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
         steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
         return steps, "repeats"
     return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source
+
+
+def _innermost(host: HostSpans, marks: Column) -> Column:
+    """Return the marks that contain no other mark, in the order of their starts."""
+    marks = marks[np.lexsort((-host.end_ns[marks], host.start_ns[marks]))]
+    next_ends_ns = np.append(host.end_ns[marks[1:]], np.iinfo(np.int64).max)[: len(marks)]
+    return marks[next_ends_ns > host.end_ns[marks]]
 
 
 def _steps(numbers: list[int], starts: list[int], ends: list[int]) -> Steps:

@@ -22,6 +22,7 @@ from tui.formatting import (
     fit,
     of_devices,
     printable,
+    rough_text,
     share_text,
     size_text,
     time_text,
@@ -69,7 +70,7 @@ def _pair_figures(of: Comparison) -> list[str]:
         figures.append(_times("without loading", of.compute_side))
     if of.steps.recorded_median_ns is None:
         figures = [_times("GPU time", of.gpu_busy)]
-    errors = {name: f", expected error {error:.0%}" for name, error in of.expected_errors.items()}
+    errors = {name: f", expected error {rough_text(error)}" for name, error in of.expected_errors.items()}
     figures[:0] = [f"{name} is an ESTIMATE{errors.get(name, '')}" for name in of.estimates]
     shares = [s for s in of.streams if s.recorded_busy is not None and s.replayed_busy is not None]
     if shares:
