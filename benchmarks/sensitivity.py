@@ -181,21 +181,21 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
     lines = [
         "# What a threshold changes",
         "",
-        "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. Each number of",
-        "[constants.md](constants.md) that decides a verdict was moved up and down by a fifth. The table lists the moves that",
-        "change a verdict or make a test fail. A test fails if it expects a figure that depends on the threshold, or if",
-        "two different programs count as the same. A share above 1 is never reached.",
+        "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. The benchmark",
+        "raises and lowers each number of [constants.md](constants.md) that decides a verdict by a fifth. The table lists",
+        "each change that alters a verdict or makes a test fail. A test fails if it expects a figure that depends on the",
+        "threshold, or if two different programs count as the same. A share above 1 is never reached.",
         "",
         f"The benchmark looks at {figures} verdicts on programs, times, limits and reasons. The verdicts compare the",
         "recordings of docs/fidelity.md with their replays and with each other.",
-        f"{steps} of {len(rows)} moves change at least one verdict.",
+        f"{steps} of {len(rows)} changes of a threshold alter at least one verdict.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
         *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
         "",
-        f"These moved thresholds change neither verdicts nor tests: {', '.join(still)}.",
-        *(["", f"These thresholds were not moved when this page was written: {', '.join(missing)}."] if missing else []),
+        f"The other tested thresholds alter no verdict and make no test fail: {', '.join(still)}.",
+        *(["", f"The benchmark has not tested these thresholds yet: {', '.join(missing)}."] if missing else []),
     ]
     return "\n".join(lines) + "\n"
 

@@ -198,7 +198,7 @@ def page(cost: Cost) -> Iterator[str]:
     yield (
         'This page shows how long a training step waits for data. The figures follow "Analyzing and Mitigating Data '
         'Stalls in DNN Training" (VLDB 2021) but were made without a GPU. `python docs/data_stalls.py` writes this '
-        "page. `trace stalls SCRIPT --gpu v100` measures the same for any script.\n"
+        "page. `trace stalls SCRIPT --gpu v100` measures how long any other script waits for data.\n"
     )
     yield "![Stalls, throughput, epoch times and pinning times by network](data_stalls.svg)\n"
     yield (
@@ -316,7 +316,8 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Counts the pairs of networks in the published order. Pairs whose shares differ by less than two points are ignored."""
+    """Counts the pairs of networks for which our order agrees with the published order. Pairs whose shares differ by less than
+    two points are ignored."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

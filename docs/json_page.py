@@ -2,7 +2,7 @@
 
 python docs/json_page.py
 
-The meaning of a key is the comment beside the field, or above the field.
+The column "meaning" has the comment beside or above the dataclass field.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 
 def is_omitted(kind: type, name: str) -> str:
-    """Returns when the key is omitted: "omitted if empty", "omitted if null" or ""."""
+    """Says in which case the key is omitted: "omitted if empty", "omitted if null" or ""."""
     of = next(field for field in fields(get_origin(kind) or kind) if field.name == name)
     return str(of.metadata.get("json", ""))
 
 
 def name_of(kind: Any) -> str:
-    """Returns the name of an object in the page: "Spread", or "Both of integer"."""
+    """Returns the name of a class in the page, such as "Spread", or "Both of integer" for the type `Both[int]`."""
     given = get_args(kind)
     name = (get_origin(kind) or kind).__name__
     return f"{name} of {' or '.join(map(type_text, given))}" if given else str(name)
@@ -151,7 +151,8 @@ def all_objects() -> list[Any]:
 def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
     """Moves each sentence about a key from an object's description to the key's row of the table.
 
-    Returns the remaining description, and the moved sentences by key. A sentence belongs to the first key that it names.
+    Returns the description without the moved sentences, and the moved sentences by key. A sentence belongs to the first key
+    that it names.
     """
     rest, of_keys = list[str](), dict[str, list[str]]()
     for paragraph in doc.split("\n\n"):

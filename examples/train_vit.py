@@ -40,7 +40,7 @@ class VisionTransformer(nn.Module):
 
 
 class Tiny(nn.Module):
-    """Is a convolutional network with 5 322 parameters."""
+    """A convolutional network with 5 322 parameters."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -73,7 +73,7 @@ def write_timeline() -> None:
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Call `listener` with the message of each call that the virtual GPU refuses, also if the script catches the error."""
+    """Call `listener` with the error message whenever the virtual GPU refuses a call, even if the script catches the error."""
 
     def told(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -111,7 +111,8 @@ def stop_here() -> None:
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
     """Do the set-up that all ranks share, before the process is forked into ranks. Each rank then calls the returned function.
 
-    Imports, patches that visit every module and the loaded recording stay in memory that the ranks share.
+    The ranks then share the memory of the imported modules and of the loaded recording. Patches that search every module are
+    installed once.
     """
     told = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(told)

@@ -4,8 +4,8 @@ start(lambda: VirtualGpu(...))     # once per process, when torch is imported
 gpu()                              # created at the first use of CUDA, like a CUDA context
 host_memory()                      # the pinned memory, also created at its first use
 
-The module state.py stores the virtual GPU, the pinned memory and the rank of this process. Tensors, ops and surfaces read the
-process's virtual GPU here.
+The module state.py stores the virtual GPU, the pinned memory and the rank of this process. Other modules get these objects from
+state.py.
 """
 
 from __future__ import annotations

@@ -183,7 +183,8 @@ class InProcessGpu:
             return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
-        """Call `listener` with the message of each call that the virtual GPU refuses, also if the script catches the error."""
+        """Call `listener` with the error message whenever the virtual GPU refuses a call, even if the script catches the
+        error."""
         with our_packages():
             _child().watch_refusals(listener)
 

@@ -21,7 +21,7 @@ _compile_ns: list[int] = []
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Count the time inside this context as this host's time for tracing functions.
+    """Add the time spent inside this context to the time that this machine spends on tracing functions.
 
     If torch's Dynamo fails to trace a function and raises nothing, the function runs eagerly, as without a replay.
     """
@@ -38,7 +38,7 @@ def compiling() -> Iterator[None]:
 
 
 def ran_eagerly(region: str, error: str, text: str) -> None:
-    """Note that a region could not be traced. One line on stderr names the region."""
+    """Store that a region could not be traced, and name the region in one line on stderr."""
     reason = f"{error}: {text.splitlines()[0]}" if text else error
     _eager.append(EagerRegion(region, reason))
     print(f"trace: compiled region {region} cannot be traced and runs eagerly ({reason})", file=sys.stderr)

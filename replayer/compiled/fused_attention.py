@@ -33,7 +33,7 @@ def backward(*args: TorchAny) -> TorchAny:
 
 
 def _one_kernel(operator: TorchAny, inputs: list[VirtualTensor], args: TorchAny) -> TorchAny:
-    """Launch one kernel. PyTorch's rule of the operator has the shapes and strides of the results."""
+    """Launch one kernel. PyTorch's fake implementation of the operator determines the shapes and strides of the results."""
     from torch._higher_order_ops.utils import registered_hop_fake_fns
 
     results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, partial(_like, device="meta"), args))

@@ -231,7 +231,7 @@ _FUNCTIONS = {
 
 
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return, for each collective, the step of its rank.
+    """Return the step in which each collective was called. Each rank counts its own steps.
 
     The step number is 0-based, or NONE if the collective was called outside of steps.
     """

@@ -124,10 +124,10 @@ class OpCosts:
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
         """Return how many times longer an op takes than a recorded call with other shapes.
 
-        For the same layer at a different batch size, see Note [Along the batch]. The estimate of a different layer is corrected
-        with the nearest recorded calls. PyTorch before 1.11 recorded the two halves of a convolution's backward pass without
-        enough shapes. Half of a convolution's backward pass is not used for scaling. Instead, the new estimate is divided by
-        the recorded time.
+        If only the batch size differs, see Note [Along the batch]. If the layer differs too, the estimate is corrected with the
+        nearest recorded calls. PyTorch before 1.11 recorded the two halves of a convolution's backward pass without enough
+        shapes. Half of a convolution's backward pass is not used for scaling. Instead, the new estimate is divided by the
+        recorded time.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)

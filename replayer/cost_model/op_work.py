@@ -151,7 +151,7 @@ def is_part(op: str, shapes: Shapes) -> bool:
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
     """Return gradient, image and weight of a convolution's backward call.
 
-    The op of PyTorch has the gradient as its first argument, and the cuDNN op before PyTorch 1.11 has the image. If the
+    The first argument is the gradient. In the cuDNN ops of PyTorch before 1.11, the first argument is the image instead. If the
     channels are ambiguous, the smaller tensor is the gradient.
     """
     first, second, weight = wide[0], wide[1], wide[-1]

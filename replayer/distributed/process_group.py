@@ -187,8 +187,8 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing. This method has no effect, because the rank is in no part of a split, and creating communicators takes no
-        virtual time."""
+        """Do nothing, because this rank belongs to no group of the split. `eager_connect_single_device` does nothing either,
+        because creating communicators takes no virtual time."""
 
     eager_connect_single_device = perform_nocolor_split
 

@@ -66,7 +66,7 @@ def pack(messages: Sequence[RankMessage]) -> list[bytes]:
 
 
 def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
-    """Parse messages. `piece(n)` returns the n-th further piece, counted from 1."""
+    """Parse messages. If the messages were split into several pieces, `piece(n)` returns the n-th piece after `first`."""
     head, _, payload = first.partition(b"\n")
     more, heads = json.loads(head)
     payload = b"".join([payload, *map(piece, range(1, more + 1))])

@@ -74,7 +74,7 @@ class PendingExchange:
 
 
 class DeadlockDetector:
-    """Records for which operations ranks wait, in a store that all ranks share. Finds ranks that wait for each other.
+    """Finds ranks that wait for each other. Each rank writes the operation that it waits for to a store that all ranks share.
 
         detector.circle("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
@@ -119,7 +119,7 @@ class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations between the same ranks.
 
     `offset_ns` is given if the clocks of these ranks have already been compared. See Note [Clocks of several processes].
-    `deadlocks` and the numbers of this group's ranks among all ranks are given if deadlocks are to be found.
+    To find deadlocks, pass `deadlocks` and `global_ranks`, the numbers of this group's ranks among all ranks.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class StoreExchange:
         return [replace(message, arrived_ns=message.arrived_ns + offset_ns) for message in messages]
 
     def leave(self, failed: bool) -> None:
-        """Post that this rank ends, so that waiting ranks fail at once.
+        """Announce in the store that this rank ends. Ranks that wait for this rank then fail at once.
 
         The store may run in the first rank's process. The first rank therefore waits until all other ranks have left, except if
         the first rank has failed.

@@ -134,7 +134,8 @@ class CapturedWork(_Awaited):
     """Represents an operation between ranks that a CUDA graph has captured. Each replay of the graph posts the operation and
     waits for it.
 
-    The operation's time and its values are exchanged separately, because a replay computes values after all times.
+    The operation's time and its values are exchanged separately, because a graph replay first computes all times and then all
+    values.
     """
 
     def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
@@ -155,7 +156,7 @@ class CapturedWork(_Awaited):
     ) -> None:
         """Make `waiting` wait for `awaited` in the graph. A stream that is None is the current stream.
 
-        An operation begins on `waiting`, unless that is the current stream.
+        If `waiting` is not the current stream, an operation begins on it.
         """
         here = gpu()
         current = here.current.stream(self.device)
@@ -237,7 +238,7 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish operations in order, up to `last` or, without `last`, all operations.
+        """Finish the operations in order up to and including `last`. If `last` is None, finish all operations.
 
         With `wait=False`, the function stops at the first operation that some rank has not called.
         """

@@ -69,7 +69,7 @@ class CurrentStreams:
         self.thread().device = index
 
     def caller(self, device: int) -> Caller:
-        """Return the calling thread on its current stream of `device`.
+        """Return a `Caller` with the calling thread and the thread's current stream on `device`.
 
         After the first call of this method, `local.callers[device]` has the same result.
         """

@@ -29,7 +29,7 @@ class ScriptProfile:
         return end
 
     def watch(self) -> None:
-        """Keep the work that is played after this call until `watched` returns it."""
+        """Begin to keep all work that is played from now on. `watched` returns this work."""
         with self._launches.looking:
             self._timeline.watch()
 

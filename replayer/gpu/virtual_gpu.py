@@ -131,7 +131,8 @@ class VirtualGpu:
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """Return the workspaces that the op allocates and frees before it returns.
 
-        The sizes of workspaces are recorded, or estimated if the script's requests are logged for other GPU models.
+        The sizes come from the recording. If the script's memory requests are logged for other GPU models (`trace fit`), the
+        sizes are estimated.
         """
         if self._estimates_workspaces:
             return cudnn_workspaces.of_convolution(signature)

@@ -93,7 +93,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return the number of events so far: `at` requests and the handles `freed` after the last request.
+        """Return the number of the cycle's events after `at` requests and the frees that followed the last request.
 
         Returns None if `freed` differs from the cycle's frees.
         """

@@ -40,8 +40,8 @@ class OpRows:
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
         """Look up ops by their index, which is counted from the op number `begun`.
 
-        For the last batch of ops, the returned rows are exact. For the next batch, the returned rows are exact if no other kind
-        of host row comes between.
+        For ops that were already played, the returned rows are exact. For ops that are still waiting, the rows are exact unless
+        the timeline gets host rows of another kind between these ops.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 

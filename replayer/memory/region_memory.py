@@ -35,7 +35,7 @@ class BlockRequest(NamedTuple):
     """A recorded allocation (positive bytes) or free (negative bytes) of a block.
 
     `block` numbers the blocks of the call. It is None for blocks from before the call. `outlives` is True for an allocation
-    that the call does not free. `op` is the number of the call's ops that were launched before.
+    that the call does not free. `op` is how many of the call's ops were launched before this request.
     """
 
     size_bytes: int
@@ -45,7 +45,7 @@ class BlockRequest(NamedTuple):
 
 
 class _RegionHandle(AllocationHandle):
-    """An allocation in a region's run, first without a block of the device."""
+    """An allocation during a region's run. It gets a block of the device later, in `take`."""
 
     __slots__ = ("real",)
 
@@ -61,8 +61,8 @@ class _RegionHandle(AllocationHandle):
 class RegionMemory:
     """The memory of one call on one stream. Each tensor in the process gets an address of its own.
 
-    `kept` are the blocks that the region's forward left and that no tensor of the replay took. The recorded backward may free
-    them.
+    `kept` lists blocks from the region's forward pass that were neither freed nor taken by a tensor of the replay. The recorded
+    backward pass may free them.
     """
 
     _next: ClassVar[int] = _FIRST_ADDRESS
@@ -135,7 +135,7 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Free what the run freed and the recording did not, and return the blocks that no tensor took.
+        """Free the blocks that the run freed but the recording did not, and return the recorded blocks that no tensor took.
 
         A tensor without a recorded block takes a freed block of its size, because a kernel may write to its input's memory.
         """

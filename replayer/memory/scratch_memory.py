@@ -49,7 +49,7 @@ class ScratchScope:
                 self._execute(sizes)
 
     def end(self) -> None:
-        """Execute the remaining sizes if the recorded op has more outputs than this call."""
+        """Allocate and free the remaining workspaces. Some remain if the recorded op has more outputs than this call."""
         for sizes in self._sequence[self._at :]:
             self._execute(sizes)
 

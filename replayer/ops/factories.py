@@ -1,8 +1,9 @@
 # mypy: allow-untyped-calls
 """Provides the kernels that create tensors: `torch.empty(..., device="cuda")` and all factories that PyTorch builds on it.
 
-The kernels are registered for the dispatch keys of all device types that name a virtual device (tensor_meta.py), so factories
-work in every thread without a mode. In a CUDA build the kernels replace PyTorch's CUDA kernels, which would load a driver.
+The kernels are registered for the dispatch keys of all device types that can stand for a virtual device (tensor_meta.py).
+Factories therefore work in every thread, without a TorchDispatchMode. In a CUDA build the kernels replace PyTorch's CUDA
+kernels, which would load a driver.
 
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor

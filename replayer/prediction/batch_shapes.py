@@ -48,7 +48,7 @@ class BatchShapes:
         )
 
     def _lengthened(self, size: int, is_rows: bool) -> int:
-        """Convert a dimension that depends on the sequence length. Among the dimensions, only a number of rows may be a
+        """Convert a dimension that depends on the sequence length. Only the first dimension, the number of rows, may be a
         multiple of (sequence length + 1)."""
         assert self._length is not None
         old, new = self._length

@@ -75,8 +75,8 @@ class ShardedStep:
 def _passed(
     parts: Sequence[tuple[str, float]], gather: Callable[[str], float], scatter: Callable[[str], float] | None, begun_ns: float
 ) -> float:
-    """Return when one pass has finished computing and communicating. `begun_ns` is the time at which the root unit has been
-    gathered."""
+    """Return the time at which one pass has finished computing and communicating. `begun_ns` is the time at which the root unit
+    has been gathered."""
     wanted = [unit for unit, _ in parts if unit != ROOT]
     done_ns = [0.0, 0.0]
     communicates_ns = computes_ns = begun_ns

@@ -125,7 +125,7 @@ def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
 
 
 def _blocks_by_shapes(layers: Sequence[Layer]) -> list[str]:
-    """Return the block of each layer from the longest repetition of layer shapes."""
+    """Return the block of each layer. The blocks are the longest sequence of layer shapes that repeats."""
     shapes = [layer.weights for layer in layers]
     sums = np.concatenate(([0], np.cumsum([layer.parameter_bytes for layer in layers])))
     best = (0, 0, 0, 0)

@@ -58,7 +58,8 @@ class PredictedTime:
 class PredictedFigures:
     """The predicted figures. An `expected_error` of 0.08 means that the step time is accurate to within 8 %.
 
-    `expected_error` is None if much of the recorded GPU time has no shapes. What the GPU computed there is unknown.
+    `expected_error` is None if the ops of much of the recorded GPU time have no shapes, because it is unknown what the GPU
+    computed.
     """
 
     device: str
@@ -250,8 +251,8 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace) -> float:
     """Return the expected error from the origins of the GPU times, the precision and the kind of parallelism.
 
-    In half precision, times from tables, curves and data sheets have the error of networks that are estimated without a
-    recording, because predictions in half precision were not measured.
+    Predictions in half precision were not checked. Their times from tables, curves and data sheets therefore get the measured
+    error of estimates without a recording.
     """
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0

@@ -206,7 +206,7 @@ class _Ratios:
         return self._batches * here[0] / there[0], self._batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
-        """Return the shapes of all recorded ops at the new batch size, as string numbers of the trace.
+        """Return the shapes of all recorded ops at the new batch size. Each shape is an index into the trace's strings.
 
         A script running at that batch size then matches these ops.
         """
@@ -225,7 +225,7 @@ class _Ratios:
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
-        """Return the ratio of a copy, which depends on the bytes.
+        """Return the ratio of the predicted to the recorded time of a copy. The ratio depends on the bytes.
 
         Copies between host and device use the recorded bus. Copies within a device are scaled like other kernels.
         """
@@ -240,7 +240,8 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # For another GPU, the prediction assumes the same bus, so the time of a copy counts as scaled.
+        # The prediction assumes that another GPU has the same bus. Because of this assumption, the time is not marked as
+        # measured.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

@@ -137,7 +137,8 @@ class TensorSplit:
         """Find the split kernels of a recording.
 
         `calls` has one op per device row, and `shapes_of` returns its shapes under the new conditions. Raises TraceError if
-        there are no pairs, or if the number of ranks does not divide their sizes and attention heads.
+        there are no matrix products to split, or if `ranks` does not divide the split dimensions and the number of attention
+        heads.
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
@@ -287,8 +288,8 @@ def _input_bytes(op: _Op) -> int:
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
     """Return the shapes of one rank's share of a call.
 
-    A product is divided in the dimension of this size. An op that is not a product is divided in the first dimension that is
-    large enough.
+    A matrix product is divided along the dimension that has `size` elements. Any other op is divided along the first dimension
+    that is large enough.
     """
     product = Product.of(op, shapes) if size else None
     if product is None:

@@ -1,14 +1,16 @@
 """Determines whether cuBLAS kept a workspace in the recorded program.
 
-The recorder measures the handles' workspaces after the script has ended. If the recording has matrix products, the measured
-workspace sizes decide. A profiler's file does not give its exact PyTorch release, and kept workspaces were mostly allocated
-before the profiler began. Some PyTorch releases allocate a workspace per product. In recordings of such a release, the memory
-events show an allocation and a free inside each matrix product.
+The recorder measures the handles' workspaces after the script has ended. A workspace that still exists then was kept. If no
+workspace exists and the script ran matrix products, none was kept. Profiles have no such measurement. They do not give the
+exact PyTorch release either, and most kept workspaces were allocated before the profiler began. Some PyTorch releases allocate
+a workspace per product. In recordings of such a release, the memory events show an allocation and a free inside each matrix
+product.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
-If less memory than a workspace is allocated after a matrix product, no workspace was kept, in any release. No workspace is
-kept, for example, if a process sets CUBLAS_WORKSPACE_CONFIG, or if all matrix products are in CUDA graphs of torch.compile.
+If the memory allocated after a matrix product is smaller than a workspace, no workspace was kept. This rule is valid for every
+release. No workspace is kept, for example, if a process sets CUBLAS_WORKSPACE_CONFIG, or if all matrix products are in CUDA
+graphs of torch.compile.
 
 Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). On AMD GPUs,
 hipBLAS handles keep a workspace too.

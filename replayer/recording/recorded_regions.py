@@ -1,4 +1,4 @@
-"""Lists recorded calls of compiled regions as the ops that a replay launches in place of a region's own ops.
+"""Reads the recorded calls of compiled regions. A replay launches the recorded ops instead of the ops that the region calls.
 
 regions = RecordedRegions.of(trace, rank, match_keys, keys)
 call = regions.call("0/1", inputs=((32, 64),), graph_ops={...}, number=0, is_backward=False)    # None: not recorded
@@ -40,7 +40,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Holds a region's recorded calls of the forward and of the backward, by the shapes of their inputs.
+    """Holds the recorded calls of a region's forward and backward pass, by the shapes of the inputs.
 
     The recorded calls of a region come from the last of the steps that call the region most often, because the first steps of a
     profile may contain compilation and tuning.
@@ -51,7 +51,7 @@ class _RecordedRegion:
 
 
 class RecordedRegions:
-    """Holds the regions of one rank by torch's number of the region."""
+    """Holds the regions of one rank. Each region is found by the number that torch gave it."""
 
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}
@@ -80,9 +80,9 @@ class RecordedRegions:
     def call(self, name: str, inputs: Shapes, graph_ops: GraphOps, number: int, *, is_backward: bool) -> RecordedCall | None:
         """Return the recorded call `number` of a region in a step. Further calls repeat the last recorded call.
 
-        A region of the script is the recorded region with the same number, if its inputs have the same shapes. If the shapes
-        differ, the first recorded region with these inputs is used, because torch numbers functions in tracing order. If the
-        inputs of regions were not recorded, the shapes of ops are compared instead.
+        A region of the script matches the recorded region with the same number if the inputs have the same shapes. If the
+        shapes differ, the first recorded region with these inputs is used, because torch numbers functions in tracing order. If
+        the inputs of regions were not recorded, the shapes of ops are compared instead.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)

@@ -204,9 +204,10 @@ class RecordedRun:
 
 
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
-    """Return the chosen step that provides the times of step `number` of `steps`: this step if it is chosen.
+    """Return the chosen step that provides the times of step `number` of `steps`.
 
-    Otherwise the chosen steps take turns, counted from the first. Steps that alternate between shapes thus keep their order.
+    A chosen step provides its own times. The other steps use the chosen steps one after the other, beginning with the first.
+    Steps that alternate between shapes thus keep their order.
     """
     if number < len(steps) and steps[number] in chosen:
         return steps[number]

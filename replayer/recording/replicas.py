@@ -1,9 +1,9 @@
 """Adds GPUs to a recording of one GPU, for a script under nn.DataParallel (`--gpus 2`).
 
-Each additional device is a copy of the recorded device. The device's replica runs the same ops of forward and backward at its
-share of the batch. The times of the replica's ops are scaled like those of all ops at other shapes (scheduler.py). Work of one
-device only (the optimizer, for example) is not repeated. The duration of a copy between devices is its bytes divided by the
-link's bandwidth (cards.py).
+Each additional device is a copy of the recorded device. The replica on a device runs the same forward and backward ops on its
+share of the batch. The recorded times are scaled to the replica's shapes (scheduler.py). Work of one device only (the
+optimizer, for example) is not repeated. The duration of a copy between devices is its bytes divided by the link's bandwidth
+(cards.py).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)

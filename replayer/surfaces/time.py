@@ -6,10 +6,10 @@ On these clocks, waits and sleeps take no real time, and the clocks jump forward
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 `time`, `perf_counter`, `monotonic` and their `_ns` versions return the virtual time (Note [Virtual time] in clock.py), and
-`sleep` advances the virtual time. Functions that modules imported before torch (`from time import perf_counter`) are replaced
-too. Reading a clock first advances the virtual time to where the recorded host would be, so a script sees recorded times for
-its own host work. A background thread that polls once a second must not advance the clock, so its `sleep` waits until other
-threads have advanced the time far enough.
+`sleep` advances the virtual time. If a module ran `from time import perf_counter` before the import of torch, the function in
+this module is replaced too. Reading a clock first advances the virtual time to where the recorded host would be, so a script
+sees recorded times for its own host work. A background thread that polls once a second must not advance the clock, so its
+`sleep` waits until other threads have advanced the time far enough.
 
 A script that sleeps for up to `_LONGEST_POLL_S` again and again, without using the GPU in between, is polling. A polling script
 waits for a child process, a thread or another rank. Processes, threads and ranks make progress only in real time, so the sleep
@@ -126,7 +126,7 @@ def _others_run() -> bool:
 
 
 def waits_for_real(module: str) -> bool:
-    """Return whether the named module compares clocks with waits in the operating system."""
+    """Return whether the named module compares clock readings with waits of the operating system. Such waits take real time."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 

@@ -4,7 +4,7 @@
     compiled(x)                         # traced by Dynamo and AOTAutograd, and run op by op on virtual tensors
 
 Guards, graph breaks, recompilations and their counters, logs and errors are therefore torch's own. The backends "inductor" and
-"cudagraphs" run as replayer/compiled/backend.py says, because both need a driver. All other backends run unchanged.
+"cudagraphs" need a CUDA driver, so replayer/compiled/backend.py replaces them. All other backends run unchanged.
 """
 
 from __future__ import annotations

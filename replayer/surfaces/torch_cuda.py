@@ -107,7 +107,8 @@ class CudaDriver:
 def refuse_c_functions(torch_module: ModuleType) -> None:
     """Make every CUDA and NCCL C function of this build raise NotEmulated.
 
-    Surfaces later replace the functions that they emulate. New C functions of later releases therefore cannot reach a driver.
+    The modules in surfaces/ then replace the functions that they emulate. New C functions of later releases therefore cannot
+    reach a driver.
     """
     c: TorchAny = torch_module._C
     for name in dir(c):
@@ -145,7 +146,8 @@ def install(torch_module: ModuleType) -> None:
         return before
 
     def maybe_exchange_device(index: int) -> int:
-        """Do the same as `exchange_device`. A replay has no CUDA contexts, but torch.compile needs two distinct functions."""
+        """Do the same as `exchange_device`. In PyTorch, the two functions differ only for devices without a CUDA context.
+        torch.compile needs two distinct functions."""
         return exchange_device(index)
 
     def arch_flags() -> str:

@@ -61,7 +61,8 @@ class StreamPool:
         return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
-        """Return the id of the next stream of that device and priority. The id has PyTorch's layout of index, kind and 1."""
+        """Return the id of the next stream of that device and priority. As in PyTorch, the bits of the id are the stream's
+        index, the stream's kind and a final 1."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1

@@ -7,7 +7,7 @@ In PyTorch, C++ code runs the group's operation on a new tensor. C++ stores the 
 `_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). This module also stores pending work. The process
 group is a VirtualNccl, or a real group that communicates on the host.
 
-Note [Waited for where it is begun]
+Note [Results wait at once]
     PyTorch's Python code wraps the new tensor in a tensor that waits at first use. In C++ the wrapper would be on `cuda`, and
     autograd fails without a CUDA device. So the current stream waits for the operation right away. Work that a script does
     between the call and the first use of the result does not overlap with the operation. If a script calls the ops directly,
@@ -41,7 +41,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _wait_at_once(funcol: TorchAny) -> None:
-    """Make results wait when they are created. See Note [Waited for where it is begun]."""
+    """Make results wait when they are created. See Note [Results wait at once]."""
 
     def wait_for_one(wrap: TorchAny, tensor: torch.Tensor) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)

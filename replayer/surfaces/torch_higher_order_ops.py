@@ -1,7 +1,7 @@
 """Runs torch's higher-order operators (flex_attention, cond, scan...) and torch.func.linearize eagerly, op by op.
 
-Normally a tensor subclass needs a rule for each higher-order operator. Virtual tensors use the same rule for all operators:
-PyTorch's kernel for every backend.
+Normally a tensor subclass needs a rule for each higher-order operator. Virtual tensors use one rule for all operators: they run
+the kernel that PyTorch registers for CompositeExplicitAutograd.
 
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 """

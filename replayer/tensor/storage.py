@@ -171,5 +171,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# `type()` of a storage and error messages show the name of the class.
+# Scripts see the name of this class in error messages and in `type(storage)`.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

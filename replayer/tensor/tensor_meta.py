@@ -29,7 +29,7 @@ LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
 def words_of_cuda(text: str) -> str:
-    """Return an error message of C++ with CUDA's names of devices and tensor types."""
+    """Replace the device names and tensor types in an error message of PyTorch's C++ code with CUDA's."""
     text = _DEVICE_NAME.sub("cuda", _TYPE_NAME.sub(r"torch.cuda.\1Tensor", text))
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
 
@@ -40,8 +40,8 @@ def in_words_of_cuda(error: RuntimeError) -> RuntimeError:
 
 
 def on_one_device(error: Exception) -> Exception:
-    """Return an error of a CPU kernel with CUDA's names of tensor types. In the error's message, all tensors of the call are on
-    the GPU."""
+    """Return the error of a CPU kernel with CUDA's tensor types in the message. The message then describes all tensors of the
+    call as GPU tensors."""
     text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))
     return error if text == str(error) else type(error)(text)
 
@@ -102,7 +102,8 @@ class TensorMeta:
 
 
 class TensorMetaTable:
-    """The table of interned metadata. If the cache loses an entry, equal metadata counts as different once, which is harmless.
+    """The table of interned metadata. If the table loses an entry, the next lookup makes a second object for equal metadata,
+    which is harmless.
     """
 
     def __init__(self, tensor_class: type) -> None:

@@ -204,7 +204,7 @@ class RecordedClock(VirtualClock):
 
 
 class ScaledClock(Clock):
-    """Shows recorded time for a script that runs on `clock`. See Note [Recorded time and the script's time].
+    """Converts the time of `clock`, which the script sees, into recorded time. See Note [Recorded time and the script's time].
 
     The clock calculates with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the
     clock's seconds differ from the machine's seconds.

@@ -92,9 +92,9 @@ class GraphCapture:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """At the end of the capture, restore the current contents of memory `key` with the call from `undo`.
+        """Restore the current contents of memory `key` at the end of the capture.
 
-        Only the first call counts.
+        `undo` returns the function that restores the contents. Further calls with the same key have no effect.
         """
         if key not in self._as_before:
             self._as_before[key] = undo()
@@ -127,7 +127,7 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return whether all captured work precedes the end of the origin. See Note [Joined streams]."""
+        """Return whether the origin stream has waited for all work captured on other streams. See Note [Joined streams]."""
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:

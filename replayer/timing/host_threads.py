@@ -46,7 +46,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in `segment`. A thread that has not been in this segment begins at `first_ns`."""
+        """Return the thread's position in `segment`. If the thread enters the segment now, its position is `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns

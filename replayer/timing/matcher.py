@@ -1,9 +1,9 @@
 """Matches ops of the running script with recorded calls and their times.
 
 A `SegmentMatcher` follows one phase segment of the script through the same segment of the recorded step. Each op takes the next
-free recorded call that matches. Three kinds of match are tried in order. The match EXACT is the same op with the same shapes
-and dtype. The match EQUIVALENT is an equivalent op with the same shapes. The match SCALED is the same op at other shapes. If no
-op of the script has taken a recorded kernel until the segment ends, the kernel is part of the phase's unmatched remainder.
+free recorded call that matches. Three kinds of match are tried in order. An EXACT match has the same op, shapes and dtype. An
+EQUIVALENT match has an equivalent op and the same shapes. A SCALED match has the same op but other shapes. If no op of the
+script has taken a recorded kernel until the segment ends, the kernel is part of the phase's unmatched remainder.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
@@ -156,8 +156,8 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # Kernels that have different names in this PyTorch release explain at most this many unmatched calls of a phase. A loop
-        # that never ends a step makes more calls than this limit.
+        # A call may be unmatched because its kernel has a different name in this PyTorch release. A phase has at most this many
+        # such calls. A loop that never ends a step makes more calls than this limit.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -186,8 +186,8 @@ class SegmentMatcher:
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return whether the calls after the first `calls` could be matched again. Returns None if most of these calls were not
-        matched.
+        """Return whether the free recorded calls could match the latest calls of the script once more. The latest calls are
+        those from index `calls` on. Returns None if most of the latest calls were not matched.
 
         The comparison uses the number of calls of each op at any shape, because shapes differ from token to token of a
         generation.
@@ -221,7 +221,7 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Let the recorded host time up to this position of the recorded segment pass on the thread."""
+        """Advance the thread to this position of the recorded segment, and add the recorded host time up to there."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 

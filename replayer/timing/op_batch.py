@@ -1,7 +1,7 @@
 """Plays many ops at once: faster versions of `Simulator.play` and `StreamScheduler.put` with the same results.
 
 A script that repeats a recorded step calls the same ops in the same order (Note [The last time], matcher.py). Only the times
-differ. The calls of such a segment are stored as columns once. A batch of calls then takes some thirty numpy operations,
+differ. The calls of such a segment are stored once, as columns. A batch of calls then takes some thirty numpy operations,
 instead of a dozen function calls per op. The columns follow the rules of timing_rules.py.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
@@ -161,8 +161,8 @@ class OpBatchSchedule:
         return end if self.first[end] - self.first[begin] < depth else begin
 
     def may_begin(self, begin: int, position_ns: int) -> bool:
-        """Return whether a thread at `position_ns` plays the calls from `begin` as stored, apart from the time before the first
-        call.
+        """Return whether the stored times from call `begin` on are valid for a thread at `position_ns`. Only the time before
+        the first call may differ.
 
         The positions of the threads differ if another thread has played the calls before `begin`.
         """
@@ -206,7 +206,7 @@ class OpBatchSchedule:
         return ends_ns
 
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
-        """Return when the launch queue has room for each call, or None if the queue always has room.
+        """Return the time at which the launch queue has room for each call, or None if the queue always has room.
 
         A batch is small, so only kernels launched before the batch can fill the launch queue.
         """

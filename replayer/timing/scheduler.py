@@ -216,7 +216,8 @@ class StreamScheduler:
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # The time of a recorded op without shapes cannot be scaled, and the op is probably the same op of the same program.
+        # The recorded op has no shapes, so its time cannot be scaled. Its recorded time is used, because the script is probably
+        # the recorded program.
         if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)

@@ -136,7 +136,10 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Describes launch calls with one name that took LONG_LAUNCH_NS or more for one reason. See Note [Long launch calls]."""
+    """Groups launch calls of LONG_LAUNCH_NS or more that have the same name and are slow for the same reason.
+
+    See Note [Long launch calls].
+    """
 
     call: str
     reason: str

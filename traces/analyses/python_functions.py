@@ -34,7 +34,8 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Holds times of one function per counted step, or totals without steps. `calls` is 0 if only ops have stacks.
+    """Holds the times of one function. The times are per counted step, or totals if the trace has no steps. `calls` is 0 if
+    only ops have stacks.
 
     `gpu_ns` is the GPU time of everything that the function's calls launched, including nested calls and the backward pass.
     `own_gpu_ns` excludes nested functions. `backward_ns` is the backward part of `gpu_ns`. `host_ns` is the time in the

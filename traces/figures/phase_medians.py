@@ -18,8 +18,8 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """Describes a phase's median times per step: on the host, between two CUDA events, and GPU busy time of the work launched
-    in it.
+    """Describes a phase's median times per step. The three times are the host time, the time between two CUDA events, and the
+    GPU busy time of the work launched in the phase.
 
     A figure is None if the trace lacks the events or the device work to compute the figure. Steps with missing events are left
     out.

@@ -139,7 +139,8 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A call of a model that takes the time of a library cell: published timings of one model on one GPU."""
+    """Describes a call of a model whose time is taken from the library. A library cell holds the published times of one model
+    on one GPU."""
 
     cell: str
     batch: int

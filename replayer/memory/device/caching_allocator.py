@@ -357,7 +357,7 @@ class DeviceMemory:
         If no oversize block is that large, the largest oversize blocks are returned until their sum reaches `size`.
 
         A block in an expandable segment cannot be returned alone. If the chosen block is in an expandable segment, the
-        allocator returns the largest other blocks instead. Reference: release_available_cached_blocks.
+        allocator gives smaller blocks back to the device, the largest first. Reference: release_available_cached_blocks.
         """
         if self._max_split_bytes == UNLIMITED:
             return False
@@ -469,8 +469,8 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """Return the state that decides which blocks later requests get: address, size, use and request of each block.
 
-        The function returns None if the blocks alone do not decide later requests, or if each request must be executed. The
-        reasons for None are a history, a request log, settings by age or size, and blocks that wait for streams.
+        Returns None in four cases: the allocator records a history or a request log, a setting depends on the age or the size
+        of blocks, or a block waits for streams.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

@@ -39,7 +39,7 @@ _ADVICE_SINCE_2_11 = (
 
 
 def oom_text_of(torch_version: str) -> str:
-    """Return the message of a PyTorch release such as "2.14.1+cu130", with all numbers 0."""
+    """Return the out-of-memory message of a PyTorch release such as "2.14.1+cu130". All numbers in the message are 0."""
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
     return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_10, _ADVICE_SINCE_2_11) if release >= (2, 11) else DEFAULT_OOM_TEXT
 

@@ -39,8 +39,8 @@ class AddressSpace:
     def take(self, size_bytes: int) -> int:
         """Return the address of a new segment.
 
-        Raises RuntimeError if no free range is large enough. Only address ranges without memory can be too large for a free
-        range.
+        Raises RuntimeError if no free range is large enough. This can only happen to expandable segments, which reserve
+        addresses without memory.
         """
         hole = next((i for i, size in enumerate(self._sizes) if size >= size_bytes), None)
         if hole is None:
@@ -118,7 +118,8 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """Return the start of a range of addresses without memory. Raises RuntimeError if no addresses are left."""
+        """Reserve `size_bytes` of addresses without memory, and return the first address. Raises RuntimeError if no addresses
+        are left."""
         return self._reserved_space.take(size_bytes)
 
     def unreserve(self, address: int, size_bytes: int) -> None:

@@ -6,7 +6,8 @@ Each quantity is counted separately for the pools of small and large blocks. The
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-Reference: c10/core/CachingDeviceAllocator.h (Stat), and c10/cuda/CUDACachingAllocator.cpp for the time of each count.
+Reference: `Stat` in c10/core/CachingDeviceAllocator.h. c10/cuda/CUDACachingAllocator.cpp shows which calls change each
+statistic.
 """
 
 from __future__ import annotations

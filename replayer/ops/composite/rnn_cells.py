@@ -44,7 +44,8 @@ def gru_cell(
 
 
 def _gates(data: torch.Tensor, weight: TorchAny, bias: TorchAny) -> torch.Tensor:
-    """PyTorch fuses cells on a GPU only. Input on the CPU raises the error of the unfused cell."""
+    """Multiply the input by the weights of the gates. PyTorch fuses the cell only on a GPU. For data on the CPU, `linear`
+    raises the same error as PyTorch's unfused cell."""
     return data @ weight.t() if data.is_cuda else torch.nn.functional.linear(data, weight, bias)
 
 

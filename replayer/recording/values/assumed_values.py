@@ -78,7 +78,7 @@ class AssumedValues:
         self._asked += 1
 
     def note_data(self) -> None:
-        """Record that the host sends data, which shows that a loop over batches continues."""
+        """Record that the host sends a batch to the GPU. The script's loop therefore makes progress."""
         self._made_at.clear()
 
     def _step_now(self) -> int:

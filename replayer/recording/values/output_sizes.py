@@ -4,12 +4,12 @@
     selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)
     # 7: a mask of ten elements had seven true ones; None if the size was not recorded
 
-The replay's own recorder stores every data-dependent size (tracer/surfaces/torch_sizes.py, the table `sizes`). The script's
-step `step` gets the sizes of the recorded step `valued`, like the values that the script reads (`StepTracker.row_of_values`).
-In imported recordings, some sizes can be derived from the profile. Sizes that were derived from the profile are taken from the
-step `driving`, which provides the kernels.
+The replay's own recorder stores every data-dependent size (tracer/surfaces/torch_sizes.py, the table `sizes`). When the script
+runs step number `step`, it gets the sizes of the recorded step number `valued`. The values that the script reads come from the
+same step (`StepTracker.row_of_values`). In imported recordings, some sizes can be derived from the profile. Sizes that were
+derived from the profile are taken from the step `driving`, which provides the kernels.
 
-Note [What shows how much was found]
+Note [Sizes in a profile]
     On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all call `aten::nonzero`. The next op takes the result,
     whose shape is (found, dimensions). This op is a `select` or `unbind` of columns, a `squeeze`, or an index. The op's first
     tensor must have as many columns as the searched tensor has dimensions. It must have no more rows than the searched tensor
@@ -42,7 +42,7 @@ class RecordedOutputSizes:
     """
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """Store the recorded sizes in order of time, by step and by search op.
+        """Store the recorded sizes in order of time, by step and by op (such as `nonzero`).
 
         The sizes in `shown` are derived from the profile, and the recorder stored the sizes in `noted`.
         """
@@ -75,7 +75,7 @@ class RecordedOutputSizes:
 
 
 def _shown_in_profile(trace: Trace, rank: int) -> dict[tuple[int, Key], list[int]]:
-    """See Note [What shows how much was found]."""
+    """See Note [Sizes in a profile]."""
     shown: dict[tuple[int, Key], list[int]] = {}
     steps = np.flatnonzero(trace.steps.rank == rank)
     names = {trace.strings.find(op): (op, show) for op, show in ((NONZERO, _found_by), (REPEAT_INTERLEAVE, _repeated_by))}

@@ -76,7 +76,8 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
 
 
 def alert(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    """Raise PyTorch's error, or warn if the script set `warn_only`, if the op has no deterministic CUDA kernel."""
+    """Raise PyTorch's error for an op without a deterministic CUDA kernel. If the script set `warn_only`, the function warns
+    instead."""
     op = func._schema.name.removeprefix("aten::")
     rule = _BY_ARGUMENTS.get(op)
     name = _NAMES.get(op, "") if rule is None else rule(*args)

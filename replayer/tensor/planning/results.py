@@ -1,4 +1,5 @@
-"""Creates the results of calls that return several tensors, or something else than a new tensor, a view or an argument.
+"""Creates the results of calls that do not simply return a new tensor, a view or an argument. An example is a call that returns
+several tensors.
 
     complete(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
@@ -68,7 +69,7 @@ def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspa
 
 
 def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) -> Results:
-    """Return `make_results` that also advances the Philox offset of the generator.
+    """Return a function that calls `make_results` and advances the Philox offset of the generator.
 
     All calls of one plan draw equally many numbers on one device.
     """

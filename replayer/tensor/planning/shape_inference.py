@@ -253,7 +253,7 @@ def _cpu_kernel_error(
 
 
 _TRIED_FOR_DTYPES = 1 << 12  # elements
-_LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # CUDA has more kernels for these dtypes than the CPU.
+_LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops support these dtypes on CUDA than on the CPU
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
@@ -298,7 +298,7 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
-    """Return whether an op of a package must have written to the tensors that it returns.
+    """Return whether an op of a package writes to the tensors that it returns, although its schema does not say so.
 
     The schema of some package ops promises new tensors, but the ops return their arguments. For example,
     `fsdp::all_gather_copy_in` copies parameters into the buffer that it returns.

@@ -1,9 +1,9 @@
 """Stores the values of virtual tensors that the host knows, and computes results from known values.
 
-Scripts make decisions on the host from small numbers. Examples of such numbers are the step number and the number of valid
-labels. Another example is whether an attention mask hides anything, which decides the attention kernel. Numbers on which
-scripts decide come from the host and from index arithmetic, not from weights. If the host knows all inputs of a small op, the
-host also computes the result (constant folding). The module value_rules.py decides which ops are computed.
+Scripts decide on the host which branch to take, and the decision depends on a few numbers. Examples are the step number and the
+number of valid labels. Another example is whether an attention mask hides anything, which decides the attention kernel. Such
+numbers come from the host and from index arithmetic, not from weights. If the host knows all inputs of a small op, the host
+also computes the result (constant folding). The module value_rules.py decides which ops are computed.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
@@ -150,7 +150,7 @@ class Folding:
         self.assumed = False
 
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
-        """Compute the values of a call's results `made` and of the arguments that the call writes.
+        """Compute the values of the call's results (`made`) and of the arguments that the call changes.
 
         Return whether this was possible.
         """

@@ -1,4 +1,4 @@
-"""Finds the truth value of a condition with which a script continues.
+"""Chooses the truth value of a condition so that the script continues without an error.
 
 The chosen value makes assertions hold and avoids branches that lead to an error.
 

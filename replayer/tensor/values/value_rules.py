@@ -109,10 +109,10 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """Do what `forget_written` does while a CUDA graph captures. `stream` is the stream of this call.
+    """Replace `forget_written` while a CUDA graph is being captured. `stream` is the stream of this call.
 
-    A capture writes nothing. If a capture includes the call, the host knows the old values again between the end of the capture
-    and the first replay. The host does not know the values that replays of a CUDA graph compute.
+    A capture writes nothing. If a capture includes the call, the old values are therefore valid again from the end of the
+    capture until the first replay. The host does not know the values that replays of a CUDA graph compute.
     """
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
