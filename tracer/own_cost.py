@@ -84,7 +84,7 @@ class OwnCost:
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
         """Measures the cost of the wrappers, which takes less than a millisecond.
 
-        `as_nested_module` wraps a function like the call of a nested module.
+        `as_nested_module` wraps a function in the same way as the recorder wraps the call of a nested module.
         """
         probe = _Probe(self)
         in_scope = PhaseScope("other", lambda: probe).around(_nothing)

@@ -67,7 +67,7 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process, including device rows that were added before."""
+        """Sets the rank of this process. Device rows that were added earlier get the rank too."""
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
@@ -99,7 +99,8 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Returns a value that changes if the header must be rewritten. Changed figures of the header do not change the value.
+        """Returns a value that changes if the header gets new entries and must be rewritten. New values in old entries do not
+        change it.
         """
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 

@@ -80,7 +80,8 @@ class Recorder:
         )
         self.workload = self.steps.script.workload  # collects the workload signature
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
-        # The methods of `CallListener`. A call of a partial function takes less time than a call of a Python method.
+        # These attributes are the methods of `CallListener`. A call of a partial function takes less time than a call of a
+        # Python method.
         report = self.steps.report
         self.enter_phase = partial(report, ENTER)  # loader, h2d, zero_grad, backward, optimizer or other
         self.leave_phase = partial(report, LEAVE)
@@ -122,7 +123,7 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Records the begin of a capture of this thread's stream. See Note [Replays of a CUDA graph]."""
+        """Records that the capture of a CUDA graph begins on this thread's stream. See Note [Replays of a CUDA graph]."""
         self.steps.capture = self._captured[graph] = CapturedReports()
         self.steps.has_captured = True
 

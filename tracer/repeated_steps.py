@@ -32,7 +32,7 @@ class Meaning(NamedTuple):
     kind: int
     argument: Any
     action: int
-    boundary: int  # the number of the report at which a continued segment begins, NONE for the step's begin
+    boundary: int  # the number of the report at which a continued segment begins, NONE for the step's start
     entered: str  # the phase that has been entered by name and not left yet, or ""
 
 
@@ -71,8 +71,8 @@ class RepeatedSteps:
         return list(zip(so_far, self.times_ns, strict=True))
 
     def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
-        """Learns the step that `end` ended. `is_closed` says whether `ScriptCut` was in the same state at the end of the step
-        as at its begin."""
+        """Learns the step that `end` ended. `is_closed` says whether `ScriptCut` was in the same state at the start and at the
+        end of the step."""
         learned, times_ns, self._learning = self._learning, [*self.times_ns, step.end_ns], []
         self.known, self.times_ns = [], []
         if learned is None or not is_closed or step.is_evaluation or not step.segments:

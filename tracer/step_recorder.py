@@ -76,7 +76,7 @@ class StepRecorder:
         cost: OwnCost,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Creates the recorder of steps. `failed` is called with an exception that leaves a phase."""
+        """Creates the recorder of steps. If an exception ends a phase, `failed` is called with this exception."""
         self.script = ScriptCut[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
         self.has_returned = False  # True if a module has returned that `script` takes for running
@@ -97,7 +97,7 @@ class StepRecorder:
         self._start_ns = NONE  # begin of the current step, NONE before the first event of the first step
         self._at: dict[int, BoundaryEvent] = {}  # events by the host time of their boundary
         self._begins: dict[int, BoundaryEvent] = {}  # events that only begin a segment
-        self._open: BoundaryEvent | None = None  # the begin of the current segment
+        self._open: BoundaryEvent | None = None  # the start of the current segment
         self._stages: list[DataParallelStage] = []
 
     # --- reports
@@ -247,7 +247,7 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Takes an event at the end of a phase. The segment of the phase "loader" lasts until the next segment begins."""
+        """Records a CUDA event at the end of a phase. The segment of the phase "loader" lasts until the next segment begins."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._take_event(now_ns, self._open)

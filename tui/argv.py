@@ -1,4 +1,4 @@
-"""Splits a command line into options of trace and the script with its arguments.
+"""Splits a command line into two parts: the options of trace, and the script with the script's arguments.
 
     trace replay [our options] SCRIPT [arguments of the script]
     trace replay [our options] -m MODULE [arguments of the module]
@@ -58,8 +58,8 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
 
 
 def _after_script(ours: list[str], script: list[str], names: int) -> Split:
-    """Moves FOLLOWER and its value from the script's arguments to the trace options. The first `names` words name the script or
-    module.
+    """Moves FOLLOWER and its value from the script's arguments to the trace options. The first words of `script` are the
+    script's name or `-m` and the module's name. `names` is the number of these words.
     """
     if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
         return Split(ours, script)

@@ -36,7 +36,7 @@ def flag(name: str, text: str, group: str | None = None) -> Any:
 
 
 def option(metavar: str | None, text: str, *names: str, group: str | None = None, **limits: Any) -> Any:
-    """An option with a value. `limits` are the option's `min` and `max`, and how the shell completes the option."""
+    """An option with a value. `limits` are typer's arguments `min`, `max` and `autocompletion`."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, **limits)
 
 

@@ -148,7 +148,7 @@ class ScriptSteps:
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """Return what the module hooks need to mark the begins and ends of module calls in this thread.
+        """Return what the module hooks need to mark the start and end of module calls in this thread.
 
         Returns None for a replica, because replicas are new in each step.
         """

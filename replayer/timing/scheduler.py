@@ -126,8 +126,8 @@ class StreamScheduler:
         """Like `put`, for a copy. A copy is always put on `stream`, because the script itself orders `stream` with other
         streams.
 
-        If the recorded copy has a different kind or size, the estimated duration is used. A pinned copy must not take the time
-        of a pageable copy.
+        If the recorded copy has a different kind or size, the estimated duration is used. For example, the recorded time of a
+        pageable copy is wrong for a pinned copy.
         """
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
@@ -194,7 +194,7 @@ class StreamScheduler:
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
     def set_other_program(self, other: bool) -> None:
-        """Set whether the script is known to be a different program. See Note [Another program] in matcher.py."""
+        """Set whether the script is known not to be the recorded program. See Note [Another program] in matcher.py."""
         if other is not self.of_other_program:
             self.of_other_program = other
             self.costs.clear()
@@ -260,7 +260,10 @@ class StreamScheduler:
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """The host waits for the device until `until_ns`. `after_ns` of the host's time so far is moved to after the wait."""
+        """The host waits for the device until `until_ns`.
+
+        The last `after_ns` of the host's time come after the wait, not before it.
+        """
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.call(thread.row, "cudaStreamSynchronize", since_ns, until_ns)

@@ -1,8 +1,9 @@
 """Plays the script's ops on the virtual timeline: computes when each op's kernels start and end.
 
 `play` handles one op in several steps. The simulator finds the script's current phase (step_tracker.py) and the matching
-recorded call (matcher.py). The simulator computes when the call starts on the host thread (timing_rules.py). The simulator puts
-the recorded kernels on the stream (scheduler.py). The simulator waits if the host is too far ahead of the wall clock.
+recorded call (matcher.py). The simulator computes the time at which the call starts on the host thread (timing_rules.py). The
+simulator puts the recorded kernels on the stream (scheduler.py). The simulator waits if the host is too far ahead of the wall
+clock.
 
 A replay does not sleep for every kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of the
 wall clock.
@@ -122,7 +123,7 @@ class Simulator:
         return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
-        """Return whether a copy has another size in bytes than the recorded copy. Shapes do not always show the size."""
+        """Return whether a copy and the recorded copy differ in bytes. Shapes do not always show the size."""
         of_step = segment.step.step.kernels
         sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
         return not sizes <= {NONE, copy.size_bytes}
@@ -130,7 +131,8 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Play an op of a CUDA graph. The host op at `row` launches the whole graph, so the op takes no host time."""
+        """Play an op of a CUDA graph. The op takes no host time, because one call, the host op at `row`, launches the whole
+        graph."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.turns[signature.phase_class]:
@@ -195,8 +197,9 @@ class Simulator:
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
         """Play ops in call order. Ops that repeat the last step are played together.
 
-        The arguments are the arguments of `play`, with one entry per op. Ops of replicas are interleaved. Copies and events
-        order two devices and are played one by one. Within a segment, therefore, only the order of ops on each stream matters.
+        The arguments are the arguments of `play`, with one entry per op. Ops of replicas are interleaved. A copy or an event
+        makes one device wait for another, so copies and events are played one by one. For all other ops in a segment, only the
+        order on each stream matters.
         """
         turns = self.tracker.turns
         if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):
@@ -329,7 +332,7 @@ class Simulator:
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
-        """Return whether an op that is not in the recording needs no estimate now.
+        """Return whether recorded device time covers an op that is not in the recording. If so, the op is not estimated now.
 
         In a phase-grained recording, the phase's device time covers all ops. In other recordings, the phase's unmatched
         remainder may cover the op later.

@@ -28,8 +28,8 @@ from traces.model.trace import Column
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
     """Return the host time before an op and in the op, for a script that has reached `position_ns` of the recorded segment.
 
-    `from_ns` and `to_ns` are the recorded call's begin and end, measured from the segment's start. Waits for the device are
-    subtracted from both host times.
+    `from_ns` and `to_ns` are the start and end of the recorded call, relative to the start of the segment. Waits for the device
+    are subtracted from both host times.
     """
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)

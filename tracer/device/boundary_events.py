@@ -66,7 +66,8 @@ class EventStream:
 
 
 class BoundaryEvent:
-    """An event of `BoundaryEvents.take`. The class has no `__init__`, because a call of a Python function takes longer."""
+    """An event of `BoundaryEvents.take`. The class has no `__init__`, because setting the attributes from outside is faster
+    than a call of a Python function."""
 
     __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
     event: Any  # torch's CUDA event
@@ -121,7 +122,8 @@ class BoundaryEvents:
         return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
 
     def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
-        """Records an event now on the stream `of`, or on the current stream. Returns None if CUDA must not be called now."""
+        """Records an event on a stream. If `of` is None, the event is recorded on the current stream. Returns None if CUDA must
+        not be called now."""
         access = self._access
         closed = access.closed
         if closed is not None:

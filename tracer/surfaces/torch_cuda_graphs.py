@@ -16,7 +16,8 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the begin and end of captures, and replays. A build of torch without CUDA has none of the wrapped functions."""
+    """Wraps the functions that begin a capture, end a capture, and replay a graph. A build of torch without CUDA has none of
+    the wrapped functions."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return

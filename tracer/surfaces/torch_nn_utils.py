@@ -14,7 +14,8 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps all references of torch to the clipping functions (`torch.nn.utils.get_total_norm` is also `_get_total_norm`)."""
+    """Wraps the clipping functions wherever torch refers to them. For example, torch also refers to `get_total_norm` as
+    `_get_total_norm`."""
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)
         wrapped = before(call, "aside_called")

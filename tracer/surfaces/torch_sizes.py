@@ -154,8 +154,8 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Returns the number of elements that the masks of an index selected. The number of selected elements is the result's
-    length at the masks' position.
+    """Returns the number of elements that the masks of an index selected. The masks become one dimension of the result, and the
+    length of this dimension is the number.
 
     The result is NONE if the index also has lists or tensors with more than one dimension.
     """
@@ -184,7 +184,8 @@ def _dimensions(part: Any) -> int:
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Returns the sizes from `unique` and `unique_consecutive`. `place` is the position of `dim` after the source."""
+    """Returns the sizes from `unique` and `unique_consecutive`. `place` is the index of `dim` among the positional arguments
+    after `source`."""
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 

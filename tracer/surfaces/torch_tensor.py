@@ -55,7 +55,9 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     def counts(tensor: Any) -> bool:
         """Returns whether to record a read of `tensor`. Processes without a recorder record no reads.
 
-        On the host, an optimizer's reads of its step counts are excluded: with a GPU these are CPU tensors too."""
+        An optimizer keeps its step counts in CPU tensors, even if it trains on a GPU. So an optimizer's reads on the host are
+        not recorded.
+        """
         to = None if _DEPTH.quiet else started()
         return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))
 
@@ -135,7 +137,8 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Replaces `repr`. torch reads the tensor in pieces, but the recording has one read, as in a replay."""
+        """Replaces `repr`. torch reads the tensor in pieces. The recording has only one read, because a replay reads the whole
+        tensor at once."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():

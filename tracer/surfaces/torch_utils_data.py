@@ -1,4 +1,5 @@
-"""Wraps torch.utils.data. Waiting for a batch is the "loader" phase. Records batches with their bytes and their pinning.
+"""Wraps torch.utils.data. Waiting for a batch is the "loader" phase. For each batch, the recorder stores the size in bytes and
+whether the memory is pinned.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...

@@ -6,8 +6,8 @@
     calls.write_done()      # those whose events have been read
 
 If a collective has no CUDA events, the duration of the call is written. If a collective has CUDA events, the duration is the
-time between the events on the stream that waited for the collective. The time between the events lasts from when this rank's
-input was ready until the result was ready.
+time between the events on the stream that waited for the collective. This time starts when this rank's input is ready, and ends
+when the result is ready.
 
 Note [Whether a stream stalled]
     The event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream stalled for

@@ -111,7 +111,7 @@ class FlightRecorder:
         self._rings: dict[str, _Ring] = {}
         self._without: set[str] = set()  # backends that have no ring
         self._sizes: dict[str, int] = {}  # number of ranks by group
-        self._windows: dict[int, deque[tuple[int, int]]] = {}  # begin and end of recorded calls by thread, in Unix time
+        self._windows: dict[int, deque[tuple[int, int]]] = {}  # start and end of recorded calls by thread, in Unix time
         self._rows = self._untimed = 0
         self._steps = 0  # number of steps since the last read
         self._rate = 0  # entries per step
@@ -220,7 +220,7 @@ class FlightRecorder:
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
-        """Describes which data about collectives started in C++ is missing."""
+        """Describes the missing data of collectives that PyTorch starts in C++."""
         lacks = []
         if self._without:
             of = ", ".join(sorted(self._without))

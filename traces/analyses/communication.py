@@ -28,8 +28,8 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 def communication_kernels(trace: Trace) -> Column:
     """Return a mask of the device spans that are kernels of NCCL or similar libraries.
 
-    If no collective was recorded, the mask is all False. Without recorded collectives, NCCL kernels are copies of
-    nn.DataParallel and belong to the ops that launch them.
+    If no collective was recorded, the mask is all False. NCCL kernels then come from nn.DataParallel, which uses NCCL for its
+    copies. These kernels belong to the ops that launch them.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)

@@ -23,8 +23,8 @@ Note [The walk]
     data                            the host waited for a batch
     host                            the host was busy (by phase), including time inside launching calls
 
-Holistic Trace Analysis finds the longest path in a weighted graph of all events. The path of this module is the path that the
-recorded run took.
+Holistic Trace Analysis finds the longest path in a weighted graph of all events. This module instead follows the chain of work
+that the recorded run waited for.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 
 
 class _Walk:
-    """Describes one walk from a step's end back to its begin. See Note [The walk]."""
+    """Walks from the end of a step back to its start. See Note [The walk]."""
 
     def __init__(self, trace: Trace, step: int, times: StepTimes) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []
-        self.visited: set[int] = set()  # visited rows; work with equal rounded begin and end would be visited twice
+        self.visited: set[int] = set()  # visited rows; work with equal rounded start and end would be visited twice
         rank = int(trace.steps.rank[step])
         self.begin_ns, self.at_ns = int(times.begin_ns[step]), int(times.end_ns[step])
         table = trace.device

@@ -8,7 +8,7 @@ ranges, the names come from the Python frames that an old profiler stored with e
 `_forward_impl`) form a module's path, by file and line.
 
 Backward work belongs to the module of the forward op that created its autograd node. The forward op of an autograd node is the
-last op with the node's sequence number. Earlier ops with the number did not create a node.
+last op with the node's sequence number. Earlier ops with the same number did not create an autograd node.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class ModuleNames:
         return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
 
     def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
-        """Return the number of a module's new name. While a module exists, `known` stores the module's number by its id."""
+        """Give the module a new name, and return the name's index in the trace's strings. While a module exists, `known` stores
+        the module's number by its id."""
         number = known[id(module)] = number_of(self.name(module))
         finalize(module, known.pop, id(module), None).atexit = False
         return number

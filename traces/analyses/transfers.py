@@ -35,8 +35,8 @@ class TransferSum:
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the transfers by kind, in decreasing order of bytes. Each curve gives the rate in `parts` equal parts of the
-    trace's time.
+    """Return the transfers by kind, in decreasing order of bytes. `over_time` divides the trace into `parts` intervals of equal
+    length and has the rate in each interval.
     """
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)

@@ -55,7 +55,7 @@ class AfterImport:
         def exec_and_call(module: ModuleType) -> None:
             del loader.exec_module
             exec_module(module)
-            if self in sys.meta_path:  # a reload of torch must not start the rooms again
+            if self in sys.meta_path:  # a reload of torch must not start the recorder or replayer again
                 sys.meta_path.remove(self)
                 self.then()
 
@@ -87,7 +87,8 @@ class Session:
         self.tell("started")
 
     def share(self) -> None:
-        """Let the recorder and the replayer do work that all forks of this process share. Each fork must call `start`."""
+        """Let the recorder and the replayer do their shared set-up once, before this process forks. Each fork must then call
+        `start`."""
         self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
 
     def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
@@ -158,9 +159,9 @@ def leave_last(is_fork: bool) -> None:
     """Exit without teardown after a failed script. This function is registered first, so it runs after all other atexit
     functions.
 
-    While an error's traceback holds references to module contents, Python still tears the modules down. Libraries built
-    with nanobind (such as triton's) then print a page about leaks after the error. Forked ranks always print this page,
-    because objects from before the fork stay alive. Therefore stderr goes to /dev/null from here.
+    While an error's traceback holds references to module contents, Python still tears the modules down. Libraries built with
+    nanobind (such as triton's) then print a long list of leaked objects after the error. Forked ranks always print this list,
+    because objects from before the fork are never freed. Therefore stderr goes to /dev/null from here.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):

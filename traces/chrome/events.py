@@ -201,7 +201,7 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Return ranges around steps and nn.DataParallel stages that the trace lacks, with their names.
+        """Return the ranges around steps and nn.DataParallel stages if the trace has no such ranges. Also return their names.
 
         The ranges look like those of torch.profiler and our recorder. Step ranges go on the main thread, where readers look for
         the contents of a step. If the trace has no threads, step ranges go on the track of the phases.

@@ -88,7 +88,8 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def of_rank(trace: Trace, rank: int) -> Trace:
-    """Return the rows of one rank. The strings, provenance, problems and lacks of the whole trace are kept.
+    """Return the rows of one rank. The result keeps the strings, provenance, problems and list of missing data of the whole
+    trace.
 
     A row without a rank gets the rank of its thread, device, step or phase, or else the first rank of the trace.
     """
@@ -335,9 +336,9 @@ def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: 
     """Split the start of each clean step into phases that end where the step first waits for a batch.
 
     The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
-    in the next step's `loader` phase. The profile shows these phases. Clean steps get the additional phases if profiled steps
-    with as many passes begin with these phases. The proportions of the phases and the lag of the device come from the first
-    such profiled step.
+    in the next step's `loader` phase. The profile shows these phases. Clean steps get these phases if profiled steps with the
+    same number of passes start with them. The proportions of the phases and the lag of the device come from the first such
+    profiled step.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):

@@ -33,7 +33,7 @@ Note [Threads at the same time]
     makes these waits longer, so it slows a phase with DataParallel stages by more than the cost of its events. The costs are
     fitted to the other phases, if there are any.
 
-    The profiler does not slow all stages alike. The begins and ends of stages therefore divide their phase in the same
+    The profiler does not slow all stages alike. The start and end times of stages therefore divide their phase in the same
     proportions as in the clean steps (median of each interval). All replicas count as one stage, because their order changes
     from step to step. A phase in which the host waited for the GPU keeps the proportions of the profiled step, because the
     waits in clean steps are unknown.
@@ -148,7 +148,7 @@ class _WithoutCost:
 
 
 class _StagePace:
-    """Moves the begins and ends of DataParallel stages within their phases. See Note [Threads at the same time]."""
+    """Moves the start and end of DataParallel stages within their phases. See Note [Threads at the same time]."""
 
     def __init__(self, trace: Trace, rows: Column, waits: Intervals, without_cost: _WithoutCost) -> None:
         phases, self._zero_ns = trace.phases, without_cost.zero_ns
@@ -209,7 +209,8 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return the indices in `rows` of the phases with each name, for each profiled step that has all these phases."""
+        """Return one array for each step that has some of the named phases. The array has the indices of these phases in
+        `rows`."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]

@@ -121,7 +121,8 @@ class Changes:
 
 @dataclass
 class _NameTotal:
-    """Describes GPU time of one key in one trace, per step. `names` has the time of each recorded name with this key."""
+    """Describes the GPU time of one key in one trace, per step. Several kernel names may have the same key. `names` has the
+    time of each kernel name."""
 
     count: float = 0.0
     time_ns: float = 0.0
@@ -225,10 +226,10 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return, for these rows of both device tables, the number of the group of ops that replaced each other, or NONE.
+    """Return a group number for each of these rows of both device tables, or NONE.
 
-    Rows of both traces with the same group number are the same work. `steps` are the compared steps, as in `changes`. See Note
-    [Replaced, not gone].
+    If ops of one trace replaced ops of the other trace, all their rows get the same number. `steps` are the compared steps, as
+    in `changes`. See Note [Replaced, not gone].
     """
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
@@ -333,7 +334,7 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 def _in_graph(trace: Trace) -> Column:
     """Return a mask of the device spans that a CUDA graph launched.
 
-    All kernels of a graph have the op that launched the graph, so the op says nothing about the kernels. In a replay, one op
+    All kernels of a graph were launched by the same op, so this op does not show what a kernel computes. In a replay, one op
     may launch several kernels without a graph.
     """
     launch, host = trace.device.launch, trace.host
@@ -486,7 +487,7 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
     """Yield the known ops in the name of a fused kernel, from left to right. Each match is as long as possible.
 
-    Ops that launch nothing are left out. An op is also left out if the kernel's name contains only the backward op.
+    `known` should only have ops that launch work. The name `relu_backward` does not count as the op `relu`.
     """
     words = ops_in_name(kernel).split("_")
     start = 0

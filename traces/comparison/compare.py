@@ -258,7 +258,7 @@ class Comparison(ComparedFigures):
 
     @property
     def figures(self) -> dict[str, Spread]:
-        """Return the figures that may decide, by name."""
+        """Return the figures that the verdict may use, by name."""
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
     def estimate_sentences(self) -> list[str]:
@@ -455,8 +455,9 @@ def _without_data(
 ) -> Spread:
     """Compare the pace without waits for data.
 
-    A replay that loads its own data (`loads_otherwise`) waits longer or shorter than the recording. Queued device work hides a
-    different part of the waits in such a replay. If the host limits the recording, whole waits are excluded in both traces.
+    A replay that loads its own data (`loads_otherwise`) waits longer or shorter than the recording. While the host waits, the
+    GPU executes queued work, which hides part of the wait. This part differs between such a replay and its recording. If the
+    host limits the recording, whole waits are excluded in both traces.
     """
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
@@ -474,8 +475,8 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Return the rows of both traces' steps to compare. If one trace has no steps, return empty rows, and whole traces are
-    compared.
+    """Return which steps of each trace are compared, as rows of `steps`. If one trace has no steps, the result is empty, and
+    whole traces are compared.
     """
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -493,7 +494,8 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Select the steps of a replay with the numbers of recorded steps, if all have a counterpart with as many passes.
+    """Select the steps of a replay that have the same numbers as the recorded steps. Each pair must have the same number of
+    passes.
 
     The steps of a script differ from each other, and a profile has only a few steps. For example, some steps begin with an
     epoch's metrics. If numbers do not match, `_same_kinds` is used.

@@ -6,10 +6,11 @@
 
 Within a pair of steps, work is compared in launch order. The first key for pairing is the op with its shapes, its phase and the
 kernel's name. The k-th work with a key in one trace is paired with the k-th work with that key in the other trace. Unpaired
-work is then paired by weaker keys: without shapes, then without phase, then without op. The last key ignores the kernel's name
-and pairs the same call with a different kernel. The remaining work is paired with the work that replaced it
-(`traces.comparison.changed_ops.replaced_work`), such as the kernels of three ops with one fused kernel. A fused kernel has
-several counterparts, and its time counts in its first pair. Work without a counterpart is listed as gone or new.
+work is then paired by weaker keys: without shapes, then without phase, then without op. The last key has the op but not the
+kernel's name, so an op that ran different kernels in the two traces is paired too. The remaining work is paired with the work
+that replaced it (`traces.comparison.changed_ops.replaced_work`), such as the kernels of three ops with one fused kernel. A
+fused kernel has several counterparts, and its time counts in its first pair. Work without a counterpart is listed as gone or
+new.
 
 Kernel names are compared by `traces.comparison.changed_ops.kernel_key`, which ignores parameters and Inductor's numbers.
 """
@@ -68,8 +69,8 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the places of a row of one trace's device table. A row has several places if its step drove several replayed
-        steps.
+        """Return the indices of the pairs that contain a row of one trace's device table. A row is in several pairs if its step
+        drove several replayed steps.
         """
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
@@ -168,9 +169,10 @@ def _replaced(
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the places of the largest set of certain pairs with kernels in the same order in both traces.
+    """Return the indices of the largest set of pairs whose kernels ran in the same order in both traces. Only pairs that are
+    marked as certain are used.
 
-    Kernels are ordered by their begin. Only pairs of the first rank are used. The returned places are ordered by step and
+    Kernels are ordered by their start. Only pairs of the first rank are used. The returned indices are ordered by step and
     start.
     """
     sure = np.flatnonzero(found.certain)

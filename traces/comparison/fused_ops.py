@@ -3,11 +3,11 @@
     for one in fused_ops(eager, compiled, eager_step, compiled_step):
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
-One step of each trace is compared. Work that both traces have, such as matrix products, is paired by `counterparts`. Between
-paired kernels, there are stretches of fused kernels. Inductor names a fused kernel after its ops, so every other eager op
-belongs to a stretch with the op in the name of a kernel. If several stretches name the op, the op belongs to the stretch at the
-same place between paired kernels. A stretch is not divided further, because several kernels may share one op, such as a
-normalization.
+One step of each trace is compared. Work that both traces have, such as matrix products, is paired by `counterparts`. The other
+compiled kernels are fused kernels. Fused kernels that follow each other without a paired kernel in between are called a
+stretch. Inductor names a fused kernel after its ops, so an unpaired eager op belongs to a stretch whose kernel names contain
+the op. If there are several such stretches, the op belongs to the nearest one, measured in paired kernels in between. A stretch
+is not divided further, because several kernels may share one op, such as a normalization.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
 
 
 def _stretches(trace: Trace, rows: Column, is_fused: list[bool], known: set[str]) -> list[_Stretch]:
-    """Return the fused kernels in groups that directly follow each other."""
+    """Return the stretches: groups of fused kernels without another kernel in between."""
     found: list[_Stretch] = []
     for place, row in enumerate(rows.tolist()):
         if is_fused[place]:

@@ -1,8 +1,8 @@
 """Decide whether two traces ran the same program, and say on what evidence. Figures of different programs cannot be compared.
 
 Recordings of one program differ between PyTorch releases, and between recorder and replayer. For example, `aten::conv2d` ends
-in `aten::cudnn_convolution` or in `aten::convolution`. An activation may be in place, and optimizers and backward passes may
-use other kernels.
+in `aten::cudnn_convolution` or in `aten::convolution`. One recording may use the in-place variant of an activation. Kernels of
+optimizers and backward passes may differ.
 
 The work of the forward pass and the loss is the same in all releases, so this work is compared as one multiset per step. The
 multiset has the canonical name, the largest input shape and the input dtype of every op that launches device work. The
@@ -405,11 +405,11 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
     """Return the calls of each trace under names that both traces use.
 
     One op in one trace may enclose several ops in another trace. For example, a replay sees only the call of
-    `_native_multi_head_attention`. An op therefore counts as its outermost enclosing op with a name that launches work itself
-    in the other trace.
+    `_native_multi_head_attention`. If the other trace has an enclosing op that launches work, the enclosing op is used in this
+    trace too. If there are several such ops, the outermost is used.
 
-    An enclosing op is not used if an op inside it has its name, such as `conv2d` around autocast's casts and
-    `cudnn_convolution`.
+    Some enclosing ops have the same canonical name as an op inside, such as `conv2d` around autocast's casts and
+    `cudnn_convolution`. Such an enclosing op is not used.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []

@@ -41,8 +41,8 @@ class GraphBreak:
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
     """Return the graph breaks between these calls of one rank.
 
-    A profile shows a break as a region within the range of another region. A replay shows a break in the name of the function
-    that Dynamo compiled; `functions` has these names by region.
+    In a profile, a graph break is visible as a region inside the range of another region. In a replay, it is visible in the
+    name of the function that Dynamo compiled. `functions` has these names by region.
     """
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
     threads, starts, ends = trace.host.thread, trace.host.start_ns, trace.host.end_ns

@@ -42,7 +42,8 @@ class RegionCall:
 
     `region` is torch's number of the region, or the position among the step's graphs if torch did not mark regions. `inputs`
     has the shapes of the forward's arguments, or "". `graph` is the key of Inductor's graph, or "". `code` is the host row of
-    Inductor's code, or `row`. `launching` are the ops of the code, and `work` are device rows in launch order.
+    Inductor's code. If there is none, `code` is `row`. `launching` are the ops of the code, and `work` are device rows in
+    launch order.
     """
 
     region: str
@@ -108,7 +109,7 @@ def _kind_of(text: str) -> int:
 
 
 def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
-    """Return for each host row the row of the outermost graph's range and the row of the innermost region around the row."""
+    """Return two rows for each host row: the outermost graph that contains it, and the innermost region that contains it."""
     unit, region = [NONE] * len(kind), [NONE] * len(kind)
     for row, (of, outer) in enumerate(zip(kind.tolist(), parent.tolist(), strict=True)):
         if outer >= 0:
@@ -160,7 +161,7 @@ def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int
 
 
 def _codes(trace: Trace, kind: Column, unit: Column) -> dict[int, int]:
-    """Return the host rows of Inductor's code by the row of the call."""
+    """Return the host row of the Inductor code that each call runs. The keys are the rows of the calls."""
     graphs = np.flatnonzero(kind == _Range.GRAPH)[::-1].tolist()  # Code may call code. The outermost range comes last here.
     return {int(unit[row]): row for row in graphs if _graph_key(trace.strings[trace.host.name[row]])}
 

@@ -3,11 +3,10 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 The causes of lost time are data, the host, other ranks (communication that does not overlap with compute, and idle time because
-of collectives) and unknown causes (launched work that does not start). The largest of them is the limit. The largest cause is
-the limit, unless the host runs ahead of a device or a device is hardly ever idle (Note [What limits the pace] in
-`traces.figures.pace`). If such a device computes for longer than the time lost to the largest cause, the device is the limit.
-Idle time is the pace minus the GPU time, which excludes the profiler's overhead. Profiled steps are used only for the shares of
-the causes.
+of collectives) and unknown causes (launched work that does not start). The largest of them is the limit. There is an exception
+if the host runs ahead of a device or a device is hardly ever idle (Note [What limits the pace] in `traces.figures.pace`). If
+the compute time of such a device is longer than the time lost to the largest cause, the device is the limit. Idle time is the
+pace minus the GPU time, which excludes the profiler's overhead. Profiled steps are used only for the shares of the causes.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def passes_of_steps(trace: Trace) -> Column:
     """Return one number per step. Two steps with equally many backward passes and optimizer steps get the same number.
 
     The numbers can be compared between traces. Scripts with several trainers have several kinds of steps. For example, a GAN
-    may train the generator in one of five critic steps.
+    may train the critic in every step and the generator only in every fifth step.
     """
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
@@ -113,7 +113,7 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 class PhaseTimes:
     """Holds the times of one phase in each step. Steps without the phase have the time 0, and repeated phases are summed.
 
-    `host_ns` is the time from the phase's begin to its end on the host. The host times of all phases add up to the step.
+    `host_ns` is the time from the start to the end of the phase on the host. The host times of all phases add up to the step.
     `device_ns` is the time between two CUDA events at the same two points, including waits. `device_ns` is None if no step has
     events. `is_untimed` is a mask of steps in which part of the phase has no events, so the sum for the step is too small.
     """

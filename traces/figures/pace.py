@@ -97,8 +97,8 @@ class StepTimes:
     begin_ns: Column
     end_ns: Column
     gpu_ns: dict[int, Column]
-    busy_ns: dict[int, Column]  # how long the device was busy between begin and end, with work of any step
-    has_others: dict[int, Column]  # whether work of no step, such as the backlog, ran between begin and end
+    busy_ns: dict[int, Column]  # how long the device was busy between `begin_ns` and `end_ns`, with work of any step
+    has_others: dict[int, Column]  # whether work of no step, such as the backlog, ran between `begin_ns` and `end_ns`
     launches: dict[int, Column]  # whether the step launched work on the device or has CUDA events there
     data_wait_ns: Column  # see Note [Waits for data]
     loader_ns: Column  # the time of all the step's loader phases
@@ -207,9 +207,10 @@ def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the device intervals of these steps on the slowest device that got work in each step.
+    """Return the device intervals of these steps on the slowest device. Only devices that got work in every step are
+    considered.
 
-    If no device got work in each step, all devices with work are considered. The result is None without device work.
+    If there is no such device, all devices with work are considered. The result is None without device work.
     """
     steady: list[PaceSeries] = []
     some: list[PaceSeries] = []
@@ -240,7 +241,8 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
     """Return the pace of these steps (by default the steady steps), or None if there are no steps.
 
-    `with_kernels` are the steps whose GPU time counts, if they are not `rows` (see `profiled_steps`).
+    If other steps than `rows` have kernels, pass them as `with_kernels` (see `profiled_steps`). The GPU time comes from these
+    steps.
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)

@@ -21,8 +21,9 @@ def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
     """Return one table of `trace` ("steps", "host", "device"...; see TABLES in the model) as a data frame.
 
     The data frame has the table's columns and row order. If a column refers to another table (`device.launch` refers to
-    `host`), its values are index values of that table's frame. Text, kinds and origins (in lower case) become categories. The
-    column `end_ns` is added after `duration_ns`. Missing values (NONE in the table) become <NA>.
+    `host`), its values are index values of that table's frame. Columns of text become categorical columns. Kinds and origins
+    become categories too, with their names in lower case. The column `end_ns` is added after `duration_ns`. Missing values
+    (NONE in the table) become <NA>.
 
     Raises TraceError if the table does not exist or pandas is not installed.
     """

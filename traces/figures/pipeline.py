@@ -1,4 +1,4 @@
-"""Compute figures outside the GPU's work: kinds of steps, the input pipeline, collectives, and the stages of nn.DataParallel.
+"""Compute figures that do not need kernels: kinds of steps, the input pipeline, collectives, and the stages of nn.DataParallel.
 
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
@@ -107,7 +107,7 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
 
 
 def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
-    """Return when the last batch of each phase arrived. If no wait was recorded, the end of the phase is used.
+    """Return the time at which the last batch of each phase arrived. If no wait was recorded, the end of the phase is used.
 
     `start_ns` and `end_ns` are the bounds of the rank's phases.
     """

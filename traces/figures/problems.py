@@ -4,8 +4,8 @@
     problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."
     problems[0].severity    # Severity.SERIOUS
 
-An import counts problems by kind in `Trace.problems`. INFORMATION changes no figure. A WARNING changes some figures a
-little or leaves something out. A SERIOUS problem makes figures on the first screen of `trace info` unreliable.
+An import counts problems by kind in `Trace.problems`. INFORMATION means that the problem changes no figure. WARNING means that
+some figures are slightly wrong or incomplete. SERIOUS means that figures on the first screen of `trace info` are unreliable.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # A reader accepts at most as many rows as a column has bytes (FORMAT.md).
+        # A table needs a column with at least one byte per row, so that a damaged file cannot claim a huge number of rows
+        # (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

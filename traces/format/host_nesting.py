@@ -1,20 +1,19 @@
 """Stores parents, starts and durations of host spans as depths and gaps, because nesting makes much of these columns
 redundant.
 
-Host spans are stored in order of their start, with the index of the enclosing span. Each span is read as a pair of
-brackets,
-`(` for the start and `)` for the end. The depth of each row determines the brackets, and the times between brackets are
-called
-gaps:
+Host spans are stored in order of their start, with the index of the enclosing span. Each span is treated as a pair of brackets:
+`(` at the start and `)` at the end. The depths determine the sequence of brackets. The time between two neighbouring brackets
+is called a gap:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-Depths repeat from step to step, so depths compress to almost nothing. Gaps are small (an op's time without its children) and
-depend on the brackets before and after. If gaps are sorted by the brackets before and after, gaps compress 15 % better than
-starts and durations, for recordings in nanoseconds.
+Depths repeat from step to step, so depths compress to almost nothing. A gap is a part of an op's time that none of its children
+covers. Gaps are small, and they are similar between the same two brackets (the start or end of the same ops). Gaps are
+therefore sorted by the brackets around them. In recordings with nanoseconds, sorted gaps compress 15 % better than starts and
+durations.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Nest:
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """Return the nest of `spans`, or None if the spans do not nest in order. `first_row` is the row number in the whole table
-    of the first given row.
+    """Encode `spans` as depths and gaps. Returns None if the spans do not nest in order. `spans` may be a part of a table that
+    starts at row `first_row`.
     """
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():

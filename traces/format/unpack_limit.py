@@ -4,10 +4,10 @@
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-In 30 real recordings, tables and texts in memory are 6 to 68 times the trace file. The JSON text of a profile is 10 to 30 times
-as large as its .gz file. A file of zeros decompresses to 1000 times its size with DEFLATE and to 7000 times with LZMA. Constant
-columns add another factor of 40. Users who trust a file can set another limit, in megabytes, in the environment variable
-TRACE_UNPACK_LIMIT_MB.
+In 30 real recordings, tables and texts in memory are 6 to 68 times as large as the trace file. The JSON text of a profile is 10
+to 30 times as large as its .gz file. A file of zeros decompresses to 1000 times its size with DEFLATE and to 7000 times with
+LZMA. Constant columns add another factor of 40. Users who trust a file can set another limit, in megabytes, in the environment
+variable TRACE_UNPACK_LIMIT_MB.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 
 def is_cell_name(name: str) -> bool:
-    """Return whether the text names a cell ("v100/resnet50", "v100/resnet50@32"). A cell name is not a file, and its GPU is
-    known.
+    """Return whether the text names a cell ("v100/resnet50", "v100/resnet50@32"). The text is not a cell name if a file has
+    this name, or if the library has no such GPU.
     """
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
@@ -74,7 +74,7 @@ def is_cell_name(name: str) -> bool:
 def find(name_or_path: str | os.PathLike[str]) -> Path:
     """Return the file with this name, or else the file of the library's entry with this name.
 
-    A folder with this name does not hide an entry, because `p100-no-cudnn` is also a likely name for a folder of results.
+    Folders are ignored. For example, `p100-no-cudnn` finds the library's entry even if a folder of results has the same name.
     Raises TraceLibraryError.
     """
     name = os.fspath(name_or_path)

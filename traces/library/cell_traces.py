@@ -1,4 +1,4 @@
-"""Convert cells to traces: the recording for a replay on a cell, and one batch size for `trace info`.
+"""Convert cells to traces. A replay uses such a trace as its recording. `trace info` shows such a trace for one batch size.
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
@@ -27,7 +27,7 @@ _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorde
 
 
 def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[str, Any] | None = None) -> Trace:
-    """Return a phase-grained trace of the GPU that has one step and no phases."""
+    """Return a trace of the GPU that has one step without phases and kernels."""
     return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
 
 

@@ -16,9 +16,9 @@ Note [Measured batches only]
 
 A file starts with MAGIC, followed by msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map with the keys
 "gpu" (name, device, memory_bytes), "provenance" (of all cells) and "cells". Each cell is a map with the keys "model",
-"workload" (WorkloadSignature.to_json, at batch 1), "provenance", "out_of_memory_batch" and "columns". A column has a name, the
-number of values, and the values as packed by `columns.pack_column` for increasing values, with byte planes in zlib. A cell is
-unpacked only when it is requested.
+"workload" (WorkloadSignature.to_json, at batch 1), "provenance", "out_of_memory_batch" and "columns". A column consists of its
+name, the number of values, and the packed values. `columns.pack_column` packs the values with the method for increasing values,
+and zlib compresses the byte planes. A cell is unpacked only when it is requested.
 """
 
 from __future__ import annotations
@@ -167,10 +167,10 @@ class LibraryCell:
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:
-        """Return the times of a batch, also outside the measured range.
+        """Return the times of a batch, even outside the measured range.
 
-        For a batch outside the measured range, the times are extrapolated along the line between the ends of a half of the
-        range, or in proportion.
+        Outside the range, the times are extrapolated with a line. The line goes through the middle batch size and the first or
+        last batch size, whichever is nearer. If only one batch size was measured, the times are proportional to the batch size.
         """
         return self._times(batch, within=False)
 

@@ -2,8 +2,8 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-An error keeps an entry out of the library. Errors are missing or impossible facts that replays need, personal data, and
-duplicates of existing entries. Warnings are for the reviewer.
+An error keeps an entry out of the library. There are three kinds of errors: facts that a replay needs are missing or
+impossible, the entry has personal data, or the entry exists already. Warnings are for the reviewer.
 
 Note [What is personal]
     Provenance is searched under all keys for paths in home folders, e-mail addresses and names of machines. The recorder never

@@ -22,8 +22,8 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Holds the memory limit. `fitted` is the largest measured batch. `full` is the first batch size that did not fit in the
-    measurement, or None."""
+    """Holds the memory limit. `fitted` is the largest measured batch. `full` is the first measured batch size that did not fit
+    into memory, or None."""
 
     cell: LibraryCell
     fitted: int

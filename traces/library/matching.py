@@ -49,7 +49,7 @@ class Match:
 def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
     """Return the cell with the same network, or else the cell with the nearest number of parameters.
 
-    Raises TraceLibraryError if the files have no cell.
+    Raises TraceLibraryError if the files contain no cells.
     """
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:

@@ -24,8 +24,7 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Return an object of the class `kind` with the fields of the dataclass `base` that `kind` also has, and with the fields
-    `more`."""
+    """Create an object of the dataclass `kind`. Fields that are not in `more` are copied from the dataclass `base`."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 

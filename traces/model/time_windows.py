@@ -30,8 +30,8 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return the row of the window that contains each time and has the same owner. If there is no such window, the row is
-        NONE.
+        """Return one row for each time: the window of the same owner that contains the time. If there is no such window, the
+        row is NONE.
         """
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)

@@ -79,10 +79,10 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes of a call of a canonical op, for tables that compare releases.
+    """Return the shapes of a call that are the same in all PyTorch releases.
 
-    If an op has several names, argument order and vectors may differ between the names. Only shapes with two or more dimensions
-    are returned, the largest first.
+    If an op has several names, the order of the arguments and the one-dimensional arguments may differ between the names. So
+    only shapes with two or more dimensions are returned, the largest first.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes

@@ -6,10 +6,10 @@
 FLOPs are counted for matrix products, convolutions and attention, from the recorded input shapes (`traces.rates.op_cost`,
 `traces.rates.paged_attention`). A multiply-add counts as 2 FLOPs.
 
-The stride of a convolution is not recorded. In the backward pass, the output shape is the shape of the gradient. In the
-forward pass, the output shape is taken from the next op on the thread with a tensor of as many samples and channels. If there
-is no such op, stride 1 is assumed and the FLOPs are an upper bound (`flops_bounded`). FLOPs of attention are also an upper
-bound, because a causal mask is not recorded.
+The stride of a convolution is not recorded. In the backward pass, the output shape is the shape of the gradient. In the forward
+pass, the output shape is taken from the next op on the thread that has a suitable tensor. A suitable tensor has the batch size
+of the input and as many channels as the convolution's output. If there is no such op, stride 1 is assumed and the FLOPs are an
+upper bound (`flops_bounded`). FLOPs of attention are also an upper bound, because a causal mask is not recorded.
 
 Bytes are the least that an op must read and write (`traces.rates.op_traffic`). If an op only runs copies and memsets of known
 size, their recorded bytes are used. The duration of an op is the time of its kernels. Communication between ranks has neither
@@ -433,8 +433,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
         # The order of the inputs of convolution_backward differs between releases of PyTorch. The gradient of a convolution's
-        # output has as many channels as the weight has outputs. If a convolution's input has as many channels as its output,
-        # the output's gradient is the smaller tensor.
+        # output has as many channels as the weight has outputs. If both the input and the gradient of the output have this
+        # number of channels, the gradient is the smaller of the two.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

@@ -50,9 +50,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# Gives the order of dimensions in the tensors of an attention op. The first possible order of dimensions is batch, heads,
-# tokens, channels. The second possible order of dimensions is batch, tokens, heads, channels. If the sequences of a batch are
-# concatenated, tensors in the second order have three dimensions.
+# Gives the order of dimensions in the tensors of an attention op. There are two orders: "bhsd" (batch, heads, tokens, channels)
+# and "bshd" (batch, tokens, heads, channels). If the sequences of a batch are concatenated, "bshd" tensors have no batch
+# dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",

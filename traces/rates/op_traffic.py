@@ -144,7 +144,8 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def _output_gradient(images: list[Operand]) -> Operand | None:
-    """Return which of a convolution's gradient, image and weight is the gradient of the output.
+    """Return the operand of a convolution's backward op that is the gradient of the output. The other operands are the image
+    and the weight.
 
     The gradient has as many channels as the weight has outputs. If the image has the same number of channels, the gradient is
     the smaller tensor.
@@ -282,7 +283,8 @@ def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic for the operands loss gradient (one number, or one per target), scores and targets."""
+    """Return the traffic of an op with these operands: the gradient of the loss (one number, or one per target), scores, and
+    targets."""
     if len(operands) < 2:
         return None
     place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
@@ -293,7 +295,8 @@ def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic
 
 
 def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic for the operands keys, values, their caches, and one slot for each token."""
+    """Return the traffic of an op with these operands: keys, values, the key cache, the value cache, and the cache slot of each
+    token."""
     if len(operands) < 5:
         return None
     keys, values, key_cache, value_cache, slots = operands[:5]
@@ -302,7 +305,8 @@ def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
 
 
 def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic for the operands latent vectors, rotary keys, one cache, and one slot for each token."""
+    """Return the traffic of an op with these operands: latent vectors, rotary keys, the cache, and the cache slot of each
+    token."""
     if len(operands) < 4:
         return None
     latent, keys, cache, slots = operands[:4]
@@ -310,8 +314,8 @@ def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffi
 
 
 def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic for the operands positions, queries, keys, and the table of cosines and sines. Queries and keys change
-    in place.
+    """Return the traffic of an op with these operands: positions, queries, keys, and the table of cosines and sines. Queries
+    and keys change in place.
     """
     if len(operands) < 3:
         return None
@@ -364,7 +368,8 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Return the bytes that an index op moves, from its kernel's grid. Used if the indices were not recorded.
+    """Compute the bytes that an index op moves from the size of its kernel's grid. This function is used if the indices were
+    not recorded.
 
     A block of PyTorch's `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block copies fewer elements, so at
     least INDEX_BLOCKS blocks are needed. `vectorized_gather_kernel` has one block, or a column of blocks, for each indexed row.

@@ -42,7 +42,8 @@ class PagedAttention:
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
-        """Return None for an op that is not attention over pages, such as one with the keys of each sequence in a row."""
+        """Return None if the op is not attention over pages. For example, some ops get the keys of each sequence as one
+        contiguous tensor."""
         wide = [(place, shape) for place, shape in enumerate(shapes) if len(shape) > 2]
         if not _NAMES.search(name) or not wide:
             return None
@@ -69,7 +70,7 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return an upper bound of the pairs of a query and a cached token."""
+        """Return an upper bound of the number of (query, cached token) pairs."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:

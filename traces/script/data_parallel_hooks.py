@@ -28,7 +28,8 @@ class DataParallelHooks:
         self.here = OutermostCalls()
 
     def install(self) -> None:
-        """Wrap the functions in every torch module, and the backward passes of their two autograd functions."""
+        """Wrap DataParallel's functions in every torch module that refers to them, and the backward passes of `Gather` and
+        `Broadcast`."""
         parallel = self._torch.nn.parallel
         for name, call, devices in (
             ("scatter", parallel.scatter, "target_gpus"),
@@ -57,7 +58,8 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the index of the first GPU in any form that DataParallel accepts. Returns None for the CPU."""
+        """Return the index of the first device, or None for the CPU. `devices` has any of the types that DataParallel
+        accepts."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

@@ -2,17 +2,17 @@
 
 The child process is `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned workers and
 the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in the child. After torch is imported, this module
-calls `<room>.child.start(session)` of each room, in the child and in every descendant. Here, a room is a package that runs in
-the script's process ("tracer" or "replayer").
+calls `tracer.child.start(session)` or `replayer.child.start(session)`, in the child and in every descendant. The packages
+`tracer` and `replayer` are called rooms here.
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
     result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
-    result.started     # process ids in which the rooms run: empty if torch was never imported
+    result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
 
 With `ranks=8`, the child forks eight processes before it runs the script, each with torchrun's environment variables
-(`bootstrap/_trace_ranks.py`). Rooms then also need a function `share(session)`. `share` is called once before the fork, and
-returns the function that starts the room in a rank.
+(`bootstrap/_trace_ranks.py`). Before the fork, `child.share(session)` of the tracer or replayer is called once. It returns a
+function, and each rank calls this function to start the recorder or the replayer.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 class ChildResult:
     """Holds the result of a run, and how far the bootstrap got in each process. `pid` is the process id of the child itself.
 
-    `booted` lists the processes in which Python ran the bootstrap, and `triggered` those that imported torch. `started`
-    lists the processes in which the rooms' `start` returned.
+    `booted` lists the processes in which Python ran the bootstrap, and `triggered` those that imported torch. `started` lists
+    the processes in which the recorder or replayer was started.
     """
 
     returncode: int
@@ -139,7 +139,7 @@ def write_session(folder: Path, rooms: Mapping[str, object], *, trigger: str = "
 
 
 def bootstrap_variables(env: Mapping[str, str], session: Path) -> dict[str, str]:
-    """Return the environment variables with which Python starts the rooms in a new process."""
+    """Return environment variables that make Python start the recorder or the replayer in a new process."""
     # An empty entry in PYTHONPATH means the current folder, so an empty PYTHONPATH must not be appended.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
     return {"PYTHONPATH": path, "TRACE_SESSION": str(session)}

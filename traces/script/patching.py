@@ -59,7 +59,7 @@ class Patches:
         delattr(owner, name)
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Register a function that undoes a change which is not an attribute."""
+        """Register a function that undoes a change other than a replaced attribute."""
         self._undo.append(undo)
 
     def extend_to_importers(self) -> None:
@@ -87,7 +87,8 @@ def _is_of_torch(module: ModuleType) -> bool:
 
 
 def _importers(values: dict[int, Any]) -> list[tuple[ModuleType, str, Any]]:
-    """Return the module attributes whose value's id is in `values`, each with the value for this id."""
+    """Return the module attributes to replace: the module, the attribute's name, and the new value. `values` has the new value
+    by the id of the old value."""
     return [
         (module, name, values[id(value)])
         for module in list(sys.modules.values())
@@ -128,7 +129,7 @@ def patch_item(mapping: Any, key: Any, value: object) -> None:
 
 
 def insert_first(items: list[Any], value: object) -> None:
-    """Insert a value at the front of a list of torch or Python."""
+    """Insert a value at the front of a list that belongs to torch or Python."""
     items.insert(0, value)
     PATCHES.on_undo(lambda: _remove(items, value))
 

@@ -1,6 +1,7 @@
 """Decides which phase of a training step an event belongs to. Recordings and running scripts use the same rule.
 
-The importer passes the events of a recorded step to the rule. The replayer passes the script's events as they happen.
+The importer calls the rule with the events of a recorded step. The recorder and the replayer call the rule with the script's
+events as they happen.
 
     cut = PhaseCut()
     cut.enter("loader", 0); cut.leave("loader", 5)
@@ -12,9 +13,10 @@ The importer passes the events of a recorded step to the rule. The replayer pass
 Segments cover the time from the first event to `close` without gaps. The phases loader, h2d, zero_grad, optimizer and backward
 are entered and left by name. The phases forward, loss and other are derived from ops and last until the next segment begins.
 
-Time between two segments belongs to the later segment, unless the earlier segment is left `open_ended`. Running scripts leave
-the loader open-ended, because work on a batch before it reaches the device counts as data loading. An example is freeing the
-last batch, which takes 10 ms for 77 MB of shared memory. In a profile, only the wait itself is known to be data loading.
+Time between two segments belongs to the later segment. If `leave` is called with `open_ended`, the time belongs to the earlier
+segment. In a running script, the loader's segment is open-ended, because all work on a batch before the copy to the device
+counts as data loading. An example is freeing the last batch, which takes 10 ms for 77 MB of shared memory. In a profile, only
+the wait itself is known to be data loading.
 
 Note [Before the first phase]
     If `begin_ns` is set, segments cover the time from there. The time before the first phase is a segment "other", because it
@@ -138,7 +140,7 @@ class PhaseCut:
     def close(self, now_ns: int) -> list[Segment]:
         """End the current segment, return all segments and reset.
 
-        The reset keeps the information whether any event came after the last backward pass. If no event came after the last
+        After the reset, it is still known whether any event came after the last backward pass. If no event came after the last
         backward pass, gradient clipping may follow. If other events came after the backward pass and no optimizer was called,
         the script has updated its weights itself and continues with a forward pass.
         """

@@ -203,7 +203,7 @@ class ScriptCut(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
-        """Return whether `thread` is the script's thread. `shows` says that the event identifies the script's thread.
+        """Return whether `thread` is the script's thread. `shows` is True if the event can only come from the script's thread.
 
         See Note [The script's thread].
         """

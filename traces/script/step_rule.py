@@ -91,8 +91,8 @@ class Optimizers:
     def is_first(self, optimizer: object) -> bool:
         """Return whether this optimizer ends steps.
 
-        The first optimizer that ever stepped ends steps. If that optimizer is deleted, the next optimizer that steps
-        replaces it.
+        Each step ends with a call of the optimizer that was called first in the script. If this optimizer is deleted, the next
+        optimizer that is called replaces it.
         """
         first = self._first() if self._first is not None else None
         if first is None:
@@ -144,7 +144,7 @@ class StepCut:
 
     @property
     def at_stop(self) -> StepEnd:
-        """Return the kind of step that ends with the script.
+        """Return the kind of the step that ends when the script ends.
 
         The last step may be an evaluated batch, or a training step of a script that updates its weights itself.
         """

@@ -100,8 +100,8 @@ def _share(step_ns: int, without_ns: int) -> float:
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
     """Return the index of the first step that counts. Raises TraceError if too few steps are left.
 
-    Steps that used prefetched batches are skipped. The remaining steps form whole rounds of the workers, because workers that
-    began together finish their batches together.
+    Steps that used prefetched batches are skipped. The number of remaining steps is a multiple of the number of workers,
+    because workers that began together finish their batches together.
     """
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
@@ -131,8 +131,9 @@ def stalls_of(
 ) -> Stalls:  # fmt: skip
     """Compute the stalls from runs with ready (`gpu`), cached (`prepared`) and uncached data (`fetched`).
 
-    `told` and `told_cold` are the processes' reports to the storage server during `prepared` and `fetched`. `cores` is the
-    number of cores of this machine. `core_counts` are the machines to model, with one worker per core.
+    `told` has the processes' reports to the storage server during the run `prepared`, and `told_cold` those during the run
+    `fetched`. `cores` is the number of cores of this machine. `core_counts` are the machines to model, with one worker per
+    core.
 
     Raises TraceError if the script loads nothing with a DataLoader, or trains too few steps.
     """
@@ -244,9 +245,9 @@ def _taken(script: Loading, batch_cpu_ns: int) -> float:
 
 
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
-    """Model the run with as many other programs as used the measured number of cores.
+    """Model the run beside other programs that use as many cores as was measured.
 
-    The number of programs is found by bisection, because more programs use more cores.
+    Bisection finds the number of other programs.
     """
     few, many = 0.0, 0.01
     while many < _MOST_OTHERS and run(many).others_cores < taken:

@@ -6,7 +6,7 @@
     caches = CacheShare(0.35, CachePolicy.MINIO)
     caches.holds("n01440764_10026.JPEG")                    # whether this file stays in the cache
 
-Note [What a cache of a share serves]
+Note [Hit rate of a cache]
     Training reads every file once per epoch, in a new random order each time. A cache that never evicts and holds the share K
     of the bytes serves the share K of the reads. MinIO in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021) is
     such a cache. A cache that evicts the least recently read file serves less. Consider a file read at place p of one epoch and
@@ -42,7 +42,8 @@ class Disk:
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Return when the bytes arrive. `seeks` is the number of seeks, and 0 seeks continue where the last read ended."""
+        """Return when the bytes arrive. `seeks` is the number of seeks. It is 0 if the read continues where the last read
+        ended."""
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns
@@ -51,7 +52,7 @@ class Disk:
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
     """Return the share of reads that a warm cache serves if it holds `cached_share` of the data set.
 
-    Raises ValueError if `cached_share` is outside 0 to 1. See Note [What a cache of a share serves].
+    Raises ValueError if `cached_share` is outside 0 to 1. See Note [Hit rate of a cache].
     """
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")

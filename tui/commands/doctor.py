@@ -5,8 +5,8 @@
     ok    a replay         3 steps of the bundled P100 in 4.1 s
     warn  locked memory    64.0 KiB: pinned memory beyond that is not page-locked; raise it with `ulimit -l unlimited`
 
-Checks of torch and of a replay run in child processes, so this process does not import torch. The exit code is 1 if a check
-fails that replays need.
+Checks of torch and of a replay run in child processes, so this process does not import torch. If replays cannot work because a
+check fails, the exit code is 1.
 """
 
 from __future__ import annotations

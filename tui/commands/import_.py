@@ -60,7 +60,7 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
 
 
 def default_name(recording: Path) -> str:
-    """Returns the recording's name without the profiler's endings, as a trace file in the current folder."""
+    """Returns the default output file: the recording's name without the profiler's endings, plus ".msgpack"."""
     name = recording.resolve().name
     for ending in _ENDINGS:
         name = name.removesuffix(ending)

@@ -87,7 +87,7 @@ def _say_kept(parts: list[_ProcessFiles]) -> None:
 
 
 def default_name(script: list[str]) -> str:
-    """Returns the name of the script or module as a trace file in the current folder."""
+    """Returns the default output file: the name of the script or module, plus ".msgpack"."""
     if script[0].startswith("-m"):
         return (script[0][2:] or script[1]).rpartition(".")[2] + ".msgpack"
     return (Path(script[0]).stem or "trace") + ".msgpack"

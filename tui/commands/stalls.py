@@ -55,7 +55,7 @@ class StallsFacts(Stalls):
 
 
 def disk_of(text: str) -> Disk:
-    """Returns the disk for a name or a rate. Raises TraceError for invalid text."""
+    """Returns the disk that `text` describes by a name ("ssd") or by a rate ("530MB/s"). Raises TraceError for invalid text."""
     if text in DISKS:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())

@@ -33,7 +33,8 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Explains why nothing was `done` ("replayed", "recorded"). `unused` is the reason if the script ran without an error.
+    """Explains why nothing was `done` ("replayed", "recorded"). If the script ran without an error, `unused` says what it did
+    not do ("did not use the GPU").
 
     A failed script needs no explanation, because the script has already printed an error.
     """

@@ -219,7 +219,7 @@ def time_cells(recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
 
 
 def labels_of(changes: Sequence[NameChange]) -> list[str]:
-    """Returns a label for each change. If several ops launched kernels of one name, the labels of these kernels have the op."""
+    """Returns a label for each change. If several ops launched kernels with the same name, the label also has the op."""
     counts = Counter(change.name for change in changes)
     texts = kernel_texts([change.name for change in changes])
     return [f"{of.op}: {text}" if of.op and counts[of.name] > 1 else text for of, text in zip(changes, texts, strict=True)]

@@ -25,7 +25,8 @@ class Hit:
 
 
 def search(scene: Scene, text: str) -> list[Hit]:
-    """Returns up to TABLE_ROWS names that contain `text`, ignoring case. Of each table, the most frequent names come first."""
+    """Returns up to TABLE_ROWS names that contain `text`, ignoring case. Within each table, the most frequent names come
+    first."""
     wanted = text.casefold().strip()
     if not wanted:
         return []

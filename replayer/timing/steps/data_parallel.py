@@ -1,8 +1,9 @@
 """Tracks nn.DataParallel's stages within a phase: scatter, replicas, gather, and their backward passes.
 
-Each stage of the script becomes a row of the replay's timeline. A stage begins and ends on the host at the recorded pace. In a
-phase-grained recording with stages, a stage's recorded time is charged on the stage's device when the stage ends. The recorded
-time between two stages is charged before the second stage begins. The replay's phase is then split like the recorded phase.
+Each stage of the script becomes a row of the replay's timeline. A stage begins and ends on the host at the recorded pace. A
+phase-grained recording has no kernels. If it has stages, the stage's device is busy for the stage's recorded time, which is
+charged when the stage ends. The recorded time between two stages is charged before the second stage begins. The replay's phase
+is then split like the recorded phase.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
@@ -140,7 +141,8 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Charge the open stages, or the time between two stages, in proportion to the ops called so far.
+        """Charge the share of a stage's recorded time that corresponds to the ops called so far. Between two stages, charge a
+        share of the recorded time between them.
 
         The method is called before the host waits for a device or queries a device. Returns False if the recording has no
         stages in the current phase.

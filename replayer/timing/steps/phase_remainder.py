@@ -1,9 +1,9 @@
 """Charges the unmatched remainder of a phase: recorded kernels that no op of the script has matched.
 
-The unmatched remainder of a phase is charged when the phase ends, or earlier if the host waits for a device. Two conditions
-must hold. The unmatched remainder is charged only if the script is the recorded program (Note [Another program] in matcher.py).
-The unmatched remainder is charged only in the cases of Note [What a remainder stands for]. With replicas of nn.DataParallel, a
-phase runs on several devices at once. Each device then has its own lane: a segment with its own matcher.
+To charge the remainder means to put its kernels on the streams, although no op of the script launches them. This happens when
+the phase ends, or earlier if the host waits for a device. There are two conditions: the script must be the recorded program
+(Note [Another program] in matcher.py), and one of the cases of Note [What a remainder stands for] must apply. With replicas of
+nn.DataParallel, a phase runs on several devices at once. Each device then has its own lane: a segment with its own matcher.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -42,7 +42,7 @@ from traces.model.workload import Sameness
 
 
 class PhaseRemainder:
-    """Charges the unmatched recorded kernels of a phase in launch order, on their recorded devices."""
+    """Puts the unmatched recorded kernels of a phase on the streams of their recorded devices, in launch order."""
 
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
@@ -51,7 +51,7 @@ class PhaseRemainder:
 
     @property
     def other(self) -> bool:
-        """Return whether the script is known to be a different program. See Note [Another program] in matcher.py."""
+        """Return whether the script is known not to be the recorded program. See Note [Another program] in matcher.py."""
         return self.sameness is Sameness.OTHER_PROGRAM
 
     def forget(self) -> None:
@@ -94,7 +94,11 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """In the middle of a phase, charge the remainder launched so far or estimate the waiting unmatched ops."""
+        """Charge or estimate unmatched work before the phase ends.
+
+        If the script is the recorded program, charge the part of the remainder that the recorded host had launched at this
+        position. If the script is another program, estimate its unmatched ops.
+        """
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -1,7 +1,7 @@
 """Tracks the script's current step and phase, and the recorded step and phase that provide their times.
 
-When a segment of the script ends, the rest of the recorded segment is charged. The charged rest is the unmatched device time,
-in launch order, and the remaining host time.
+When a segment of the script ends, the rest of the recorded segment is charged: the unmatched device work, in launch order, and
+the remaining host time.
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
@@ -285,7 +285,7 @@ class StepTracker:
         thread.host_ns = max(thread.host_ns, ended_ns)
 
     def _begin_before(self, thread: HostThread, name: str) -> None:
-        """Begin the time before the step's first phase `name`, see Note [Before the first phase] in phase_rule.py.
+        """Begin the segment "other" before the step's first phase `name`. See Note [Before the first phase] in phase_rule.py.
 
         Until the script uses the GPU, the recorded time is deferred. Older recordings count the time before the first phase as
         part of the first phase.
@@ -388,10 +388,10 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def charge_so_far(self, thread: HostThread) -> None:
-        """Charge what the recorded host had launched by now, before the host waits for or queries the device within a phase.
+        """Charge the work that the recorded host had launched at this position of the phase.
 
-        In a phase-grained recording, the charged share is the number of ops called so far divided by the number of ops in the
-        previous step.
+        The method is called before the host waits for the device or queries it. In a phase-grained recording, the charged share
+        is the number of ops called so far divided by the number of ops in the previous step.
         """
         segment = self.segment
         if segment is not None:

@@ -4,7 +4,7 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-To save time, the script's thread stores only numbers for the begin and end of each call. The thread that writes the timeline
+To save time, the script's thread stores only numbers for the start and end of each call. The thread that writes the timeline
 computes the ranges from the stored numbers. The range of a module call lasts from the start of its first op to the end of its
 last op. In the file, the rows of ranges follow the rows of ops. Each op refers to its range (`parent`).
 """
@@ -32,7 +32,7 @@ class _ThreadMarks:
 
 
 class HostRanges:
-    """Collects the begins and ends of module calls in all threads of one process."""
+    """Collects the start and end of each module call in all threads of one process."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -104,8 +104,8 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """Return, for each mark that begins a module call, the index of the mark that ends the call. If a begin has no end, its
-        entry is the number of marks."""
+        """Return, for each mark that begins a module call, the index of the mark that ends the call. For a call without an end,
+        the result has the number of marks instead of an index."""
         ends = np.full(len(self.name) + 1, len(self.name))
         by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]

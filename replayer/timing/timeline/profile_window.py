@@ -3,10 +3,10 @@
     window, next_ops = timeline.watched()           # a Trace of the work since timeline.watch()
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
-Kineto records host events by this machine's clock, and the virtual GPU's timeline is in recorded time. The two clocks are
-matched at ops that are in both files (the k-th op of a name in its thread). The two clocks are also matched at the begin and
-end of the profile, and at the script's waits for a batch. Kineto's events between two matched points are moved to recorded
-time. For ops in both files, the result has the timeline's row, because kernels refer to this row.
+Kineto records host events by this machine's clock, and the virtual GPU's timeline is in recorded time. Some points are known in
+both clocks: ops in both files (the k-th op of a name in its thread), the start and end of the profile, and the script's waits
+for a batch. Kineto's events between two such points are moved to recorded time. For ops in both files, the result has the
+timeline's row, because kernels refer to this row.
 
 Note [Ops of one instant]
     With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer
@@ -109,8 +109,8 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts machine time to recorded time. Machine time and recorded time (us) are both known at the ends of the profile and
-    at one thread's ops."""
+    """Converts machine time to recorded time. Both times (in us) are known at the start and end of the profile, and for the ops
+    of one thread."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -122,7 +122,7 @@ class _Clocks:
         self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
 
     def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
-        """Add pairs of other threads that this thread waits for.
+        """Add the pairs of known times of other threads. This thread waits for these threads.
 
         An example is `backward()`, which waits for autograd's thread.
         """
@@ -155,8 +155,8 @@ def merged(
 ) -> dict[str, Any]:
     """Return the content of Kineto's file with the virtual GPU's events added.
 
-    `shift_ns` converts the window's times into Unix times. `ends` are the begin and the end of the profile, each as this
-    machine's Unix time and as recorded time, in ns. `waits` are the waits for batches during the profile.
+    `shift_ns` converts the window's times into Unix times. `ends` has the start and the end of the profile. Each is a pair of
+    this machine's Unix time and the recorded time, in ns. `waits` are the waits for batches during the profile.
     """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
@@ -315,9 +315,9 @@ def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
 def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
     """Return two sets of ids of Kineto's ops.
 
-    The first set has the ops on the virtual GPU, recognized by the replayer's dispatch inside them. Ops that a shortcut handled
-    are missing from the first set. The second set has the replayer's dispatch ops and all ops inside them. Ops inside the
-    replayer's dispatch only compute the shape and values of a result.
+    The first set has the ops on the virtual GPU. These ops are recognized because the replayer's dispatch op is inside them.
+    Ops that a shortcut handled are missing from the first set. The second set has the replayer's dispatch ops and all ops
+    inside them. Ops inside the replayer's dispatch only compute the shape and values of a result.
     """
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
@@ -389,8 +389,9 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
     """Return pairs of matching events of one name.
 
-    If the numbers of events differ, the k-th events with the same operands match. Of the events without equal operands, the
-    k-th events that reached the virtual GPU match. `virtual` has the ids of events that reached the virtual GPU.
+    If the numbers of events differ, the k-th event with certain operands matches the k-th event with the same operands. Among
+    the remaining events, only those that reached the virtual GPU match, the k-th with the k-th. `virtual` has the ids of events
+    that reached the virtual GPU.
     """
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
@@ -411,7 +412,8 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
 
 
 def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
-    """Return pairs of torch's range around a wait for a batch and the wait that contains the range's midpoint."""
+    """Pair torch's ranges around waits for a batch with our waits. A range matches the wait that contains the range's
+    midpoint."""
     for event in events:
         if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
             middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)

@@ -13,7 +13,7 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Collects durations in ns and counts since the first step began.
+    """Collects durations (in ns) and numbers of events since the first step began.
 
     The per-step columns leave out the first step, which creates the plans.
     """
@@ -55,8 +55,8 @@ class ReplayStats:
     def host_figures(self, speed: float) -> HostFigures:
         """Return the host time per step and per op.
 
-        The host time per step is in recorded time, which runs at `speed`. The host time per op is measured by this machine's
-        clock.
+        The host time per step is recorded time. Recorded time runs `speed` times as fast as this machine's clock. The host time
+        per op is measured by this machine's clock.
         """
         if not self.step_ops:
             return HostFigures()

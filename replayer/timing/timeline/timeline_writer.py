@@ -158,7 +158,7 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 class LoaderWait(NamedTuple):
     """Describes the script's wait for a batch.
 
-    The begin and end of the profile are given as Unix time of this machine and as recorded time, in ns.
+    The start and end of the profile are pairs of this machine's Unix time and the recorded time, in ns.
     """
 
     own_start_ns: int
@@ -197,7 +197,8 @@ class _HandedOver:
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
         """Return the tables by name.
 
-        The rows of host ops include the ops' module calls and autograd's numbers. See `matrices` for `memory_ns`.
+        The host table also has the ranges of module calls, and the sequence numbers that connect ops with their autograd nodes.
+        See `matrices` for `memory_ns`.
         """
         tables = self.matrices(memory_ns)
         columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
@@ -303,13 +304,14 @@ class TimelineWriter:
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add several host ops, as int64 with one column per table column. Returns the first row. `op` adds a single row."""
+        """Add several host ops. `table` is an int64 matrix with the columns of the host table. Returns the first row. `op` adds
+        a single row."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
 
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
-        """Add a phase of the current step, which will be row `step_rows`."""
+        """Add a phase of the current step. The step itself is added later, as row `step_rows`."""
         self.phase_rows += 1
         row = (self.step_rows, self.strings.add(name), start_ns, end_ns - start_ns)
         self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))

@@ -20,7 +20,7 @@ from traces.kineto.reading.odd_events import category_of, paired
 _FLOWS = ("s", "t", "f")
 _INSTANTS = ("i", "I")
 _PAIRS = ("B", "E")
-_PAIRED = ("B", None)  # begin and end events of a piece, in file order
+_PAIRED = ("B", None)  # "B" and "E" events of a piece, in file order
 _PLAIN_NAME = re.compile(r"[\w.:/ -]{1,60}")
 _THREAD_NAME = re.compile(r"thread \S+ \((.*)\)\s*$")
 _SAMPLED = 32  # events at the start and end of a piece that are checked for ranks

@@ -273,7 +273,10 @@ def _is_fact(key: str, value: Any) -> bool:
 
 
 def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Event], int, bool]:
-    """Return the events from `begin`, the position where the events end, and whether the array was closed there."""
+    """Read the array of events that begins at `begin`.
+
+    Returns three values: the events, the position after the last event, and whether the array was closed there.
+    """
     events: list[Event] = []
     position = begin
     while True:
@@ -298,9 +301,9 @@ def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Ev
 def _scan_whole(text: str, position: int) -> tuple[Event, int]:
     """Return the valid event at `position` and its end. Raises ValueError or RecursionError if the event is damaged.
 
-    The event is assumed to end where another object follows. If this assumption fails, or if nothing follows, the module json
-    finds the end of the event. The module json gets only a short piece of the text, because it counts all lines before an
-    error.
+    The event is assumed to end before the next text that looks like the start of an object. If this assumption fails, or if
+    nothing follows, the module json finds the end of the event. The module json gets only a short piece of the text, because it
+    counts all lines before an error.
     """
     if text[position] != "{":
         raise ValueError

@@ -35,9 +35,9 @@ class CallOwners:
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
         """Find the owners. `ids` holds the ids of ops, and `named` holds the External ids of calls. All other rows have NONE.
 
-        External ids are ids of ops if most calls are inside the op with their External id. From torch 1.12 to 2.3, External ids
-        are copies of the correlation id instead. If External ids are copies of correlation ids, calls are not inside the op
-        that happens to have the same id.
+        A call's External id is either the id of the op that made the call or, from torch 1.12 to 2.3, a copy of the call's
+        correlation id. In the first case, most calls are inside the op that has this id. In the second case, an op may have the
+        same id by chance, but the call is not inside this op.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)

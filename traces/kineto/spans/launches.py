@@ -156,7 +156,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a mask of work without a call that begins before all launched work of its stream.
+    """Return a mask of work that has no launching call and begins before all launched work of its stream.
 
     If no device work has a known launching call, the mask is all False.
     """

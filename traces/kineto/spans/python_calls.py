@@ -150,7 +150,8 @@ def _lines_of(file: str) -> dict[str, list[range]]:
     """Return the line ranges of the functions in a file of this tool, by function name. If the file does not exist, the
     function returns {}.
 
-    A call that began before the profile is recorded with its current line, so whole ranges are needed.
+    Python records the first line of a function for most calls. For a call that began before the profile, it records the line
+    that is being executed, so any line of the function must be found.
     """
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")

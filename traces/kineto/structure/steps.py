@@ -194,8 +194,8 @@ class _BatchEnds:
         return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
-        """Return the ends of batches within a mark. The end of the last batch is omitted, because it is the end of the
-        mark.
+        """Return the end times of the batches in the range of a step mark. The last end is omitted, because the last batch ends
+        together with the mark.
         """
         ends, begun = self._cut(begin_ns, end_ns)
         ends = ends if begun else ends[:-1]
@@ -437,8 +437,8 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
     """Return the rows that mark a phase, with the phase. Also returns the annotated forward passes of the main thread.
 
-    If an annotation contains torch's own range for the same phase, torch's range is used. If forward passes are
-    annotated, ops outside of them are neither forward nor loss, such as copies for the next batch and metrics.
+    If an annotation contains torch's own range for the same phase, torch's range is used. If forward passes are annotated, all
+    other ops, such as copies for the next batch and metrics, are neither forward nor loss.
     """
     names: dict[int, str] = {}
     annotated: dict[int, str] = {}
@@ -468,8 +468,8 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
-    """Return whether each host span is a conversion that returned its input. A conversion that returned its input contains only
-    such conversions.
+    """Return whether each host span is a conversion that returned its input, because there was nothing to convert. All ops
+    inside such a span are conversions that returned their input.
     """
     converts = (host.kind == HostKind.OP) & strings.matching(host.name, _CONVERSIONS.match)
     around = host.parent[~converts]

@@ -42,8 +42,8 @@ class Movement:
             self._selection.go(marks[position][0])
 
     def fit(self) -> None:
-        """Fits the selected range or event into the window. If the selection already fills the window, shows all steps, then
-        the whole trace."""
+        """Fits the selected range or event into the window. If the selection already fills the window, the first call shows all
+        steps, and the next call shows the whole trace."""
         window = self._context.window
         span, before = self._selection.span, (window.start_ns, window.ns_per_column)
         if window.range_ns is not None:

@@ -53,7 +53,7 @@ class SlotTimes:
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
-        """Returns whether the trace has a time at each axis position. Positions in a gap have no time of the trace."""
+        """Returns whether the trace has a time at each axis position. There is none in the gap at the end of a slot."""
         positions = np.asarray(at_ns, dtype=np.int64)
         slot = np.maximum(np.searchsorted(self.at_ns, positions, side="right") - 1, 0)
         inside = positions - self.at_ns[slot]
@@ -117,7 +117,7 @@ class SlotTimes:
 
 
 class ScreenColumns:
-    """Caches what the columns between given edges show of one trace."""
+    """Computes which part of one trace each screen column shows, and caches the results."""
 
     def __init__(self, side: SlotTimes, edges_ns: Column) -> None:
         self._side = side
@@ -144,7 +144,7 @@ class ScreenColumns:
 
     @cached_property
     def gaps(self) -> tuple[Column, Column]:
-        """Returns the columns with nothing of this trace at their middle, and the trace time at which each gap began."""
+        """Returns the columns whose middle is in a gap of this trace, and the trace time at which each gap began."""
         middle = (self.edges_ns[:-1] + self.edges_ns[1:]) // 2
         columns = np.flatnonzero(~self._side.shown(middle))
         return columns, self._side.times(middle[columns])

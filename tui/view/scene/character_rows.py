@@ -4,8 +4,9 @@
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
 The height of a column shows its busy share, in eighths of a line. A lane may be several lines high. The kinds of work in a
-column are stacked, and the height of each kind shows its share. A full cell shows the two largest kinds of work at most. A cell
-that is not full has the colour of the largest kind. Wide spans show their name. Spans without length are thin lines.
+column are stacked, and the height of each kind shows its share. A cell that is filled to its upper edge shows at most two kinds
+of work, the largest. A cell that is not full has the colour of the largest kind. Wide spans show their name. Spans without
+length are thin lines.
 
 The row of differences shows signs in addition to colours. The sign + means that the replay takes longer or has additional work,
 and - means shorter or missing work. The sign = means no difference, and ~ means the same call with other work. The sign > means
@@ -47,7 +48,7 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Defines paints that are not categories, such as signs of differences."""
+    """Numbers the styles of cells that do not show a category of work, such as the signs of differences."""
 
     BLANK = 24
     MORE = 25  # the replay is busier
@@ -260,8 +261,8 @@ def anything(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Returns a sign for the change in each column: more or less if the change exceeds `least`, otherwise other work or the
-    same.
+    """Returns a sign for the change in each column. The signs for more and less mean that the change exceeds `least`. All other
+    columns get the sign for other work or the sign for the same work.
     """
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE

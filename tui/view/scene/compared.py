@@ -38,7 +38,7 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
 
 
 class Sums:
-    """Holds prefix sums of both differences over the spans of a lane."""
+    """Holds prefix sums over the spans of a lane: of the differences in time, and of the time of other work."""
 
     def __init__(self, lane: Lane, of_rows: Column) -> None:
         self._start_ns, self._length_ns = lane.start_ns, np.maximum(lane.end_ns - lane.start_ns, 1)
@@ -46,7 +46,8 @@ class Sums:
         self._before = np.concatenate([np.zeros((2, 1)), np.cumsum(self._each, axis=1)], axis=1)
 
     def columns(self, side: SlotTimes, edges_ns: Column) -> Column:
-        """Returns both differences for each column between neighbouring edges, as an array of two rows."""
+        """Returns an array with one column per screen column. Row 0 has the differences in time, and row 1 has the time of
+        other work."""
         columns = side.columns(edges_ns)
         pieces = columns.pieces
         if columns.one_piece_each and np.array_equal(pieces.from_ns[1:], pieces.to_ns[:-1]):
@@ -76,7 +77,7 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
 
 
 def mark_gaps(cells: CharacterRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
-    """Marks time that only one trace has, in columns without another difference."""
+    """Marks columns in which only one trace has time. Columns that already show a difference are not changed."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     columns = np.flatnonzero(np.abs(longer) > _GAP_SHARE)

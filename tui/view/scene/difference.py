@@ -12,8 +12,8 @@ from tui.view.scene.short_names import short_name
 class Difference:
     """One difference between two traces.
 
-    `pair` is the pair of steps of the largest occurrence, and `rows` has its row in each table (or NONE). `times_ns` has the
-    two compared times. For waits, these are idle times.
+    A difference may occur several times. `pair` and `rows` describe the largest occurrence: its pair of steps, and its row in
+    each trace's table (or NONE). `times_ns` has the two compared times. For waits, these are idle times.
     """
 
     what: str

@@ -189,7 +189,7 @@ class Scene:
 
     @cached_property
     def begins_ns(self) -> tuple[int, ...]:
-        """Returns the begin of each trace. Times outside steps are relative to this begin."""
+        """Returns the start of each trace. Times outside steps are relative to the start."""
         return tuple(extent_ns(trace)[0] for trace in self.traces)
 
     @cached_property

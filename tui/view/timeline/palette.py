@@ -82,7 +82,8 @@ class Palette:
 
 
 def contrast(one: str, other: str) -> float:
-    """Returns the contrast ratio of two colours, from 1 to 21. Text is easy to read from 4.5 upwards (WCAG 2.1, 1.4.3)."""
+    """Returns the contrast ratio of two colours, from 1 to 21. Text is easy to read if the ratio is at least 4.5 (WCAG 2.1,
+    1.4.3)."""
     darker, lighter = sorted(map(_luminance, (one, other)))
     return (lighter + 0.05) / (darker + 0.05)
 

@@ -131,7 +131,8 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Resizes the window to the widget. On a busy machine, a line can be drawn before the event of a new size arrives."""
+        """Resizes the window to the widget. The timeline also calls this method before drawing, because the `Resize` event may
+        arrive late on a busy machine."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
             self._drawn = None
@@ -222,7 +223,8 @@ def strip_of(
 
 
 def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
-    """Returns the paints with the selection highlighted: selected spans of this line, and empty cells in the selected range."""
+    """Returns the cells' paint numbers with the selection highlighted. The selection consists of selected spans of this line
+    and of empty cells in the selected range."""
     if window.range_ns is None and not window.lit:
         return paints
     selected = range_columns(window)

@@ -76,7 +76,7 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Returns the trace of the cursor's line. A line of differences counts as the second trace."""
+        """Returns the trace of the cursor's line. For a line that shows differences, this is the second trace."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
