@@ -1,8 +1,8 @@
 """The only module-level state. Torch's patched functions are global, so the virtual GPU is global too.
 
-start(lambda: VirtualGpu(...))     # once per process, when torch is imported
-gpu()                              # created at the first use of CUDA, like a CUDA context
-host_memory()                      # the pinned memory, also created at its first use
+    start(lambda: VirtualGpu(...))     # once per process, when torch is imported
+    gpu()                              # created at the first use of CUDA, like a CUDA context
+    host_memory()                      # the pinned memory, also created at its first use
 
 The module state.py stores the virtual GPU, the pinned memory and the rank of this process. Other modules get these objects from
 state.py.

@@ -1,8 +1,8 @@
 """A torch that says it is a CUDA build on a machine with GPUs: what the recorder reads of it has torch's own names.
 
-torch = FakeTorch(cards=[A6000])
-facts = ProcessFacts(torch, rank=0, config=RecordConfig())     # tracer/provenance.py
-facts.device_row(0)
+    torch = FakeTorch(cards=[A6000])
+    facts = ProcessFacts(torch, rank=0, config=RecordConfig())     # tracer/provenance.py
+    facts.device_row(0)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The fixture `gpu` of the pytest plugin: a test's figures on the virtual GPU, and assertions about them.
 
-def test_step(gpu):
-    train()
-    gpu.assert_fits("6GiB")
-    gpu.assert_no_syncs()
+    def test_step(gpu):
+        train()
+        gpu.assert_fits("6GiB")
+        gpu.assert_no_syncs()
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ def start(
 def gpu(what: str | os.PathLike[str], **options: Any) -> Iterator[InProcessGpu]:
     """Run a block with a virtual GPU. The arguments are those of `start`.
 
-    with trace_replay.gpu("v100", values="compute") as gpu: ...
+        with trace_replay.gpu("v100", values="compute") as gpu: ...
     """
     with start(what, **options) as started:
         yield started

@@ -1,8 +1,8 @@
 """Holds the recorder of this process. The recorder is global because torch's patched functions are global.
 
-start(lambda: Recorder(...))    # once per process, when torch is imported
-recorder()                      # the recorder, created on the first call
-started()                       # the recorder, or None if it was not created yet
+    start(lambda: Recorder(...))    # once per process, when torch is imported
+    recorder()                      # the recorder, created on the first call
+    started()                       # the recorder, or None if it was not created yet
 """
 
 from __future__ import annotations

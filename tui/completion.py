@@ -1,6 +1,6 @@
 """Completes the name of a trace in the shell: entries of the library, trace files and folders.
 
-trace_names("p1")    # ["p100-no-cudnn"]
+    trace_names("p1")    # ["p100-no-cudnn"]
 """
 
 from __future__ import annotations

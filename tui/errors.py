@@ -1,7 +1,7 @@
 """Turns expected errors into one line for the user.
 
-line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
-line_for(ZeroDivisionError())  # None: a bug, show the traceback
+    line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
+    line_for(ZeroDivisionError())  # None: a bug, show the traceback
 """
 
 from __future__ import annotations

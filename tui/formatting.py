@@ -185,7 +185,7 @@ Value = str | int | float | None
 class Unit(Enum):
     """The kind of values in a column. The unit of a column determines the format on the screen and the header in a file.
 
-    Unit.TIME.text(1_200_000)       # "1.2 ms"
+        Unit.TIME.text(1_200_000)       # "1.2 ms"
     """
 
     TEXT = ""

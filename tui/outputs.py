@@ -1,7 +1,7 @@
 """Writes results as JSON on stdout or into files. A file gets its final name only when it is complete.
 
-require_writable(Path("out/report.json"))  # before the long work; raises OSError
-write_json(Path("out/report.json"), facts)
+    require_writable(Path("out/report.json"))  # before the long work; raises OSError
+    write_json(Path("out/report.json"), facts)
 """
 
 from __future__ import annotations

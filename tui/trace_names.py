@@ -1,6 +1,6 @@
 """Finds the trace for a name on the command line: a file, or an entry of the library.
 
-find_trace("train.msgpack"), load_trace("p100-no-cudnn")
+    find_trace("train.msgpack"), load_trace("p100-no-cudnn")
 """
 
 from __future__ import annotations

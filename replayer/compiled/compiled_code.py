@@ -1,6 +1,6 @@
 """Counts what torch's Dynamo compiled in this process: regions, graph breaks and recompilations.
 
-compiled_code()     # CompiledCode(regions=2, graph_breaks=1, recompiles=0, ...); None if nothing was compiled
+    compiled_code()     # CompiledCode(regions=2, graph_breaks=1, recompiles=0, ...); None if nothing was compiled
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Determines a device's memory bandwidth and the shortest duration of its kernels.
 
-speed = data_sheet_speed("Tesla T4")         # DeviceSpeed(bytes_per_ns=192.0, floor_ns=1500)
-fitted_speed([(4_000_000, 40_000)] * 5, speed)      # bytes and ns of recorded ops: bytes_per_ns=100.0
+    speed = data_sheet_speed("Tesla T4")         # DeviceSpeed(bytes_per_ns=192.0, floor_ns=1500)
+    fitted_speed([(4_000_000, 40_000)] * 5, speed)      # bytes and ns of recorded ops: bytes_per_ns=100.0
 """
 
 from __future__ import annotations

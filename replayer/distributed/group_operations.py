@@ -1,8 +1,8 @@
 """Runs the operations of one process group. Each operation is posted to the other ranks and put on the group's streams.
 
-operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
-work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
-operations.finish()     # determines when all operations so far end on the device
+    operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
+    work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
+    operations.finish()     # determines when all operations so far end on the device
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The message that a rank posts for one operation, and what two ranks can disagree about.
 
-first, *more = pack([message])                          # pieces that fit the store
-[message] = unpack(first, lambda number: more[number - 1])
-conflict_of([first_rank, second_rank], own=0, other=1)  # "the dtypes must be equal"
+    first, *more = pack([message])                          # pieces that fit the store
+    [message] = unpack(first, lambda number: more[number - 1])
+    conflict_of([first_rank, second_rank], own=0, other=1)  # "the dtypes must be equal"
 """
 
 from __future__ import annotations

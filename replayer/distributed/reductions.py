@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
 """Reductions of collectives, with NCCL's rules.
 
-reduction = Reduction.of(dist.ReduceOp.AVG, [gradients])    # raises the errors of PyTorch's NCCL backend
-reduction.combine([RankValues(ones), RankValues(threes)])   # twos; None if a rank does not know its values
+    reduction = Reduction.of(dist.ReduceOp.AVG, [gradients])    # raises the errors of PyTorch's NCCL backend
+    reduction.combine([RankValues(ones), RankValues(threes)])   # twos; None if a rank does not know its values
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
 """Represents a running operation between ranks, and the device stream of its communicator.
 
-work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
-work.wait()         # later work on the current stream starts after the operation
+    work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
+    work.wait()         # later work on the current stream starts after the operation
 """
 
 from __future__ import annotations

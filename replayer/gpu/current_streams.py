@@ -1,8 +1,8 @@
 """Keeps the calling host thread, its current device, and its current stream of each device.
 
-current.device()            # torch.cuda.current_device()
-current.stream(0)           # torch.cuda.current_stream(0)
-current.caller(0).thread    # the host thread; `host_ns` is its virtual time
+    current.device()            # torch.cuda.current_device()
+    current.stream(0)           # torch.cuda.current_stream(0)
+    current.caller(0).thread    # the host thread; `host_ns` is its virtual time
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values and result sizes that the host reads from the devices. Values without a recording are assumed.
 
-values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
-values.output_size("aten::nonzero", (10,))          # 7
+    values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
+    values.output_size("aten::nonzero", (10,))          # 7
 """
 
 from __future__ import annotations

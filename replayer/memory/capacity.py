@@ -1,8 +1,8 @@
 """The memory size of a virtual device, and PyTorch's message for running out of memory.
 
-capacity = capacity_of(trace.machine_of(0), device, "2.13.0")            # as recorded
-capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # as with `--gpu-memory 8GiB`
-capacity.capacity_bytes - capacity.outside_bytes               # the memory that PyTorch can reserve
+    capacity = capacity_of(trace.machine_of(0), device, "2.13.0")            # as recorded
+    capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # as with `--gpu-memory 8GiB`
+    capacity.capacity_bytes - capacity.outside_bytes               # the memory that PyTorch can reserve
 """
 
 from __future__ import annotations

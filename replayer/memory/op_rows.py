@@ -1,9 +1,9 @@
 """Finds the op at which each memory request was made, for the timeline. Requests and ops are processed in batches.
 
-op_rows = OpRows(pending)         # `pending` are the ops that were launched but not played
-op_rows.now()                   # number of ops launched so far
-op_rows.played(count, row, next_row)   # the pending ops became host rows, starting at `row`
-host_rows([op_rows.of(ops)])    # host rows of ops in the last or the next batch
+    op_rows = OpRows(pending)         # `pending` are the ops that were launched but not played
+    op_rows.now()                   # number of ops launched so far
+    op_rows.played(count, row, next_row)   # the pending ops became host rows, starting at `row`
+    host_rows([op_rows.of(ops)])    # host rows of ops in the last or the next batch
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Creates tensors in pinned host memory: plain CPU tensors whose storage comes from the host allocator.
 
-images = pinned_copy(torch.ones(128, 3, 224, 224))
-is_pinned(images[5])      # True: pinned is a property of the address, as for CUDA
+    images = pinned_copy(torch.ones(128, 3, 224, 224))
+    is_pinned(images[5])      # True: pinned is a property of the address, as for CUDA
 """
 
 from __future__ import annotations

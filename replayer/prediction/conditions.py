@@ -1,6 +1,6 @@
 """The conditions of a prediction (GPU, batch size, ranks, link, host) and their expected errors.
 
-Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
+    Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
 """
 
 from __future__ import annotations

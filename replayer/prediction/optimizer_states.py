@@ -1,6 +1,6 @@
 """Gives the number of parameter-sized tensors that an optimizer keeps, by its class (from torch.optim's documentation).
 
-states_of(trace)        # 2 for Adam, 1 for SGD with momentum
+    states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keys that match a replayed op with recorded calls, from the shapes, dtypes and layouts that were recorded.
 
-keys = RecordedKeys(trace)
-keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
+    keys = RecordedKeys(trace)
+    keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
 """
 
 from __future__ import annotations

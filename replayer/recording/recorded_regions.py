@@ -1,9 +1,9 @@
 """Reads the recorded calls of compiled regions. A replay launches the recorded ops instead of the ops that the region calls.
 
-regions = RecordedRegions.of(trace, rank, match_keys, keys)
-call = regions.call("0/1", inputs=((32, 64),), graph_ops={...}, number=0, is_backward=False)    # None: not recorded
-call.ops        # (OpSignature("aten::mm", ...), OpSignature("triton_poi_fused_add_0", ...))
-call.memory     # (BlockRequest(8192, block=0, outlives=True, op=0), ...)
+    regions = RecordedRegions.of(trace, rank, match_keys, keys)
+    call = regions.call("0/1", inputs=((32, 64),), graph_ops={...}, number=0, is_backward=False)    # None: not recorded
+    call.ops        # (OpSignature("aten::mm", ...), OpSignature("triton_poi_fused_add_0", ...))
+    call.memory     # (BlockRequest(8192, block=0, outlives=True, op=0), ...)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each file in this package patches one module, has the module's name, and is called a surface.
 
-start(lambda: VirtualGpu(...))      # replayer.state
-install_all(torch)                  # this process now has a GPU, created at first use
+    start(lambda: VirtualGpu(...))      # replayer.state
+    install_all(torch)                  # this process now has a GPU, created at first use
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Patches os._exit to write the end of the replay's timeline first, because os._exit skips `atexit` handlers.
 
-os._exit(0)
+    os._exit(0)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Emulates torch.cuda.cudart(): the few CUDA runtime functions that torch exposes to scripts.
 
-torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # marks a region for Nsight
-torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # pins the script's own memory
+    torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # marks a region for Nsight
+    torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # pins the script's own memory
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Properties that were not recorded come from a table of GPU models.
 
-TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
+    TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Adds named ranges (torch.cuda.nvtx, record_function) to the replay's timeline, as Nsight or Kineto would show them.
 
-with torch.cuda.nvtx.range("forward"): ...             # a range in the timeline, and in torch.profiler if it runs
-with torch.profiler.record_function("forward"): ...    # the same; torch adds Optimizer.step and the DataLoader
-torch.cuda.nvtx.mark("here")                           # a range without length
+    with torch.cuda.nvtx.range("forward"): ...             # a range in the timeline, and in torch.profiler if it runs
+    with torch.profiler.record_function("forward"): ...    # the same; torch adds Optimizer.step and the DataLoader
+    torch.cuda.nvtx.mark("here")                           # a range without length
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The first optimizer's `step` ends a training step.
 
-optimizer.zero_grad()       # phase "zero_grad"
-loss.backward()
-optimizer.step()            # phase "optimizer"; its return ends the training step
+    optimizer.zero_grad()       # phase "zero_grad"
+    loss.backward()
+    optimizer.step()            # phase "optimizer"; its return ends the training step
 """
 
 from __future__ import annotations

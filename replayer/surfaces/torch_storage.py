@@ -1,9 +1,9 @@
 """Creates storages on the virtual device and moves storages to the device. PyTorch's C++ code would allocate storages for
 "cuda" on a real GPU.
 
-torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
-torch.cuda.FloatStorage(6)                  # the same, typed
-torch.FloatStorage([1, 2]).cuda()
+    torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
+    torch.cuda.FloatStorage(6)                  # the same, typed
+    torch.FloatStorage([1, 2]).cuda()
 """
 
 from __future__ import annotations

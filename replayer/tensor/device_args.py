@@ -1,7 +1,7 @@
 """Translates device arguments. The device "cuda:i" in the script is "lazy:i" in C++.
 
-backend_device("cuda")                                 # device(type='lazy', index=<current device>)
-backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
+    backend_device("cuda")                                 # device(type='lazy', index=<current device>)
+    backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Profilers use sequence numbers to link each backward op to its forward op.
 
-number = node_numbers(torch)
-number()    # (14, NONE): this op created node 14 of the graph; (14, 1): this op is part of node 14's backward
+    number = node_numbers(torch)
+    number()    # (14, NONE): this op created node 14 of the graph; (14, 1): this op is part of node 14's backward
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Defines plans. A plan describes what one call of an op does to virtual tensors, and the plan cache stores plans.
 
-plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
+    plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The virtual timeline. The stream scheduler puts work on streams and lets the host wait for work.
 
-scheduler = StreamScheduler(recording, clock, timeline, stats)
-end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
-scheduler.wait(end_ns)
+    scheduler = StreamScheduler(recording, clock, timeline, stats)
+    end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
+    scheduler.wait(end_ns)
 """
 
 from __future__ import annotations

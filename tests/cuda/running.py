@@ -1,8 +1,8 @@
 """Runs a program on the simulated device, under the recorder or not, and replays recordings of it without the device.
 
-run = record(device, PROGRAMS["amp"], "kernel", folder)
-run.trace, run.agreement.faults
-replay(run).verdict
+    run = record(device, PROGRAMS["amp"], "kernel", folder)
+    run.trace, run.agreement.faults
+    replay(run).verdict
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Profiler's JSON in shapes that no profiler writes: much of one thing, or damaged in each event.
 
-for name, data in recordings(events=60_000): ...      # "one-time", b'{"traceEvents":[...'
+    for name, data in recordings(events=60_000): ...      # "one-time", b'{"traceEvents":[...'
 """
 
 from __future__ import annotations

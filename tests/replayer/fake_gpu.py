@@ -1,8 +1,8 @@
 """A fake GPU with streams, events and phases, for the surfaces: time stands still but for what a test adds.
 
-gpu = SurfaceGpu(devices=2)
-gpu.work(gpu.stream(0), 5_000_000)      # 5 ms of kernels
-gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
+    gpu = SurfaceGpu(devices=2)
+    gpu.work(gpu.stream(0), 5_000_000)      # 5 ms of kernels
+    gpu.synchronize_device(0)                       # gpu.now_ns is 5_000_000
 """
 
 from __future__ import annotations

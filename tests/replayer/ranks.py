@@ -1,6 +1,6 @@
 """Several ranks in one test: forks of the test's process, each with a small virtual GPU, that meet in a store in a file.
 
-traces = run_ranks(tmp, 2, body)    # body(rank) in each; what each played, by rank. A rank that fails fails the test.
+    traces = run_ranks(tmp, 2, body)    # body(rank) in each; what each played, by rank. A rank that fails fails the test.
 """
 
 from __future__ import annotations

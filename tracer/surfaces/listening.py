@@ -1,6 +1,6 @@
 """Wraps functions so that each call is reported to the recorder before the call is made.
 
-patch(F, mse_loss=before(F.mse_loss, "loss_called"))
+    patch(F, mse_loss=before(F.mse_loss, "loss_called"))
 """
 
 from __future__ import annotations

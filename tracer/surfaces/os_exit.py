@@ -1,6 +1,6 @@
 """Wraps os._exit, to write the recording before the process ends.
 
-os._exit(0)
+    os._exit(0)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Wraps torch.amp.GradScaler. Unscaling gradients and updating the scale count neither as backward nor as optimizer phase.
 
-scaler.scale(loss).backward()
-scaler.step(optimizer)      # unscales first
-scaler.update()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)      # unscales first
+    scaler.update()
 """
 
 from __future__ import annotations

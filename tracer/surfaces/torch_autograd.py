@@ -1,6 +1,6 @@
 """Wraps torch.autograd. The "backward" phase lasts from the creation of the first gradient to the end of the engine's run.
 
-loss.backward()     # reaches torch.autograd.backward
+    loss.backward()     # reaches torch.autograd.backward
 """
 
 from __future__ import annotations

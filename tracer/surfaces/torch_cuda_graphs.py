@@ -1,8 +1,8 @@
 """Wraps torch.cuda.CUDAGraph. The recorder makes no CUDA calls during a capture, and repeats the captured calls at each replay.
 
-with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
-    y = model(static_x)
-g.replay()                                              # a forward pass
+    with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
+        y = model(static_x)
+    g.replay()                                              # a forward pass
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Wraps torch.nn.Module. A call of an outermost module begins a forward pass, and moving a module counts as set-up.
 
-output = model(batch)       # reported once, not for each layer
-model.cuda()                # set-up: its copies are not input batches
-ranges.begin()              # the profiler now records "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
+    output = model(batch)       # reported once, not for each layer
+    model.cuda()                # set-up: its copies are not input batches
+    ranges.begin()              # the profiler now records "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Wraps torch.nn.utils. Clipping gradients is part of neither the backward nor the optimizer phase.
 
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """
 
 from __future__ import annotations

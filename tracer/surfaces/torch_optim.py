@@ -1,8 +1,8 @@
 """Wraps torch.optim. `step` and `zero_grad` are phases, and the first optimizer's `step` ends a training step.
 
-optimizer.zero_grad()       # phase "zero_grad"
-loss.backward()
-optimizer.step()            # phase "optimizer"; ends the training step
+    optimizer.zero_grad()       # phase "zero_grad"
+    loss.backward()
+    optimizer.step()            # phase "optimizer"; ends the training step
 
 A compiled `step` has no range "Optimizer.step" of torch in a profile, so the recorder adds a range.
 """

@@ -1,7 +1,7 @@
 """Wraps torch.autograd.profiler. The recorder stops its profiler and its CUDA calls while the script profiles itself.
 
-with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
-    ...                                     # no events are taken here
+    with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
+        ...                                     # no events are taken here
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes the rows of a step after the GPU has passed the step's events.
 
-writer = StepWriter(output, facts)
-writer.write(step, rank=0)      # rows of steps, phases, stages, values and sizes
+    writer = StepWriter(output, facts)
+    writer.write(step, rank=0)      # rows of steps, phases, stages, values and sizes
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Assigns rows of the thread table. The script's thread comes first, then the threads that ran DataParallel stages.
 
-threads = ThreadRows(rank=0)
-threads.row()               # 0: the calling thread is the script's
-threads.row("replica 1")    # 1: threads created anew for each step share one row per role
+    threads = ThreadRows(rank=0)
+    threads.row()               # 0: the calling thread is the script's
+    threads.row("replica 1")    # 1: threads created anew for each step share one row per role
 """
 
 from __future__ import annotations

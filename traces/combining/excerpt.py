@@ -1,7 +1,7 @@
 """Cut a time range out of a trace.
 
-excerpt = between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
-export_chrome(excerpt, Path("range.json.gz"))
+    excerpt = between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
+    export_chrome(excerpt, Path("range.json.gz"))
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Merge recordings: the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
 
-trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
-trace.run_of(1).loaders             # each rank's own
-trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
+    trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
+    trace.run_of(1).loaders             # each rank's own
+    trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
 
-trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
-trace.run_of(0).profiler_cost       # host time that the profiler took per op, launch, ...
+    trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
+    trace.run_of(0).profiler_cost       # host time that the profiler took per op, launch, ...
 """
 
 from __future__ import annotations

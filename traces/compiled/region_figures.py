@@ -1,7 +1,7 @@
 """Figures of compiled code in a trace.
 
-of = compiled_figures(trace, rank=0, steps=steady_steps(trace))
-of.regions[0].name, of.regions[0].calls, of.regions[0].gpu_ns     # "0/0", 1.0 call and 812_000 ns per step
+    of = compiled_figures(trace, rank=0, steps=steady_steps(trace))
+    of.regions[0].name, of.regions[0].calls, of.regions[0].gpu_ns     # "0/0", 1.0 call and 812_000 ns per step
 """
 
 from __future__ import annotations

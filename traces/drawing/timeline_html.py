@@ -1,6 +1,6 @@
 """Draws bars over time as an SVG in HTML, for notebooks. The mouse wheel zooms, dragging moves, and a double click shows all.
 
-timeline_html("Trace(...)", [BarLane("cuda:0 stream 0", "gpu", names, start_ns, duration_ns)])
+    timeline_html("Trace(...)", [BarLane("cuda:0 stream 0", "gpu", names, start_ns, duration_ns)])
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert the tables of a trace to pandas data frames, if pandas is installed.
 
-to_pandas(trace, "device").groupby("name").duration_ns.sum().nlargest(10)     # the kernels that took longest
+    to_pandas(trace, "device").groupby("name").duration_ns.sum().nlargest(10)     # the kernels that took longest
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compares per-step values of two traces: medians, percentiles, relative error and noise floor.
 
-spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
+    spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
 
 Note [Steps in turn]
     Long and short steps may follow each other in turn: two trainers take turns, or every fourth step updates the weights. The

@@ -5,9 +5,9 @@ strings  texts to append to the string table
 TABLE    rows to append to the table of this name, see column_encoding.py
 end      expected number of texts and rows; the only item of the end frame
 
-content = b"".join([*text_items(trace), *number_items(trace)])
-assembly = Assembly(); assembly.add(content, offset_bytes=17)
-assembly.trace()                    # equal to `trace`
+    content = b"".join([*text_items(trace), *number_items(trace)])
+    assembly = Assembly(); assembly.add(content, offset_bytes=17)
+    assembly.trace()                    # equal to `trace`
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes files that appear under their names only when they are complete.
 
-with replaced(Path("report.json")) as file:
-    file.write(b"{}")
+    with replaced(Path("report.json")) as file:
+        file.write(b"{}")
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lists the library: bundled recordings, the cells of all files, and recordings in other folders of the library.
 
-[entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
+    [entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Maps names of collectives and element types in PyTorch's C++ code, in profiler ranges and in the flight recorder.
 
-function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
-SCALAR_TYPES["Half"]                    # "float16"
+    function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
+    SCALAR_TYPES["Half"]                    # "float16"
 """
 
 from __future__ import annotations

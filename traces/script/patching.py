@@ -227,7 +227,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 class OutermostCalls(threading.local):
     """Stores the named calls that a thread is in. If calls with the same name are nested, only the outermost call counts.
 
-    module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
+        module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
 
     def __init__(self) -> None:

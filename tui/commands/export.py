@@ -1,7 +1,7 @@
 """Runs `trace export`: writes a Chrome trace, one file per rank, or one file with two traces side by side.
 
-$ trace export v100.msgpack -o v100.json.gz
-trace: wrote v100.json.gz; open it in ui.perfetto.dev or chrome://tracing
+    $ trace export v100.msgpack -o v100.json.gz
+    trace: wrote v100.json.gz; open it in ui.perfetto.dev or chrome://tracing
 """
 
 from __future__ import annotations

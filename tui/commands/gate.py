@@ -1,6 +1,6 @@
 """Runs `trace gate init`: writes a file with starting budgets for a recording.
 
-init("v100.msgpack", Path("budgets.toml"))      # then: trace diff v100.msgpack replay.msgpack --gate budgets.toml
+    init("v100.msgpack", Path("budgets.toml"))      # then: trace diff v100.msgpack replay.msgpack --gate budgets.toml
 """
 
 from __future__ import annotations

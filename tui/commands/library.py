@@ -1,10 +1,10 @@
 """Runs `trace library list | show | add | check | remove`: shows the library, and manages the user's own entries.
 
-list_(Filters(gpu="v100"), json=False)
-show("v100/resnet50", json=False)
-add(Path("train.cells"), name="", json=False)
-check([Path("train.cells")], json=False)    # 0: fit to be sent, 1: not, 2: cannot be read
-remove("v100/train", json=False)
+    list_(Filters(gpu="v100"), json=False)
+    show("v100/resnet50", json=False)
+    add(Path("train.cells"), name="", json=False)
+    check([Path("train.cells")], json=False)    # 0: fit to be sent, 1: not, 2: cannot be read
+    remove("v100/train", json=False)
 """
 
 from __future__ import annotations

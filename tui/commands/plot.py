@@ -1,7 +1,7 @@
 """Runs `trace plot`: draws one figure about one trace or two.
 
-$ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
-trace: wrote memory.pdf
+    $ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
+    trace: wrote memory.pdf
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs `trace predict`: estimates a recording under other conditions, with the expected error.
 
-run(PredictOptions("v100.msgpack", on_gpu="T4"))
+    run(PredictOptions("v100.msgpack", on_gpu="T4"))
 """
 
 from __future__ import annotations

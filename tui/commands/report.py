@@ -1,7 +1,7 @@
 """Runs `trace report`: writes an HTML page about one trace, or about two side by side.
 
-$ trace report v100.msgpack replay.msgpack -o report.html
-trace: wrote report.html (84.1 KiB)
+    $ trace report v100.msgpack replay.msgpack -o report.html
+    trace: wrote report.html (84.1 KiB)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Formats a comparison as JUnit XML, which build servers show as tests: one test for the verdict and one for each budget.
 
-write_text(path, comparison_junit(comparison, "v100.msgpack", "replay.msgpack", gate=result))
+    write_text(path, comparison_junit(comparison, "v100.msgpack", "replay.msgpack", gate=result))
 """
 
 from __future__ import annotations

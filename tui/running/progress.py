@@ -1,7 +1,7 @@
 """Shows a line with the elapsed seconds on stderr during long work, if stderr is a terminal.
 
-with working("reading worker0.pt.trace.json.gz"):
-    trace = read_kineto(path)
+    with working("reading worker0.pt.trace.json.gz"):
+        trace = read_kineto(path)
 
 rich.progress is not used: its import takes longer than most commands wait, and it redraws stderr while the script prints there.
 """

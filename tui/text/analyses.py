@@ -1,7 +1,7 @@
 """Formats analyses of one trace or of two: idle time, launches, communication, rates, modules and the critical path.
 
-for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
-for head, rows in both_sections(comparison.analyses): ...                   # of two
+    for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
+    for head, rows in both_sections(comparison.analyses): ...                   # of two
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Formats the bottleneck of a trace (the device, the host, data or other ranks) and the possible speedup.
 
-answer(summary)     # "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
+    answer(summary)     # "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Formats notes on compiled code: regions of torch.compile, graph breaks and recompilations.
 
-compiled_sentence(comparison)       # "The script compiles into 43 regions, the recording into 2."
+    compiled_sentence(comparison)       # "The script compiles into 43 regions, the recording into 2."
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Formats the result of `trace fit`: the memory that a script needs, and one row for each GPU.
 
-for line in fit_lines(need, found, width=100, colour=False): print(line)
+    for line in fit_lines(need, found, width=100, colour=False): print(line)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Formats the result of a check against budgets as one line for a build log.
 
-gate_line(check(budgets, comparison))
-# "gate FAILED: step_time 184.2 ms over 180.0 ms; passed: memory_peak 12.1 GiB of 14.0 GiB"
+    gate_line(check(budgets, comparison))
+    # "gate FAILED: step_time 184.2 ms over 180.0 ms; passed: memory_peak 12.1 GiB of 14.0 GiB"
 """
 
 from __future__ import annotations

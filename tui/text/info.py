@@ -1,7 +1,7 @@
 """Formats the result of `trace info`: main figures, notes and next steps. With `--details`, the text covers the whole
 recording.
 
-print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
+    print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Formats notes about a replay: its speed and clock, values that the script read, and events that were never recorded.
 
-pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
+    pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
 """
 
 from __future__ import annotations

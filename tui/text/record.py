@@ -1,6 +1,6 @@
 """Formats the lines that `trace record` prints at its end: recorded steps, overhead, missing data and next steps.
 
-for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
+    for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
 """
 
 from __future__ import annotations

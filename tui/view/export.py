@@ -1,6 +1,6 @@
 """Exports the time range in view as Chrome traces.
 
-write_range(window, Path("range.json.gz"))   # [Path("range_recorded.json.gz"), Path("range_replayed.json.gz")]
+    write_range(window, Path("range.json.gz"))   # [Path("range_recorded.json.gz"), Path("range_replayed.json.gz")]
 """
 
 from __future__ import annotations

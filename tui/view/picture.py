@@ -1,7 +1,7 @@
 """Makes a picture of the app without a terminal, for `trace view --screenshot` and the README.
 
-picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
-picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
+    picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
+    picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Computes sums over a range of the axis for each trace: busy and idle time, kinds of work, kernels and ops.
 
-sums = range_sums(scene, axis, begin_ns, end_ns)[0]
-sums.length_ns, sums.busy_ns       # length of the trace's part of the range, and busy time summed over devices
-sums.kernels["volta_sgemm_nn"]     # Totals; total_ns counts only the part of a span within the range
+    sums = range_sums(scene, axis, begin_ns, end_ns)[0]
+    sums.length_ns, sums.busy_ns       # length of the trace's part of the range, and busy time summed over devices
+    sums.kernels["volta_sgemm_nn"]     # Totals; total_ns counts only the part of a span within the range
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Searches kernels, ops, phases, collectives and steps of both traces by name.
 
-hits = search(scene, "sgemm")     # [Hit("kernel", "volta_sgemm_128x64_nn", 96, ...), ...]
+    hits = search(scene, "sgemm")     # [Hit("kernel", "volta_sgemm_128x64_nn", 96, ...), ...]
 """
 
 from __future__ import annotations

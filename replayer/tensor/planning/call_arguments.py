@@ -1,12 +1,12 @@
 """Converts the arguments of one call to meta tensors or host tensors, and records shapes, dtypes and devices of the arguments.
 
-class OnMeta(CallArguments):
-    device_type = "meta"
-    def virtual(self, value, where): return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    class OnMeta(CallArguments):
+        device_type = "meta"
+        def virtual(self, value, where): return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-arguments = OnMeta(VirtualTensor)
-func(*[arguments.of(value) for value in args])
-arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
+    arguments = OnMeta(VirtualTensor)
+    func(*[arguments.of(value) for value in args])
+    arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # mypy: allow-subclassing-any
 """A lightning module, trained for 20 steps with validation and a checkpoint; on a GPU if there is one.
 
-python train_lightning.py facts.json
+    python train_lightning.py facts.json
 """
 
 from __future__ import annotations

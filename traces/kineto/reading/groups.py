@@ -1,8 +1,8 @@
 """Groups events by kind before they are interpreted.
 
-pieces = Piece.of(events)  # as they are parsed
-groups = Groups.of(pieces, problems)
-groups.complete["cpu_op"]  # the complete ("ph": "X") events of a category
+    pieces = Piece.of(events)  # as they are parsed
+    groups = Groups.of(pieces, problems)
+    groups.complete["cpu_op"]  # the complete ("ph": "X") events of a category
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Determines the role of each host thread: training loop, autograd engine, data loader or other.
 
-renumber, threads = roles_of(threads, names, spans, strings)
-threads[0].role  # "main"
+    renumber, threads = roles_of(threads, names, spans, strings)
+    threads[0].role  # "main"
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Defines a table: columns of values with units, and rows that link to events. Tables can be shown as text or saved as CSV.
 
-csv_text(table)                            # values in the units given in the headings, and full names
+    csv_text(table)                            # values in the units given in the headings, and full names
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Returns all facts about one span as lines of text, shown by Enter.
 
-details(scene, span, Alignment.STEP, at_ns)
-# ["volta_sgemm_128x64_nn", "kernel on cuda:0 stream 7", "duration    812.0 µs", ...]
+    details(scene, span, Alignment.STEP, at_ns)
+    # ["volta_sgemm_128x64_nn", "kernel on cuda:0 stream 7", "duration    812.0 µs", ...]
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Draws a window line by line as cells. The drawing reuses parts that have not changed since the last frame.
 
-drawing = Drawing()
-for line, cells in drawing.frame(window):
-    print(label_of(window, line), cells.text())
+    drawing = Drawing()
+    for line, cells in drawing.frame(window):
+        print(label_of(window, line), cells.text())
 """
 
 from __future__ import annotations
