@@ -1,7 +1,7 @@
 """The installed package: the virtual GPU in this process, the `trace` command, and the library `traces`.
 
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
-    from trace_replay import traces     # our `traces`, also if another module has this name
+    from trace_replay import traces     # our `traces`, even if another module has this name
 
 In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, so they cannot collide with other
 distributions (pyproject.toml lists them). In a checkout, they are beside trace_replay. A .pth file adds only `traces` to the

@@ -1,7 +1,7 @@
 """Imports our packages in the user's process, where other modules may have the same names.
 
     with our_packages():
-        from tui.text.diff import diff_text     # also if the user has a module `tui`
+        from tui.text.diff import diff_text     # even if the user has a module `tui`
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Note [Tests on other GPUs]
     after the other. Tensors on the session's GPU that a module made at import raise an error in tests on another GPU.
 
 Note [Refused calls]
-    A test in which the virtual GPU refused a call (NotEmulated) tested something else than on a real GPU, also if the test
-    caught the error. So such a test is skipped, or fails under --gpu-strict. It never passes.
+    If the virtual GPU refused a call (NotEmulated), a test did not test the same as on a real GPU, even if the test caught the
+    error. So such a test is skipped, or fails under --gpu-strict. It never passes.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class ProcessFacts:
         return lacks
 
     def failed(self, error: BaseException | None) -> None:
-        """Notes that the script has failed. Keeps the text of an out-of-memory error."""
+        """Records that the script has failed. Keeps the text of an out-of-memory error."""
         if error is not None and isinstance(error, self._torch.OutOfMemoryError):
             self._oom_text = str(error)
 

@@ -253,7 +253,7 @@ class StepRecorder:
             self._take_event(now_ns, self._open)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
-        """Notes the end of set-up. The first step begins with the next reported call."""
+        """Records the end of set-up. The first step begins with the next reported call."""
         self._repeated.give_up()
         self._start_ns = NONE
         self._at.clear()

@@ -303,7 +303,7 @@ class ScriptLaunches:
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Note that a kernel failed. The error is raised now, or when the host next waits for a device."""
+        """Record that a kernel failed. The error is raised now, or when the host next waits for a device."""
         self._fault = error
         if now:
             self.raise_fault()

@@ -59,7 +59,7 @@ class _RegionHandle(AllocationHandle):
 
 
 class RegionMemory:
-    """The memory of one call on one stream. Each tensor in the process gets an address of its own.
+    """The memory of one call on one stream. No two tensors in the process have the same address.
 
     `kept` lists blocks from the region's forward pass that were neither freed nor taken by a tensor of the replay. The recorded
     backward pass may free them.

@@ -12,7 +12,7 @@ call. `dispatch.py` runs ops, `ops/copies.py` runs copies, and `ops/host_reads.p
 Note [Lazy]
     Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has guards for CPU, meta and
     lazy tensors (torch/csrc/lazy, which does nothing without a backend), and accepts a Python guard for PrivateUse1. Autograd
-    would ask a Python guard for its device type 1 764 times per step of a ResNet-50, also while it unwinds from an error. The
+    would ask a Python guard for its device type 1 764 times per step of a ResNet-50, even while it unwinds from an error. The
     calls would take a tenth of the step, and a Python guard supports only one device. For lazy tensors autograd stays in C++,
     supports any number of devices, and waits for no streams.
 

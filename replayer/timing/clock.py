@@ -134,7 +134,7 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Return when the clock reaches `deadline_ns`. The clock advances through waits of other threads or through a real
+        """Wait until the clock reaches `deadline_ns`. The clock advances through waits of other threads or through a real
         wait."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:

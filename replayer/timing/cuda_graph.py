@@ -8,7 +8,7 @@
 Captured work takes no device time during the capture. Phases that the script enters during the capture are stored, and entered
 again at each replay. The graph's ops can therefore be matched with a recorded program that called the same ops without a graph.
 
-Note [A pool of its own]
+Note [Streams of a graph]
     A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number. The stream
     therefore gets the pool's number during the capture.
 
@@ -142,7 +142,7 @@ class GraphCapture:
     def _add(self, stream: VirtualStream) -> None:
         self._numbers[stream] = stream.number
         self._preceding[stream] = Works()
-        stream.number = self._pool + len(self._numbers) - 1  # see Note [A pool of its own]
+        stream.number = self._pool + len(self._numbers) - 1  # see Note [Streams of a graph]
 
 
 def pool_numbers(pool: int) -> range:

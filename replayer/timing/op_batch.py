@@ -179,7 +179,8 @@ class OpBatchSchedule:
         called_ns: Column,
         scheduler: StreamScheduler,
     ) -> Column:
-        """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns when the host leaves each call.
+        """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns the time at which the host
+        leaves each call.
 
         The result is the same as calling `Simulator.play` for each call, on a thread at `position_ns` of the recorded segment.
         """

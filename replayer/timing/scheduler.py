@@ -86,7 +86,7 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Put an op's recorded kernels on `stream` or on recorded side streams. Returns when the last kernel ends.
+        """Put an op's recorded kernels on `stream` or on recorded side streams. Returns the time at which the last kernel ends.
 
         Kernels of the recorded main stream go to `stream`. If the script calls the op on a side stream, kernels on the recorded
         stream of the op's first kernel also go to this side stream. All other kernels go to a side stream with the recorded
@@ -164,7 +164,7 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Put an op that is not in the recording on `stream`. Returns when the op ends."""
+        """Put an op that is not in the recording on `stream`. Returns the time at which the op ends."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE

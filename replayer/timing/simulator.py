@@ -75,7 +75,7 @@ class Simulator:
     def play(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
     ) -> int:
-        """Play one op. Returns when the op's work ends on the stream.
+        """Play one op. Returns the time at which the op's work ends on the stream.
 
         `now_ns` is the wall-clock time of the script's call. `copy` is given for a copy that involves the host or two devices.
         """

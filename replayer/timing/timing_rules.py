@@ -36,7 +36,7 @@ def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
 
 
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
-    """Return when the host starts an op.
+    """Return the time at which the host starts an op.
 
     The thread was at `host_ns` after the previous op, and the script called at `called_ns`.
     """
@@ -44,7 +44,7 @@ def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> i
 
 
 def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int) -> int:
-    """Return when a kernel ends. The previous work on the op's stream ended at `ready_ns`."""
+    """Return the time at which a kernel ends. The previous work on the op's stream ended at `ready_ns`."""
     return max(launch_ns + latency_ns, ready_ns + gap_ns) + duration_ns
 
 

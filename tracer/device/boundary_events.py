@@ -82,7 +82,7 @@ class BoundaryEvent:
 
     @property
     def time_ns(self) -> int:
-        """Returns when the GPU passed the event, in host time. Returns NONE until the event was read."""
+        """Returns the host time at which the GPU passed the event. Returns NONE until the event was read."""
         return NONE if self.ticks_ns == NONE else self.of.clock.offset_ns + self.ticks_ns
 
 

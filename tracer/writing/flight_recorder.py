@@ -119,7 +119,7 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Notes the end of a recorded Python call in this thread. The call began at `begin_ns` (`time.time_ns`)."""
+        """Stores the end of a recorded Python call in this thread. The call began at `begin_ns` (`time.time_ns`)."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))

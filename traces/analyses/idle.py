@@ -252,7 +252,8 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
 
 
 def data_waits(trace: Trace, rank: int) -> Intervals:
-    """Return when the rank's host waited for a batch. If no waits were recorded, the rank's loader phases are used."""
+    """Return the intervals in which the rank's host waited for a batch. If no waits were recorded, the rank's loader phases are
+    used."""
     waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
     if len(waits):
         return Intervals(waits.start_ns, waits.end_ns)

@@ -74,7 +74,7 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return when each of these rows of work was launched, or NONE if the launch was not recorded.
+    """Return the time at which each of these rows of work was launched, or NONE if the launch was not recorded.
 
     Work is launched when its launching call returns, or when the work begins if that is earlier. A long call is therefore host
     time. If the call waited (`traces.analyses.waits`), its work was launched when the wait began. In a replay, ops launch work

@@ -79,7 +79,8 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return one number per step. Two steps with equally many backward passes and optimizer steps get the same number.
+    """Return one number per step. Two steps get the same number if they have the same numbers of backward passes and of
+    optimizer steps.
 
     The numbers can be compared between traces. Scripts with several trainers have several kinds of steps. For example, a GAN
     may train the critic in every step and the generator only in every fifth step.
@@ -161,7 +162,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 
 def launch_time_ns(trace: Trace) -> Column:
-    """Return when the host launched each device span.
+    """Return the time at which the host launched each device span.
 
     A span without a known launch counts as launched when it starts. A stream runs its work in launch order. If the stream's
     next work was launched before the span starts, the span counts as launched together with the previous work.

@@ -107,8 +107,8 @@ class TraceStream:
         self._writer = FrameWriter(self._write)
 
     def header(self, trace: Trace) -> None:
-        """Write the header of `trace`: devices, threads, provenance, problems and lacks. Tables and strings of `trace` are
-        ignored.
+        """Write the header of `trace`: devices, threads, provenance, problems and missing data. Tables and strings of `trace`
+        are ignored.
         """
         self._append(header_item(trace, {}))
 

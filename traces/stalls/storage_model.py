@@ -42,8 +42,8 @@ class Disk:
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Return when the bytes arrive. `seeks` is the number of seeks. It is 0 if the read continues where the last read
-        ended."""
+        """Return the time at which the bytes arrive. `seeks` is the number of seeks. It is 0 if the read continues where the
+        last read ended."""
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns

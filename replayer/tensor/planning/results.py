@@ -71,7 +71,7 @@ def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspa
 def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) -> Results:
     """Return a function that calls `make_results` and advances the Philox offset of the generator.
 
-    All calls of one plan draw equally many numbers on one device.
+    All calls of one plan draw the same number of random numbers on one device.
     """
     known: tuple[DeviceProperties | None, int] = None, 0
 

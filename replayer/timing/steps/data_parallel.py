@@ -11,9 +11,9 @@ is then split like the recorded phase.
     stages.leave(index)                                  # the phase ends
 
 Note [The k-th stage]
-    Within a segment, the k-th stage of a name and device takes the time of the k-th recorded stage with this name and device.
-    In a phase-grained recording, stages begin and end at their recorded offset in the phase, on the host and on their device.
-    If this machine's host makes a stage longer, the next stage becomes shorter. The same rule applies to phases.
+    Within a segment, the k-th stage with a name and device gets the time of the k-th recorded stage with the same name and
+    device. In a phase-grained recording, stages begin and end at their recorded offset in the phase, on the host and on their
+    device. If this machine's host makes a stage longer, the next stage becomes shorter. The same rule applies to phases.
 
 Note [Devices beside the first]
     A phase is timed on one device. Replicas do the same work at the same time. The time between stages is therefore charged to
@@ -49,7 +49,7 @@ class OpenStage(NamedTuple):
     segment: SegmentMatcher | None
 
 
-# the phase's index in its step, then the columns of the table `parts` from `name` on
+# the phase's index in its step, then the last columns of the table `parts`, beginning with `name`
 Row = tuple[int, str, int, int, int, int, int, int, int]
 
 

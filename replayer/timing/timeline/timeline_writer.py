@@ -319,8 +319,8 @@ class TimelineWriter:
     def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
         """Add a stage of nn.DataParallel in the current step.
 
-        `phase` is the phase's index in the step, and phases are added after their stages. `on_device` are the columns from
-        `device` on.
+        `phase` is the phase's index in the step, and phases are added after their stages. `on_device` are the last columns,
+        beginning with `device`.
         """
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
@@ -397,7 +397,7 @@ class TimelineWriter:
             self._hand_over()
 
     def flush(self, header: Trace) -> None:
-        """Write all rows so far and the header so far. Returns when the file contains them."""
+        """Write all rows so far and the header so far. When the call returns, the file contains them."""
         self._hand_over()
         written = threading.Event()
         self._queue.put(written)

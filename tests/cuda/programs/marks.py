@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 class timed:
-    """Notes the time between entering and leaving."""
+    """Stores the time between entering and leaving."""
 
     def __init__(self, name: str) -> None:
         self._name = name
