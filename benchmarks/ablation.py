@@ -68,7 +68,7 @@ OURS: dict[str, tuple[str, Callable[[], None]]] = {
         _set("replayer.timing.matcher:_REMEMBERED", 0),
     ),
     "op_batches": (
-        "calls that come as the last time are played at once",
+        "calls that repeat the previous step are played together",
         _set("replayer.timing.simulator:LEAST_CALLS", 1 << 60),
     ),
     "phase_batches": (
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, action="append", help="a recording: Kineto JSON or .msgpack; may be repeated")
     parser.add_argument("--steps", type=int, help="3 where instructions are counted, else 20")
     parser.add_argument("--times", action="store_true", help="take CPU time although instructions could be counted")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds of times; medians of ratios are printed")
+    parser.add_argument("--repeats", type=int, default=5, help="number of rounds; the medians of their ratios are printed")
     parser.add_argument("--only", action="append", choices=[*OURS, *TORCHS], help="this shortcut; may be repeated")
     parser.add_argument("--model", action="append", choices=["ResNet-50", "GPT-2 small", "ViT-B"], help="may be repeated")
     parser.add_argument("--json", type=Path)
@@ -153,7 +153,7 @@ def main() -> None:
     steps, unit = options.steps or (3 if count else 20), "instructions" if count else "CPU time"
     rows = []
     for trace in traces:
-        print(f"Longer step without the shortcut, by {unit} of the script's thread, replaying {trace.name}")
+        print(f"Replays of {trace.name}: how much longer a step takes without each shortcut ({unit} of the script's thread)")
         if count:
             whole = {model: measure(model, "", trace, steps, count) for model in models}
             print(f"{'millions a step':20}" + "".join(f"{whole[model]:14.2f}" for model in models), flush=True)

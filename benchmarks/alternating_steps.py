@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--model", choices=("resnet18", "resnet50"), default="resnet50")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--seconds", type=float, default=60, help="how long to go on; about what it takes")
+    parser.add_argument("--seconds", type=float, default=60, help="approximate duration of the measurement")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -58,7 +58,7 @@ def figures(late_ns: list[int], core_share: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--step-ms", type=float, default=3.0, help="time from one deadline to the next, by the wall")
+    parser.add_argument("--step-ms", type=float, default=3.0, help="time from one deadline to the next, in real time")
     parser.add_argument("--speed", default="1", help="as in trace replay --speed; lateness is then in recorded time")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     args = parser.parse_args()

@@ -100,7 +100,7 @@ CASES = [
         "a100_nccl_args_rank0of2",
         "resnet_ddp.py",
         options=("--nproc", "2"),
-        why="copies out of DDP's buckets wait for the last all-reduce in a replay, and for their own bucket's on the GPU",
+        why="in a replay, copies out of DDP's buckets wait for the last all-reduce; on a GPU, only for their own bucket",
     ),
     Case(
         "mi300x_resnet_act_checkpoint_rank0of8",

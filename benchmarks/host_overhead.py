@@ -335,7 +335,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trace", type=Path, default=find("p100-no-cudnn"), help="a recording: Kineto JSON or .msgpack")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=5, help="rounds, of an interpreter per row; medians are printed")
+    parser.add_argument("--repeats", type=int, default=5, help="number of rounds, each with a new interpreter per row")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -51,7 +51,7 @@ def main() -> int:
     print(f"\nThe recording is of {device}, the cell of {cell.gpu.device}; by their data sheets:")
     for label, card in ((device, card_of(device)), (cell.gpu.device, card_of(cell.gpu.device))):
         print(f"  {label:24} {card.tflops['fp32']:5.1f} TFLOPS in fp32, {card.memory_gbps:5.0f} GB/s")
-    print("The rest is software (cuDNN, PyTorch), and that a cell's phases hold what the GPU waits for its host.")
+    print("Other causes: different software (cuDNN, PyTorch), and waits for the host, which a cell's phases include.")
     return 0
 
 

@@ -226,8 +226,8 @@ def show(peaks: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]]) -> Non
             f"   {len(of_full):5}{near:12}{quantile(of_full, 0.5)}{quantile(of_full, 1)}"
         )
     right = sum(row["answered"] == row["published"] for row in full)
-    print(f"\nwhere a card is full, as trace fit answers for a card and network that were measured: {right} of {len(full)}")
-    print("by the allocator alone, as for a card that nobody measured, the table above, with these beyond 3 %:")
+    print(f"\ntrace fit finds the published largest batch of measured networks: {right} of {len(full)}")
+    print("the table above shows limits of the allocator alone, as for cards without measurements; off by more than 3 %:")
     far = [row for row in full if abs(row["ours"] / row["published"] - 1) > NEAR]
     for row in sorted(far, key=lambda row: -abs(row["ours"] / row["published"] - 1)):
         print(f"{row['gpu']}/{row['network']}: full at batch {row['ours']}, published {row['published']}; {beside(row)}")
@@ -243,7 +243,7 @@ def beside(row: dict[str, Any]) -> str:
     before = per_image[int(0.7 * len(per_image)) : int(0.8 * len(per_image))]
     slower = statistics.median(per_image[-5:].tolist()) / statistics.median(before.tolist()) - 1
     told = [f"run by itself, with hooks and cudnn.benchmark, {row['hooks']} fitted", f"its last steps: {100 * slower:+.0f} %"]
-    return "; ".join([*told, *([f"{' and '.join(larger)} took more there and fitted"] if larger else [])])
+    return "; ".join([*told, *([f"{' and '.join(larger)} needed more memory and fitted"] if larger else [])])
 
 
 def peak_at(cell: LibraryCell, batch: int) -> float:

@@ -144,7 +144,7 @@ def main() -> None:
 def show(case: str, found: dict[str, Any]) -> None:
     print(f"{case}: allocations of one steady step, block sizes in order")
     print(f"  recorded {found['recorded_allocations']}, replayed {found['replayed_allocations']}")
-    print(f"  {found['same']:4d} of the same size, {found['tails']} more equal but for an unsplit tail (at most 1 MiB)")
+    print(f"  {found['same']:4d} of the same size, and {found['tails']} that differ only by an unsplit tail (at most 1 MiB)")
     for size, op, count in found["only_recorded"]:
         print(f"  {count:4d} of {size} bytes only in the recording: {op}, which today's PyTorch does in place")
     print(f"  not explained: {found['unexplained'][0]} recorded, {found['unexplained'][1]} replayed {found['part_at']}")

@@ -83,7 +83,7 @@ def copying(transfers: CopyCosts, images: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", action="append", default=[], help="a recording whose copies count, beside none")
+    parser.add_argument("--trace", action="append", default=[], help="also measure with the copies of this recording")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     args = parser.parse_args()
     backend.register()

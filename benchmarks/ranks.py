@@ -154,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--json", type=Path, help="write the figures there too")
-    parser.add_argument("script", nargs="*", default=SCRIPT, help="after --; prints `step ...` when all have trained one")
+    parser.add_argument("script", nargs="*", default=SCRIPT, help="after --; prints `step ...` after all ranks' first step")
     args = parser.parse_args()
     print("| ranks | first step [s] | total [s] | CPU [s] | reports | PSS [MiB] | PSS at exit | RSS | most of one rank |")
     print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)

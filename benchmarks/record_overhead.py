@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--batch-size", default="32")
     parser.add_argument("--image-size", default="224")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60, help="of steps in turn, for each of the two lines of them")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of each of the two measurements in turn")
     parser.add_argument("--traces", type=Path, default=ROOT.parent / "shared" / "traces", help="real recordings")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -69,11 +69,11 @@ ENDINGS = {
     "all descriptors closed": "import os; os.closerange(3, 1024)",
     "stdout and stderr closed": "import os; os.close(1); os.close(2)",
     "a daemon left behind": "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(2); os._exit(0)",
-    "a fork that ends as the script": "import os\nif os.fork(): os.wait()",
+    "a fork that ends in the same way as the script": "import os\nif os.fork(): os.wait()",
     "an exception": "raise ValueError('of the script')",
     "deep recursion": "def f(): f()\nf()",
     "kill -9 of itself": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-    "another folder, and that removed": "import os, tempfile; d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)",
+    "the current folder is changed and removed": "import os, tempfile; d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)",
 }
 
 _RECORDED_TOO = ("os._exit(3)", "kill -9 of itself")
@@ -265,7 +265,7 @@ def extreme_numbers(folder: Path, chance: random.Random, quick: bool) -> Row:
         try:
             save(trace, folder / f"extreme{number}")
         except TraceError:
-            row.note("not written: out of range")
+            row.note("rejected by the writer because of a value out of range")
         else:
             files.append(folder / f"extreme{number}")
     return used(row, files)
@@ -605,7 +605,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="campaigns at a time")
     parser.add_argument("--only", choices=[of.__name__ for of in CAMPAIGNS], action="append")
     parser.add_argument("--write", type=Path, metavar="X.md", help="write the table here")
-    parser.add_argument("--json", type=Path, metavar="X.json", help="keep rows here; with --only, others stay")
+    parser.add_argument("--json", type=Path, metavar="X.json", help="store rows here; --only keeps the other rows")
     args = parser.parse_args()
     chosen = [run for run in CAMPAIGNS if not args.only or run.__name__ in args.only]
 

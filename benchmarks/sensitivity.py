@@ -88,7 +88,7 @@ def verdicts(recordings: dict[str, Trace], replays: dict[str, Trace]) -> Verdict
         found[f"{name}: within tolerance"] = str(of.within_tolerance)
         sides = zip(("first", "second"), of.bottlenecks, of.paces, of.problems, strict=True)
         for which, limit, pace, problems in sides:
-            found[f"{name}: limit of the {which}"] = "none" if limit is None else limit.limit
+            found[f"{name}: pace limit of the {which} trace"] = "none" if limit is None else limit.limit
             falls = pace is not None and pace.falls_behind_ns > 0
             found[f"{name}: the {which} falls behind"] = "yes" if falls else "no"
             found[f"{name}: serious problems of the {which}"] = " ".join(problems) or "none"
@@ -129,7 +129,7 @@ def in_a_child(work: Callable[[], Judged]) -> Judged:
             finally:
                 os._exit(code)
         if os.waitpid(child, 0)[1] != 0:
-            raise RuntimeError("a process that judged the traces failed")
+            raise RuntimeError("the process that computes the verdicts failed")
         found, failures, files = json.loads(result.read_text(encoding="utf-8"))
         return found, failures, files
 
@@ -184,7 +184,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. The benchmark",
         "raises and lowers each number of [constants.md](constants.md) that decides a verdict by a fifth. The table lists",
         "each change that alters a verdict or makes a test fail. A test fails if it expects a figure that depends on the",
-        "threshold, or if two different programs count as the same. A share above 1 is never reached.",
+        "threshold, or if two different programs count as the same. A threshold above 1 is never reached by a share.",
         "",
         f"The benchmark looks at {figures} verdicts on programs, times, limits and reasons. The verdicts compare the",
         "recordings of docs/fidelity.md with their replays and with each other.",

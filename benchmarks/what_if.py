@@ -293,7 +293,7 @@ def link_rows(args: argparse.Namespace) -> list[Row]:
         Row("all-reduce, 1 MiB to 1 GiB, 2 to 8 ranks, V100 and A100", "5 %, none over 15 %", cases),
         Row("all-reduce, only buckets of 1 to 25 MiB", "5 %, none over 15 %", buckets),
         Row("blind: all-reduce with every second size hidden", "5 %, none over 15 %", sizes),
-        Row("blind: all-reduce with one number of ranks hidden, 3 to 8", "-", ranks),
+        Row("blind: all-reduce with the measurements of one number of ranks (3 to 8) hidden", "-", ranks),
     ]
 
 
@@ -341,7 +341,7 @@ def network_rows(args: argparse.Namespace) -> list[Row]:
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
     names = args.networks or sorted({model for model, _ in truth})
     cases = on_board(args, [f"{name}:32,128" for name in names])
-    return [Row("another network on the V100 from its ResNet-50, batch 32 and 128", "10 % (24 % before)", cases)]
+    return [Row("other networks, predicted from a ResNet-50 on the same V100, batch 32 and 128", "10 % (24 % before)", cases)]
 
 
 def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Trace]]:
@@ -396,7 +396,7 @@ def networks_batch_rows(args: argparse.Namespace) -> list[Row]:
 def other_boards_rows(args: argparse.Namespace) -> list[Row]:
     boards = "NVIDIA A100-SXM4-40GB", "Quadro RTX 6000", "Tesla P100-PCIE-16GB", "Tesla M40", "Tesla K80"
     rows = [
-        Row(f"once blind: networks at other batches on the {board}", "5 %", own_batch_cases(args, board, _BATCHES))
+        Row(f"blind at first: networks at other batches on the {board}", "5 %", own_batch_cases(args, board, _BATCHES))
         for board in boards
     ]
     between = Row(
@@ -405,7 +405,7 @@ def other_boards_rows(args: argparse.Namespace) -> list[Row]:
         own_batch_cases(args, BOARD, (12, 24, 48, 80, 112)),
     )
     five = Row(
-        "once blind: networks at other batches on five other boards", "5 %", [case for row in rows for case in row.cases]
+        "blind at first: networks at other batches on five other boards", "5 %", [case for row in rows for case in row.cases]
     )
     return [between, five, *rows]
 
@@ -439,7 +439,7 @@ def folds_rows(args: argparse.Namespace) -> list[Row]:
 
     judged, chosen = folded(cases, mean)
     return [
-        Row(f"networks on the V100 in {_FOLDS} folds, the law of growth ({chosen}) chosen by the other networks", "5 %", judged)
+        Row(f"networks on the V100 in {_FOLDS} folds, growth ({chosen}) fitted to the other networks", "5 %", judged)
     ]
 
 
@@ -463,9 +463,10 @@ def forward_cases(args: argparse.Namespace, pairs: list[tuple[int, int]]) -> lis
 def forward_rows(args: argparse.Namespace) -> list[Row]:
     others = [(2, 32), (2, 512), (512, 2), (512, 32)]
     return [
-        Row("forward pass of a particle transformer from batch 32, sequence length given", "5 %",
+        Row("particle transformer, forward pass, predicted from batch 32 and the sequence length", "5 %",
             forward_cases(args, [(32, 2), (32, 512)])),
-        Row("once blind: forward pass of a particle transformer from batch 2 and 512", "5 %", forward_cases(args, others)),
+        Row("blind at first: particle transformer, forward pass, predicted from batch 2 and 512", "5 %",
+            forward_cases(args, others)),
     ]  # fmt: skip
 
 
@@ -535,7 +536,7 @@ def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
     fours = [case for case in cases if ", 4 x" in case.name]
     folds, chosen = folded(by_replica, median)
     goal = "median 10 %"
-    title = f"nn.DataParallel in {_FOLDS} folds, the host time per replica ({chosen}) chosen by the other networks"
+    title = f"nn.DataParallel in {_FOLDS} folds, host time per replica ({chosen}) fitted to the other networks"
     rows = [
         Row(f"nn.DataParallel t(2)/t(1), t(4)/t(1); {_right_side(cases)}", goal, cases, "median"),
         Row("nn.DataParallel, only t(2)/t(1)", goal, pairs, "median"),
@@ -550,7 +551,7 @@ def dataparallel_rows(args: argparse.Namespace) -> list[Row]:
 
 def _right_side(cases: list[Case]) -> str:
     right = sum((case.predicted > 1) == (case.measured > 1) for case in cases)
-    return f"right side of 1 in {right} of {len(cases)}"
+    return f"correct sign in {right} of {len(cases)}"
 
 
 def folded(cases: Mapping[Any, list[list[Case]]], of: Callable[[Iterable[float]], float]) -> tuple[list[Case], str]:
@@ -582,7 +583,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", help="only these of torchvision's networks")
     parser.add_argument(
         "--curves", type=Path, default=ROOT / "out" / "what_if",
-        help="the folder of curves without one GPU and of the networks' replays; made where missing (minutes)",
+        help="folder for curves without one GPU and replays of networks; missing files are made, which takes minutes",
     )  # fmt: skip
     parser.add_argument("--expected", action="store_true", help="write the rows' errors into the table that predictions use")
     parser.add_argument("--json", type=Path, help="write all cases to this file")

@@ -153,7 +153,7 @@ def gpu_ns(network: str, batch: int = BATCH) -> int:
 
 
 def _rates(*networks: str) -> str:
-    return ", ".join(f"{network} {BATCH / gpu_ns(network) * 1e9:.0f}" for network in networks)
+    return ", ".join(f"{BATCH / gpu_ns(network) * 1e9:.0f} ({network})" for network in networks)
 
 
 class Model:
@@ -218,7 +218,7 @@ def page(cost: Cost) -> Iterator[str]:
         yield f"| | published | {' | '.join(f'{point:.0f}' for point in points)} | |"
     yield f"\n## Preparation stall, {CORES_PER_GPU} cores per GPU (figure 6), share of a step\n"
     theirs = Model(PUBLISHED_CPU_NS)
-    yield "| network | ours | ours, with cores as slow as published | paper |\n|---|---|---|---|"
+    yield "| network | ours | ours, with the paper's core speed | paper |\n|---|---|---|---|"
     for network, share in PUBLISHED_PREPARATION.items():
         stalls = f"{model.preparation_stall(network):.0%} | {theirs.preparation_stall(network):.0%}"
         yield f"| {network} | {stalls} | {share:.0%} |"
@@ -233,7 +233,7 @@ def page(cost: Cost) -> Iterator[str]:
         cells = [model.epoch_s(disk, cached, policy) for disk in (SSD, HDD) for policy in CachePolicy]
         yield f"| {cached:.0%} | {' | '.join(f'{value:.0f}' for value in cells)} | {PUBLISHED_CACHE[cached]:.0f} |"
     yield f"\n## Larger batches, MobileNetV2 on {CORES_PER_GPU} cores (figure 9), seconds per epoch\n"
-    yield "| batch | GPU computes | epoch | epoch with cores as slow as published |\n|---|---|---|---|"
+    yield "| batch | GPU computes | epoch | epoch with the paper's core speed |\n|---|---|---|---|"
     for batch in BATCHES:
         computes, whole = model.epoch_by_batch(batch)
         yield f"| {batch} | {computes:.0f} | {whole:.0f} | {theirs.epoch_by_batch(batch)[1]:.0f} |"
@@ -246,8 +246,8 @@ def page(cost: Cost) -> Iterator[str]:
         "cores divided by the core time per image. Our curve is linear up to the GPU's rate. The published curves bend "
         "earlier, because cores share caches and memory.\n"
         "* Networks with a higher GPU rate have longer stalls, both when preparing and when fetching. Our order of "
-        f"networks differs from the paper where the GPU rates differ: the library's {GPU.upper()} trains "
-        f"{_rates('alexnet', 'shufflenet_v2_x1_0', 'squeezenet1_0', 'resnet18')} images/s. The paper used other "
+        f"networks differs from the paper where the GPU rates differ. On the library's {GPU.upper()}, the rates in images/s "
+        f"are {_rates('alexnet', 'shufflenet_v2_x1_0', 'squeezenet1_0', 'resnet18')}. The paper used other "
         "software.\n"
         "* A core of this machine may be faster than a core of the published server, which needs 5.8 ms per image "
         "(figure 5, one core). Faster cores mean that fewer cores are enough. The tables of figures 6 and 9 therefore "
@@ -293,7 +293,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
             far < 0.15,
         ),
         (
-            "order of networks by preparation stall (figure 6), published cores",
+            "order of networks by preparation stall (figure 6), with the paper's core speed",
             *_in_order(preparing, PUBLISHED_PREPARATION),
         ),
         ("order of networks by fetch stall, as reproduced by GPEmu (figure 3)", *_in_order(fetching, fetch)),
@@ -305,7 +305,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
             f"{computes[0]:.0f} to {computes[-1]:.0f} s",
             computes[0] > computes[-1],
         ),
-        ("the epoch time stays flat (figure 9), with published cores", f"within {spread:.1%}", spread < 0.02),
+        ("the epoch time stays flat (figure 9), with the paper's core speed", f"within {spread:.1%}", spread < 0.02),
         (
             "the pinning time depends only on the bytes",
             f"{min(per_image) * 1e3:.0f} to {max(per_image) * 1e3:.0f} µs per image",

@@ -79,7 +79,8 @@ def name_of(kind: Any) -> str:
     """Returns the name of a class in the page, such as "Spread", or "Both of integer" for the type `Both[int]`."""
     given = get_args(kind)
     name = (get_origin(kind) or kind).__name__
-    return f"{name} of {' or '.join(map(type_text, given))}" if given else str(name)
+    texts = (f"({text})" if " or " in text else text for text in map(type_text, given))
+    return f"{name} of {' or '.join(texts)}" if given else str(name)
 
 
 def type_text(hint: Any) -> str:

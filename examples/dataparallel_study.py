@@ -65,14 +65,14 @@ def parse_arguments() -> argparse.Namespace:
         command.add_argument("--image-size", type=int, default=224, help="the 28x28 images are enlarged to it; 64 is enough")
         command.add_argument("--pin-memory", action="store_true", help="keep the batches in page-locked memory")
         command.add_argument("--warmup", type=int, default=3, help="steps before anything is measured")
-        command.add_argument("--steps", type=int, default=5, help="measured as they run, and as many part by part [0: none]")
+        command.add_argument("--steps", type=int, default=5, help="measured steps; as many again are timed by stage [0: none]")
         command.add_argument("--lr", type=float, default=0.001)
-        command.add_argument("--epochs", type=int, default=0, help="then train from scratch, at most so long [0: not]")
+        command.add_argument("--epochs", type=int, default=0, help="epochs to train from scratch, at most [0: none]")
         command.add_argument("--loss-target", type=float, default=0.04, help="an epoch's mean loss that ends the training")
         command.add_argument("--images", type=int, default=1024, help="in an epoch")
 
     tables = commands.add_parser("table", help="print the results as a table in Markdown, and draw them")
-    tables.add_argument("--picture", type=Path, metavar="FILE.svg", help="also draw them; the ending says in which format")
+    tables.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the results in the format of the suffix")
     for command in (cell, grid, tables):
         command.add_argument("--results", type=Path, default=Path("study.jsonl"), help="a line of JSON per cell")
     args = parser.parse_args()

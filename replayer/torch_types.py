@@ -7,6 +7,6 @@ from typing import Any, TypeAlias
 TorchAny: TypeAlias = Any
 """An argument or result of a torch call, an operator, or an object that only torch's C++ describes.
 
-PyTorch's stubs do not cover dispatch (operators, their arguments and results), the C functions below `torch._C`, and what torch
-calls with several spellings of one method. Everything else in the replayer has a type of its own.
+PyTorch's type stubs do not describe dispatch (operators, their arguments and results) and the C functions in `torch._C`. They
+also do not describe methods that torch calls with different signatures. All other values in the replayer have precise types.
 """

@@ -45,7 +45,7 @@ def load(shell: Any) -> None:
         if command == "stop" and not words:
             running = virtual_gpu.running()
             if running is None:
-                raise ValueError("%gpu stop: no virtual GPU runs")
+                raise ValueError("%gpu stop: no virtual GPU is running")
             running.stop()
             return running
         raise ValueError("write %gpu start NAME, %gpu stop, or %%gpu NAME in the first line of a cell")

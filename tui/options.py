@@ -109,7 +109,9 @@ class ReplayOptions:
     gpu_memory: Annotated[
         str,
         option(
-            "SIZE[,SIZE]", "Give every GPU this much memory, or one size per GPU, such as 7.79GiB: would it fit?", group=WHAT_IF
+            "SIZE[,SIZE]",
+            "Check whether the script fits into this GPU memory, such as 7.79GiB. Give one size per GPU if they differ.",
+            group=WHAT_IF,
         ),
     ] = ""
     nproc: Annotated[

@@ -53,11 +53,11 @@ PROVENANCE = {
     "protocol": "fp32, 3x224x224, model.train(), SGD with momentum 0.9 and weight decay 1e-4, data resident on the GPU, the"
     " host synchronised around forward and around the rest; mean of 10 batches less the 2 slowest; cudnn.benchmark off for"
     " times, on for memory",
-    "software": "PyTorch with cuDNN; the study's tables do not tell the versions. That of PyTorch is inferred from memory: what"
-    " autograd keeps of MobileNetV2 and ShuffleNet changed in 1.11, and networks are there that 1.8 brought",
-    "spread": "0.2 to 0.9 % between batches, as the study tells; between neighbouring batch sizes 0.6 to 2.1 % in the median",
-    "done": "seconds and MiB made nanoseconds and bytes; rows that the authors extrapolated past the last batch that fitted"
-    " and memory that they interpolated are left out",
+    "software": "PyTorch with cuDNN; the study does not give the versions. PyTorch's version is inferred: in 1.11, the memory"
+    " that autograd keeps for MobileNetV2 and ShuffleNet changed, and some of the networks were added in 1.8",
+    "spread": "0.2 to 0.9 % between batches, according to the study; median 0.6 to 2.1 % between neighbouring batch sizes",
+    "done": "seconds and MiB were converted to nanoseconds and bytes; the rows beyond the last batch that fitted, which the"
+    " authors extrapolated, and the memory values that they interpolated are left out",
     "estimated": "how the rest (criterion, zero_grad, backward, optimizer: measured as one figure) is split among its phases",
     "lacks": ["kernels", "host ops", "data-loading waits", "recorded values", "first batches"],
 }
@@ -102,7 +102,7 @@ def _cell(gpu: Gpu, model: str, workload: WorkloadSignature, rows: list[dict[str
     rows = sorted(rows, key=lambda row: int(row["batch"]))
     batches = np.array([int(row["batch"]) for row in rows])
     if (np.diff(batches) != 1).any():
-        raise SystemExit(f"{gpu.name}/{model}: batch sizes are missing, so extrapolated rows cannot be told")
+        raise SystemExit(f"{gpu.name}/{model}: batch sizes are missing, so extrapolated rows cannot be recognized")
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name not in ("gpu", "model", "batch")}
     count = min(first_extrapolated(column["forward_s"]), first_extrapolated(column["rest_s"]))
     peak, persistent = column["peak_mib"] * _MIB, column["persistent_mib"] * _MIB
@@ -124,7 +124,7 @@ def _cell(gpu: Gpu, model: str, workload: WorkloadSignature, rows: list[dict[str
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("rows", type=Path, help="gpemu_times.csv.gz")
-    parser.add_argument("--commit", required=True, help="of the study's repository, from which the rows are")
+    parser.add_argument("--commit", required=True, help="commit of the study's repository that has the rows")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files go")
     given = parser.parse_args()
     build(given.rows, given.commit, given.folder)

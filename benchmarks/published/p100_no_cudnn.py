@@ -62,14 +62,14 @@ PROVENANCE: dict[str, Any] = {
     "notes": [
         "The published median of the whole step is 758.9 ms; the medians of its phases add up to 759.7 ms. The phases"
         " are kept, and the steady step is their sum.",
-        "The first batch took 1191 to 1235 ms; the warm-up step takes the middle, 1213 ms. The study does not say which"
-        " phase was slow then: all of the excess of 453.3 ms over the steady step is placed in forward, by us.",
+        "The first batch took 1191 to 1235 ms; the warm-up step uses the middle, 1213 ms. The study does not say which"
+        " phase was slow, so we add the whole excess over the steady step, 453.3 ms, to the forward phase.",
         "Only medians are published: there is one steady step, without spread.",
         "The total memory and the properties are those that CUDA's deviceQuery prints for a Tesla P100-PCIE-16GB"
         " (16281 MBytes, 17071734784 bytes; 56 multiprocessors; capability 6.0), from public logs, not from the study.",
-        "What was trained (the workload signature) follows from the study's figures: 6.35 ms at 12.1 GB/s for 128 images and"
-        " 154 MB for 256 are 3x224x224 in float32, and 256 x 1000 outputs are 1000 classes, with which ResNet-18 has 11 689 512"
-        " parameters. The optimizer and the classes of modules are not told.",
+        "The workload signature is derived from the study's figures. Images are 3x224x224 in float32, because 128 images take"
+        " 6.35 ms at 12.1 GB/s and 256 images have 154 MB. There are 256 x 1000 outputs, so there are 1000 classes. ResNet-18"
+        " with 1000 classes has 11 689 512 parameters. The study does not give the optimizer and the classes of modules.",
     ],
 }
 

@@ -51,12 +51,12 @@ PROVENANCE: dict[str, Any] = {
         "The published medians of forward, criterion, backward and optimizer (270.1, 0.5, 503.7 and 5.5 ms) add up to 779.8 ms;"
         " the published median of their sum is 775.7 ms. Each is shortened by 0.5 % here, so that the step is as published.",
         "The published parts of forward (scatter 6.7, replicate 6.2, parallel_apply 257.2, gather 8.5 ms) add up to 8.5 ms more"
-        " than forward. Scatter and replicate, gather's time on the host and the replicas' on their devices (255.5 ms) are"
-        " kept; that gather spends its time waiting for the replicas is our reading. The call's 257.2 ms have no place then.",
-        "Where in backward its two parts lie is not published: the scatter of gradients is placed at the beginning and"
-        " ReduceAddCoalesced at the end, as the order of the graph has it. What the second device does between is not told.",
-        "The first batch took 3466 to 3727 ms; the warm-up step takes the middle, 3596.5 ms. The study does not say which phase"
-        " was slow then: all of the excess of 2820.5 ms over the steady step is placed in forward, in the replicas, by us.",
+        " than forward. We assume that gather waits for the replicas. The times of scatter and replicate, gather's time on the"
+        " host and the replicas' time on their devices (255.5 ms) are kept. The 257.2 ms of parallel_apply are not used.",
+        "The study does not say when the two parts of backward run. The scatter of gradients is placed at the start and"
+        " ReduceAddCoalesced at the end, in the order of the graph. The second device's work in between is not published.",
+        "The first batch took 3466 to 3727 ms; the warm-up step uses the middle, 3596.5 ms. The study does not say which phase"
+        " was slow, so we add the whole excess over the steady step, 2820.5 ms, to the replicas' forward pass.",
         *p100_no_cudnn.PROVENANCE["notes"][2:],
     ],
 }  # fmt: skip

@@ -57,13 +57,13 @@ UNALIGNED_SLOWER = _declare(
 )
 SLOWER_BY_BYTES: Mapping[str, float] = _declare(
     "SLOWER_BY_BYTES", {"batch_norm": 1.3, "bias": 2.5, "memory": 1.6},
-    "times the time at the memory's bandwidth", FITTED,
+    "multiple of the time at memory bandwidth", FITTED,
     "duration of memory-bound kernels, by kind of work",
     "batch norm: a ResNet-50 on a V100 and VGGs with and without it; bias: networks with one; the rest: rule of thumb",
 )
 DEPTHWISE_SLOWER: Mapping[str, tuple[float, float]] = _declare(
     "DEPTHWISE_SLOWER", {"depthwise": (1.6, 0.2), "depthwise_backward": (2.0, 0.64)},
-    "times the time at the memory's bandwidth: a constant, and an addend per element of the window", FITTED,
+    "multiple of the time at memory bandwidth: a constant, plus a value per element of the window", FITTED,
     "duration of depthwise convolutions, which read the window again for each output",
     "networks with depthwise convolutions on a V100",
 )
@@ -118,7 +118,7 @@ SLOT_POWERED: Mapping[str, tuple[int, str, int]] = _declare(
 
 CURVE_COUNTS = _declare(
     "CURVE_COUNTS", 0.25, "weight", FITTED,
-    "weight of the learned curve in a convolution's growth with the batch; the rest is a power of the batch",
+    "a convolution's time grows with the batch by a mean of the learned curve (this weight) and a power of the batch",
     "the best of four formulas in each of six folds of networks: benchmarks/what_if.py, row `folds`",
 )
 GROWTH = _declare(
@@ -135,7 +135,7 @@ FADING_OCTAVES = _declare(
     "distance over which corrections by recorded ops become weaker", "libraries use different algorithms for different sizes",
 )
 ROWS_COUNT = _declare(
-    "ROWS_COUNT", 0.5, "octaves per octave of rows", CHOSEN,
+    "ROWS_COUNT", 0.5, "octaves of distance per octave of rows", CHOSEN,
     "weight of differences in batch and image size; a library chooses its algorithm by channels and depth",
     "how libraries choose algorithms",
 )
@@ -207,7 +207,7 @@ FIRST_BUCKET_BYTES = _declare(
 REPLICA_PER_FORWARD = _declare(
     "REPLICA_PER_FORWARD", 1.4, "times the host's forward pass", FITTED,
     "host time of torch.nn.parallel.replicate per replica",
-    "0.8 to 2.1 for six networks (benchmarks/programs/replicate_host.py); of these, what published speedups suggest",
+    "published speedups suggest it; six networks take 0.8 to 2.1 (benchmarks/programs/replicate_host.py)",
 )
 
 # --- optimizer steps without measurements in the library
@@ -306,7 +306,7 @@ LITTLE_REMAINDER = _declare(
 )
 OVER_ESTIMATE = _declare(
     "OVER_ESTIMATE", 4, "times the estimate", CHOSEN,
-    "unmatched recorded work up to this multiple is the recorded time of the unmatched ops",
+    "unmatched recorded work belongs to the unmatched ops if its time is at most this multiple of their estimate",
     "estimates may be too short by this factor",
 )
 KERNELS_PER_TENSOR = _declare(

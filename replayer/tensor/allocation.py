@@ -76,7 +76,7 @@ class Truth(Enum):
     """Unknown content with a known property."""
 
     ZERO_OR_ONE = "the result of a comparison, perhaps as numbers"
-    IN_RANGE = "the result of comparing floats with bounds, which hold in a healthy run"
+    IN_RANGE = "the result of comparing floats with bounds; in a healthy run, the floats are within the bounds"
     EQUAL_OR_IN_RANGE = "the result of comparing floats, which are equal or near to each other in a healthy run"
 
 

@@ -88,7 +88,7 @@ def test_a_failed_check_is_reported_with_a_reason(monkeypatch: pytest.MonkeyPatc
             "without nsys",
         ),
         ({"kernels": 0}, "INFO: see CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", Health.warn, "no device work"),
-        ({"gpu_error": "CUDA error: unknown"}, "", Health.warn, "did not run one: CUDA error: unknown"),
+        ({"gpu_error": "CUDA error: unknown"}, "", Health.warn, "failed to run a test kernel: CUDA error: unknown"),
     ],
 )
 def test_doctor_reports_whether_kernels_can_be_recorded(told: dict[str, Any], stderr: str, state: Health, words: str) -> None:

@@ -54,8 +54,8 @@ _REASONS = {
 class Reason:
     """Describes one reason for a difference. `delta_ns` is per step, and is positive if the second trace takes longer.
 
-    `phase` is the phase or op to which the reason belongs, or "" if there is none. `names` has the names
-    of kernels and ops in the text, which may be long.
+    `phase` is the phase or op to which the reason belongs, or "" if there is none. `names` lists the
+    names of kernels and ops in the text. Such names may be long.
     """
 
     what: str

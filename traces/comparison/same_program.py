@@ -152,7 +152,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, made)
     here, there = map(_channels_last_share, (ours, theirs))
     if here is not None and there is not None and abs(here - there) > OTHER_LAYOUT_SHARE:
-        told = f"{_percent(here)} of the ops on images are channels_last recorded, {_percent(there)} here"
+        told = f"{_percent(here)} of the ops on images are channels_last in the recording, {_percent(there)} here"
         return Verdict(Sameness.OTHER_LAYOUTS, Evidence.OPS_AND_SHAPES, f"same ops and shapes, other memory layouts: {told}")
     lacking = [] if all(any(call.dtype for call in calls) for calls in (ours, theirs)) else ["dtypes"]
     if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
@@ -259,7 +259,7 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
     match = compare_workloads(recorded.workload, other.workload)
     passes = _backward_passes(recorded), _backward_passes(other)
     if match.sameness is Sameness.SAME_PROGRAM and None not in passes and passes[0] != passes[1]:
-        counted = f"{passes[0]} backward pass{'es' if passes[0] != 1 else ''} a step recorded, {passes[1]} here"
+        counted = f"{passes[0]} backward pass{'es' if passes[0] != 1 else ''} per step in the recording, {passes[1]} here"
         reason = f"the same model and batch, but {counted}"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, reason)
     reason = "; ".join(match.reasons)

@@ -93,7 +93,7 @@ SERIOUS_SHARE = _declare(
 )
 OWN_HOST_SHARE = _declare(
     "OWN_HOST_SHARE", 0.1, "share of a step", CHOSEN,
-    "reports mention the replaying host's overhead from this share on", "rule of thumb",
+    "reports mention the replaying host's overhead if it is at least this share", "rule of thumb",
 )
 SHARED_BYTES = _declare(
     "SHARED_BYTES", 400 << 20, "bytes", MEASURED,
@@ -181,7 +181,7 @@ ROUNDING_NS = _declare(
 # --- what the profiler costs
 
 EVENT_COSTS = _declare(
-    "EVENT_COSTS", (1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14), "times the cost of an op with shapes", MEASURED,
+    "EVENT_COSTS", (1.0, 0.8, 0.65, 1.7, 1.0, 1.7, 0.14), "multiple of the cost of an op with shapes", MEASURED,
     "profiler overhead per op with and without shapes, range, module, runtime call, launch and memory event",
     "benchmarks/profiler_cost.py with torch 2.13 and 2.14; ops without shapes and calls without launch are chosen",
 )
@@ -202,7 +202,7 @@ LEAST_NOISE = _declare(
 
 SAME_SHAPES = _declare(
     "SAME_SHAPES", 0.8, "similarity", CHOSEN,
-    "two traces show the same program from this similarity of ops, shapes and dtypes on",
+    "two traces show the same program if the similarity of ops, shapes and dtypes is at least this",
     "ResNet-50 keeps more than 0.9 between PyTorch releases; one changed layer in ten means a different program",
 )
 SAME_NAMES = _declare(
@@ -241,15 +241,15 @@ SAME_KERNEL_NS = _declare(
 )
 NEGLIGIBLE_NS = _declare(
     "NEGLIGIBLE_NS", 1000, "ns per step", CHOSEN,
-    "changes of ops and kernels are listed from this size on", "equal to SAME_KERNEL_NS",
+    "changes of ops and kernels are listed if they have at least this size", "equal to SAME_KERNEL_NS",
 )
 NEGLIGIBLE_SHARE = _declare(
     "NEGLIGIBLE_SHARE", 0.002, "share of a step", CHOSEN,
-    "`trace explain` lists effects from this size on", "less than the spread of any step time",
+    "`trace explain` lists effects of at least this size", "less than the spread of any step time",
 )
 LEAST_PHASE_NS = _declare(
     "LEAST_PHASE_NS", 20_000, "ns", CHOSEN,
-    "the app lists differences of a host phase from this size on", "a few calls of Python",
+    "the app lists differences of a host phase if they have at least this size", "a few calls of Python",
 )
 
 # --- data stalls

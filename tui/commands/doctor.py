@@ -147,7 +147,8 @@ def _torch() -> Iterator[Diagnosis]:
 
 def _kernels(told: dict[str, Any], stderr: str) -> Diagnosis:
     if "gpu_error" in told:
-        return Diagnosis("kernels", Health.warn, f"the GPU did not run one: {told['gpu_error']}", "check it with nvidia-smi")
+        text = f"the GPU failed to run a test kernel: {told['gpu_error']}"
+        return Diagnosis("kernels", Health.warn, text, "check it with nvidia-smi")
     if told["kernels"]:
         return Diagnosis("kernels", Health.ok, "torch.profiler records them: trace record works here")
     obstacle = why_no_kernels(line for line in stderr.splitlines() if line.startswith(("WARNING", "ERROR")))
@@ -182,7 +183,7 @@ def _clock() -> Iterator[Diagnosis]:
         late_ns.append(clock.now_ns() - deadline_ns)
     worst_ns = sorted(late_ns)[_DEADLINES * 99 // 100]
     told = f"{worst_ns / 1e3:.0f} µs late at the 99th percentile of {_DEADLINES} deadlines"
-    yield _judged("clock", worst_ns <= LATE_NS, told, "this machine is busy: --clock recorded does not depend on it")
+    yield _judged("clock", worst_ns <= LATE_NS, told, "this machine is busy; use --clock recorded, which ignores its load")
 
 
 def _locked_memory() -> Iterator[Diagnosis]:

@@ -140,7 +140,7 @@ def _with(settings: AllocatorSettings, key: str, value: str) -> AllocatorSetting
         if value not in ("native", "cudaMallocAsync"):
             raise SettingsError("Unknown allocator backend, options are native and cudaMallocAsync")
         if value != "native":
-            raise NotEmulated(f"allocator setting backend:{value}", "only backend:native is; unset it")
+            raise NotEmulated(f"allocator setting backend:{value}", "only backend:native is emulated; unset it")
         return settings
     if key in IGNORED:
         _boolean(key, value)

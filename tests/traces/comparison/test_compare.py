@@ -509,7 +509,7 @@ def test_a_different_memory_layout_is_reported_only_if_strides_are_recorded() ->
     assert judged("contiguous", "contiguous").not_compared == ()
     twin = judged("contiguous", "channels_last")
     assert twin.sameness is Sameness.OTHER_LAYOUTS
-    assert "0 % of the ops on images are channels_last recorded, 100 % here" in twin.reason
+    assert "0 % of the ops on images are channels_last in the recording, 100 % here" in twin.reason
     unknown = judged("", "channels_last")
     assert unknown.same and unknown.not_compared == ("memory layouts",) and unknown.reason.endswith("memory layouts")
     assert compare(laid_out(""), laid_out("contiguous")).to_json()["not_compared"] == ["memory layouts"]
@@ -558,7 +558,7 @@ def test_workload_signatures_decide_sameness_without_kernels() -> None:
     again = twice.phases.take(twice.phases.name == twice.strings.find("backward"))
     twice.phases = Phases.concatenated([twice.phases, again])
     twice.workload = published.workload
-    reason = "the same model and batch, but 1 backward pass a step recorded, 2 here"
+    reason = "the same model and batch, but 1 backward pass per step in the recording, 2 here"
     assert _verdict(published, twice) == (False, reason)
     # WHEN only one trace has a signature THEN it cannot be told
     assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")

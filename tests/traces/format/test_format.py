@@ -222,7 +222,7 @@ def test_a_file_with_inconsistent_parts_is_rejected(tmp_path: Path) -> None:
         strange = pack("header", json.dumps(header | {key: value}))
         assert "header with a count that is not a number" in refusal(tmp_path, file_of(strange, end=end))
     strange = pack("header", json.dumps(header | {"lacks": [1]}))
-    assert "header with a lack that is not text" in refusal(tmp_path, file_of(strange, end=end))
+    assert "header with an entry in `lacks` that is not text" in refusal(tmp_path, file_of(strange, end=end))
 
 
 def test_a_file_from_before_a_table_was_added_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

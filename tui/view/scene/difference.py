@@ -41,10 +41,10 @@ class Difference:
             "gone": f"{name} is gone: {a}",
             "new": f"{name} is new: {b}",
             "another kernel": f"{name} became {short_name(self.other_name)}: {a} → {b}",
-            "waits longer": f"the GPU is idle for longer before {name}: {a} → {b}",
-            "waits less": f"the GPU is idle for less before {name}: {a} → {b}",
-            "phase longer": f"{self.name} takes the host longer: {a} → {b}",
-            "phase shorter": f"{self.name} takes the host less: {a} → {b}",
+            "waits longer": f"the GPU is idle for a longer time before {name}: {a} → {b}",
+            "waits less": f"the GPU is idle for a shorter time before {name}: {a} → {b}",
+            "phase longer": f"{self.name} takes more time on the host: {a} → {b}",
+            "phase shorter": f"{self.name} takes less time on the host: {a} → {b}",
         }.get(self.what, f"{name} is {self.what}: {a} → {b}")
         often = f", {counted(self.count, 'time')} in {counted(self.steps, 'step')}" if self.count > 1 else ""
         return f"{time_text(self.total_ns, signed=True)}{often}: {said}"
