@@ -197,7 +197,7 @@ def run(args: argparse.Namespace) -> None:
     for batch_size in (args.batch_size, args.batch_size, args.batch_size // 2 or 1):
         train(batch_size)
     torch.cuda.synchronize()
-    torch.empty(100 << 20, dtype=torch.uint8, device="cuda")  # free at once: then the history tells of the next line
+    torch.empty(100 << 20, dtype=torch.uint8, device="cuda")  # freed at once, so the history shows the next line
     torch.cuda.empty_cache()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):

@@ -99,11 +99,11 @@ _ROWS_FILES = {
     "softmax": "softmax",
     "ln": "layer_norm",
 }
-_LAUNCH = 0.55  # of the shortest measured time of its kind: what each of them holds beside its kernel
-_TELLS = 1.3  # times as long as the shortest measurement of its kind: the kernel, not its launch, is what was measured
+_LAUNCH = 0.55  # launch time in each measurement, as a share of the shortest measured time of the same kind of op
+_TELLS = 1.3  # a time that is at least this multiple of the shortest of its kind shows the kernel, not only the launch
 _HIDDEN, _EMBEDDING = 48, 5
 _SEEDS = 3
-_UNNAMED = 0.25  # of the rows drawn do not tell whose they are, so that a network goes by the data sheet as far as that tells
+_UNNAMED = 0.25  # share of the drawn rows without the GPU's name, so that a network learns to use the data sheet
 _STEPS, _BATCH = {"matmul": 4500, "conv3": 2500, "rows": 2500}, 1024
 
 

@@ -157,7 +157,7 @@ def while_replaying(model: str, options: argparse.Namespace) -> dict[str, float]
     with tempfile.TemporaryDirectory() as folder:
         recorded_steps = start_replaying(options.trace, Path(folder))
         step = MODELS[model]("cuda")
-        # A recorded step is played faster from the second time on.
+        # A recorded step is played faster the second time.
         row = timed(step, options.steps, warm_up=2 * recorded_steps + 3)
         return per_op(row, dispatched(step))
 
@@ -194,7 +194,7 @@ def prepared(step: Callable[[], object]) -> tuple[Any, int]:
 
     def noting(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         nonlocal inside
-        if inside:  # what a call calls in turn is its own affair
+        if inside:  # calls inside the measured call are not counted
             return dispatch(func, types, args, kwargs)
         inside = True
         result = dispatch(func, types, args, kwargs)
@@ -231,7 +231,7 @@ def start_replaying(recording: Path, folder: Path) -> int:
     """Start a replay with a clock that does not wait; returns the number of recorded steps."""
     trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
     if trace.grain == "phase":
-        trace.workload = None  # its phases are charged whatever is trained: that is the path to be measured
+        trace.workload = None  # recorded phases are then charged for any script, which is the path to measure
     timeline = TimelineWriter(TraceStream(folder / "timeline.msgpack"), trace)
     gpu = VirtualGpu(trace, min(trace.ranks), VirtualClock(), timeline)
     state.start(lambda: gpu)

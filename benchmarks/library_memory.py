@@ -1,44 +1,53 @@
-"""Memory against what was published: 36 networks on six GPUs, peak by peak, and the batch at which each card is full.
+"""Compares memory with published measurements: peaks of 36 networks on six GPUs, and the batch size at which each GPU is full.
 
     python benchmarks/library_memory.py [--all] [--networks resnet50,vgg16] [--json figures.json]
 
-Needs torchvision. For each network, `benchmarks/programs/torchvision_memory.py` is run on the virtual GPU at two batch sizes;
-the allocator then runs the requests of any batch size on any card (memory/rerun_requests.py). Once for each release of PyTorch
-that the library's cells name, for what autograd keeps changed in 1.11: MobileNetV2 needs 1.4 times as much since.
+Needs torchvision. For each network, `benchmarks/programs/torchvision_memory.py` runs on the virtual GPU at two batch sizes. The
+allocator then runs the requests of any batch size on any card (memory/rerun_requests.py). This is repeated for each PyTorch
+release in the library's cells, because autograd keeps other tensors since 1.11. MobileNetV2 has needed 1.4 times as much memory
+since then.
 
-Peaks are what `memory_allocated` was at any module's hook. Where a card is full was measured without hooks, by growing the
-batch one by one in one process until it failed: the first batch that does not fit counts, though a larger one may fit again.
+The published peaks are the largest value of `memory_allocated` at any module's hook. The published limits were measured without
+hooks: one process increased the batch size by one until it failed. The first batch size that does not fit counts, although a
+larger one may fit again.
 
-Two figures are printed of the limits, and they are not the same thing. "By the allocator alone" is blind: what the requests say
-of a card that nobody measured. "As trace fit answers" is what a user is told of these cards: the cell's own limit, a fact,
-wherever the requests show that the program is the one that was measured (traces/library/limits.py).
+The benchmark prints two figures about limits. The limits of the allocator alone are blind predictions, as for a card without
+measurements. The limits that `trace fit` prints for these cards are the measured limits of the cells, if the requests show that
+the program is the measured one (traces/library/limits.py).
 
 Note [What the kernels take]
-    Until CUDA 11.7 a context held all of PyTorch's and cuDNN's kernels. For each limit there is an amount that explains it
-    best; the median of these over all networks, the VGGs included, is taken for each compute capability. The benchmark prints
-    the medians, also those over every second network, and how far the other networks' limits are with these. One card's is
-    measured: of the M40 10 753 MiB were left (its log), which makes 590 MiB of kernels, where the median says 630.
+    Until CUDA 11.7, a context contained all kernels of PyTorch and cuDNN. For each limit, there is an amount of memory for
+    kernels that explains the limit best. The median over all networks, including the VGGs, is used for each compute capability.
+    The benchmark prints these medians. It also prints the medians over every second network, and the errors of the other
+    networks' limits with these medians. One amount was measured: the M40 had 10 753 MiB left (according to its log), so its
+    kernels took 590 MiB. The median is 630 MiB.
 
 Note [What was there before]
-    The log of the M40 holds the messages of 24 failures (GPEmu, profiler/compute/profile.log at 4d83544). What was allocated is
-    ours to 0.02 GiB in the eight VGGs', what was reserved more. Two things make the difference. Gradients and the optimizer's
-    state were made at batch 1 and stay where they were then, amid cached segments that can no longer be released: so each
-    network takes its first steps at batch 1 here too. And among those segments are cuDNN's workspaces
-    (replayer/memory/cudnn_workspaces.py), whose sizes are another recording's; nothing is fitted to the VGGs.
+    The log of the M40 has the messages of 24 failures (GPEmu, profiler/compute/profile.log at 4d83544). For the eight VGGs, our
+    allocated memory agrees within 0.02 GiB, but more memory was reserved. There are two reasons. First, gradients and optimizer
+    states were allocated at batch 1. They stay between cached segments, which therefore cannot be released. So each network
+    runs its first steps at batch 1 here too. Second, some of these segments are cuDNN's workspaces
+    (replayer/memory/cudnn_workspaces.py). Their sizes come from another recording, and nothing is fitted to the VGGs.
 
 Note [Limits that stay far]
-    The list of them says what else was published. VGG-13 on the RTX 6000 contradicts its neighbours: it failed at 238 in the
-    growing run, while VGG-16 and VGG-19, which begin with the same layers and need more, went to 256 there, and VGG-13 itself
-    had fitted at 256 when it ran alone; nor did its steps slow down before, as those of all other VGGs without batch norm do
-    where the allocator begins to return its cache. VGG-11 on the P100 does not contradict: run alone it fitted at 224 and not
-    at 240. Its blocks are of 2.7 GiB, and which of them is split first decides; on the M40, where the log tells what was
-    requested and cached, ours are split otherwise: VGG-11 failed there at 170 for 1.02 GiB, with 1 011.88 MiB free and 2.35 GiB
-    reserved in pieces; VGG-13 at 126 for 772 MiB, with 607.88 MiB free and 1.95 GiB in pieces. The other six VGGs failed for
-    392 MiB, a gradient of the classifier's, with 0.28 to 0.45 GiB in pieces, and ours are within 3 %. Of the wide ResNets the
-    log tells 0.18 and 0.31 GiB in pieces; ours have more. Which algorithms cuDNN chose on each card nobody recorded. Replays
-    take a cell's own limit, which was measured.
+    For each limit with a large error, the benchmark prints what else was published.
 
-By default every sixteenth batch size and the smallest are compared, with --all every one that was measured.
+    VGG-13 on the RTX 6000 contradicts its neighbours. It failed at batch 238 in the run with growing batches. VGG-16 and VGG-19
+    begin with the same layers and need more memory, but they reached 256. VGG-13 alone fitted at 256. Its steps did not slow
+    down before the failure. The steps of all other VGGs without batch norm slow down when the allocator begins to return its
+    cache.
+
+    VGG-11 on the P100 does not contradict its neighbours: alone, it fitted at 224 and not at 240. It has blocks of 2.7 GiB, and
+    the limit depends on which of them is split first. On the M40, the log shows what was requested and cached, and our blocks
+    are split differently. VGG-11 failed at 170 when it requested 1.02 GiB, with 1 011.88 MiB free and 2.35 GiB reserved in
+    pieces. VGG-13 failed at 126 when it requested 772 MiB, with 607.88 MiB free and 1.95 GiB in pieces. The other six VGGs
+    failed when they requested 392 MiB for a gradient of the classifier, with 0.28 to 0.45 GiB in pieces. Our limits of these
+    six are within 3 %.
+
+    For the wide ResNets, the log shows 0.18 and 0.31 GiB in pieces, and we have more. The algorithms that cuDNN chose on each
+    card are unknown. Replays use the measured limit of a cell.
+
+By default, the smallest and every sixteenth batch size are compared. With --all, every measured batch size is compared.
 """
 
 from __future__ import annotations

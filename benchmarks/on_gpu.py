@@ -3,9 +3,10 @@
     python benchmarks/on_gpu.py --out results                   # records on cuda:0
     python benchmarks/on_gpu.py --out results --dry-run         # the same on the virtual GPU of a recording, with small sizes
 
-Stages: each training script of `SCRIPTS` is recorded at both grains; "overhead" is record_overhead.py; "allocator" is
-allocator_check.py. Each stage is a separate process, so a failure or hang affects only that stage. Stages are skipped when time
-runs out. `summary.json` has the results. The recordings are packed into tar files with limits on number and size.
+Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
+"allocator" is allocator_check.py. Each stage is a separate process, so a failure or hang affects only that stage. Stages are
+skipped when time runs out. `summary.json` has the results. The recordings are packed into tar files with limits on number and
+size.
 """
 
 from __future__ import annotations

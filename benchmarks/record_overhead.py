@@ -3,10 +3,10 @@
     python benchmarks/record_overhead.py --device cpu --model resnet18 --batch-size 2 --image-size 64 [--json overhead.json]
     python benchmarks/record_overhead.py --on p100-no-cudnn --model resnet18 --batch-size 128
 
-The four variants run in turn, each in its own process (timed_training.py). Printed are medians of ratios within a round, in
-wall time and in processor time, the overhead that the recorder counted, and the size of a kernel-grain file for 10 steps. If
-other load disturbs the comparison, `steps in turn` is more exact: steps of one process, recorded and not
-(alternating_steps.py).
+The four variants run one after the other, each in its own process (timed_training.py). The benchmark prints medians of ratios
+within a round, in wall time and in processor time. It also prints the overhead that the recorder counted, and the size of a
+kernel-grain file for 10 steps. If other load disturbs the comparison, `steps in turn` is more exact: steps of one process,
+recorded and not (alternating_steps.py).
 
 Bounds: phase grain at most 1 % of a step; kernel grain at most 5 % over a bare torch.profiler; 10 steps of ResNet-50 at most
 400 KB.

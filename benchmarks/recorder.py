@@ -3,7 +3,7 @@
     make build/simulated_device/with_device
     .venv-cuda/bin/python -m benchmarks.recorder build/simulated_device/with_device [--only PROGRAM] [--page docs/recorder.md]
 
-Each program is recorded at both grains, and each recording is replayed with `--clock recorded`. Columns:
+Each program is recorded at phase grain and at kernel grain, and each recording is replayed with `--clock recorded`. Columns:
 
     log, trace, correct   device work of profiled steps: in the device's log, in the recording, and recorded correctly in every
                           column (times to 2 us, name, device, stream, graph, op, step, phase)
@@ -142,7 +142,7 @@ def row_of(device: Path, name: str, program: Program, grain: str, native: Run, f
 
 
 def long_run(device: Path, folder: Path) -> dict[str, float]:
-    """Ten thousand steps, natively and at both grains: seconds, peak memory and file size."""
+    """Ten thousand steps, natively, at phase grain and at kernel grain: seconds, peak memory and file size."""
     facts: dict[str, float] = {}
     program = Program("long.py", (str(LONG_STEPS),))
     for grain in ("native", "kernel", "phase"):

@@ -2,9 +2,9 @@
 
     python benchmarks/recording_cost.py [--rounds 5] [--json FILE]      # on a GPU, simulated or real; else on the CPU
 
-Each program runs bare and recorded in turn, each time in its own process. In one process with removable patches the overhead
-would look half as large, because the interpreter does not optimize calls of functions that keep changing. Printed is the
-difference of the median steps: median over rounds, and quartiles. Other host work in a step ("5 ms") is measured and excluded.
+Runs without and with the recorder alternate, each in a new process. In one process with removable patches the overhead would
+look half as large, because the interpreter does not optimize calls of functions that keep changing. Printed is the difference
+of the median steps: median over rounds, and quartiles. Other host work in a step ("5 ms") is measured and excluded.
 
 Bounds, in microseconds per step: 50, and 0.5 for each module call. The recorder's report must be within a third of wall time,
 or within 0.2 % of the step. On a busy machine, use processor time: it is that of the script's thread.

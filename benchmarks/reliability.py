@@ -5,8 +5,8 @@ commands, and prints a table of the results, which is docs/reliability.md.
 
     python benchmarks/reliability.py [--quick] [--seed 1] [--only NAME] [--write docs/reliability.md]
 
-An outcome is a fault if it is none of: the right data, a refusal in one line with exit code 2, or (for a script that somebody
-ended) the script's own end; or if it leaves something half-written under a final name. Exit code 1 if there are faults.
+Three outcomes are correct: the right data, a refusal in one line with exit code 2, or (if a script was stopped) the script's
+own end. Every other outcome is a fault. A half-written file under a final name is a fault too. Exit code 1 if there are faults.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _written(folder: Path, name: str, data: bytes) -> Path:
     return path
 
 
-# The campaigns. Each takes a folder of its own, a random generator, and whether it is to be quick.
+# The campaigns. Each takes a new folder, a random generator, and whether it should be quick.
 
 
 def raw_mutations(folder: Path, chance: random.Random, quick: bool) -> Row:
@@ -541,7 +541,7 @@ CAMPAIGNS: tuple[Callable[[Path, random.Random, bool], Row], ...] = (
 
 
 def campaign(run: Callable[[Path, random.Random, bool], Row], seed: int, quick: bool) -> Row:
-    """One campaign in a folder of its own; what it tries is its docstring."""
+    """Runs one campaign in a new folder. The campaign's docstring says what it tests."""
     with tempfile.TemporaryDirectory(prefix="trace-reliability-") as folder:
         row = run(Path(folder), random.Random(f"{seed} {run.__name__}"), quick)
     row.what = run.__doc__ or run.__name__
@@ -549,7 +549,7 @@ def campaign(run: Callable[[Path, random.Random, bool], Row], seed: int, quick: 
 
 
 def revealed() -> list[str]:
-    """What a recording tells of its user: the keys of its run and of the provenance that `trace record` writes."""
+    """What a recording shows about its user: the keys of its run and of the provenance that `trace record` writes."""
     with tempfile.TemporaryDirectory(prefix="trace-reliability-") as name:
         folder = Path(name)
         (folder / "s.py").write_text(SCRIPT)

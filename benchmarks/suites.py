@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "benchmarks" / "programs"
 STARTS = 40  # how often a suite is started again
-SILENT_S = 200  # a process that writes nothing for so long hangs
+SILENT_S = 200  # a process that writes nothing for this long counts as hanging
 TEST_S = 60
 
 
@@ -120,7 +120,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Cause:
-    """Why tests end on the virtual GPU in another way than on the CPU."""
+    """Why tests end differently on the virtual GPU and on the CPU."""
 
     suite: str
     pattern: str  # of "test: outcome message"

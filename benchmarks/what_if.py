@@ -345,7 +345,8 @@ def network_rows(args: argparse.Namespace) -> list[Row]:
 
 
 def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Trace]]:
-    """Of each network at batch 32, its replay on the V100's ResNet-50: ops and shapes, with times that are estimates."""
+    """Returns the replay of each network at batch 32 on the V100's recording of ResNet-50. Ops and shapes are those of the
+    network, and the times are estimates."""
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
     args.curves.mkdir(parents=True, exist_ok=True)
     for name in args.networks or sorted({model for model, _ in truth}):
@@ -443,7 +444,8 @@ def folds_rows(args: argparse.Namespace) -> list[Row]:
     ]
 
 
-# The model cuts its sequences to the longest of the batch, which no recording of another batch can tell: so it is given.
+# The model cuts its sequences to the longest one in the batch. A recording of another batch does not show this length, so the
+# length is given here.
 _LENGTHS = {2: 53, 32: 71, 512: 128}
 
 
@@ -607,7 +609,7 @@ def main() -> None:
 
 
 def write_expected(found: list[tuple[str, Row]]) -> None:
-    """Replace the errors of these rows (the first of each name) in the table that predictions go by."""
+    """Replace the errors of these rows (the first of each name) in the table that predictions use."""
     table = json.loads(TABLE.read_text())
     rows = table["rows"]
     for name, row in reversed(found):

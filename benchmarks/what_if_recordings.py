@@ -22,7 +22,7 @@ from traces.model.workload import WorkloadSignature
 
 STEPS = 3
 _LATENCY_NS = 5_000  # of a launch
-_HOST_BOUND = 1.2  # a part that takes at most so many times as long as the host needs for it: the same pace wanders by that
+_HOST_BOUND = 1.2  # a part is host-bound up to this multiple of its host time; repeated times vary by this factor
 
 
 @dataclass(frozen=True)

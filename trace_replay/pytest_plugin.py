@@ -1,6 +1,6 @@
 """The pytest plugin. Without --gpu, the plugin does nothing.
 
-    pytest --gpu a100 tests/                    # the session has a virtual CUDA device, from collection on
+    pytest --gpu a100 tests/                    # the virtual CUDA device exists before tests are collected
 
     @pytest.mark.gpu("t4", memory="8GiB")       # this test runs on another virtual GPU
     def test_step(gpu):                         # trace_replay.gpu_checks.GpuChecks

@@ -9,8 +9,8 @@ Only training steps are counted. Until the script trains, evaluation steps are c
 of steps restarts at the first training step, for example after an initial validation.
 
 Evaluation steps between training steps are profiled in one separate window. In the window of evaluation steps, the profiler is
-started after the first batch and records from the third batch on. The window of evaluated batches ends with the next training
-step, because a step is known to be training only when it ends. That training step is not counted.
+started after the first batch and begins to record with the third batch. The window of evaluated batches ends with the next
+training step, because a step is known to be training only when it ends. That training step is not counted.
 """
 
 from __future__ import annotations

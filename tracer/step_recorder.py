@@ -8,7 +8,7 @@ The class also holds the data of the current step: DataParallel stages, values t
 Note [Segments on several streams]
     A segment begins with an event on the current stream, and ends with an event on the stream on which it began. Usually one
     event ends a segment and begins the next. A script that copies its batch on a second stream changes the stream between two
-    segments. Then the second segment begins with an event of its own, at the same host time.
+    segments. Then the second segment begins with a separate event, at the same host time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """21 linear layers with ReLU and a softmax, trained on one batch: the program of the RTX 2080 Ti recording.
 
-Its recording tells no shapes, so those here are only of the order that the kernels' durations suggest.
+The recording has no shapes. The shapes here have only the order of magnitude that the kernels' durations suggest.
 """
 
 from __future__ import annotations

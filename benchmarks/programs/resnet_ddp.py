@@ -22,7 +22,7 @@ from resnet import resnet18, resnet50
 
 
 def checkpointed(stage: nn.Module) -> None:
-    """From now on, what lies within the stage is computed again when its gradients are."""
+    """After this call, the stage's forward pass is computed again when its gradients are computed."""
     forward = stage.forward
     stage.forward = lambda x: checkpoint(forward, x, use_reentrant=False)
 

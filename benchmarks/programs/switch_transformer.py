@@ -1,6 +1,6 @@
 """A switch transformer of ten layers with multi-query attention, one forward pass: the program of the A100 recording.
 
-As recorded, each expert sees every token, and the host asks twice in each layer whether a number is none.
+As recorded, each expert sees every token, and in each layer the host checks twice whether a number is zero.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     trace replay --clock virtual --gpu v100 benchmarks/programs/torchvision_training.py '{"resnet50": [1, 32, 256]}' 6
 
 prints a line of JSON per network and batch size: the ms of copy, forward and rest (criterion, zero_grad, backward, optimizer),
-with the host synchronised around each. Of all steps but the first two the fastest counts: other work on the machine only adds.
+with the host synchronised around each. The fastest step counts, without the first two steps, because other work on the machine
+can only make steps slower.
 """
 
 from __future__ import annotations

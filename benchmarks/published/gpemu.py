@@ -5,7 +5,7 @@
 The csv has the columns gpu, model, batch, forward_s, rest_s, h2d_pageable_s, peak_mib and persistent_mib. Only figures are
 copied, with repository and commit. The networks' parameters and modules are in torchvision_networks.json next to this file.
 
-Note [Rows that nobody measured]
+Note [Extrapolated rows]
     The study's authors extrapolated with a line beyond the last batch that fitted. From the first extrapolated row on, any
     three neighboring batches are on one line to within 1e-12 s. Measured rows never lie on such a line. Fewer than three
     extrapolated rows at the end would not be detected.
@@ -66,7 +66,7 @@ OLDER_TORCH, A100_TORCH = "1.8 to 1.10", "1.11 to 1.13"
 
 _ON_A_LINE_S = 1e-12
 _MIB = 1 << 20
-_BLOCK_BYTES = 512  # see Note [Rows that nobody measured]
+_BLOCK_BYTES = 512  # see Note [Extrapolated rows]
 
 
 def first_extrapolated(values: Column) -> int:

@@ -301,7 +301,7 @@ RENAMED_CALLS = _declare(
 )
 LITTLE_REMAINDER = _declare(
     "LITTLE_REMAINDER", 0.2, "share of the phase's work", CHOSEN,
-    "unmatched recorded work is charged up to this share; see Note [What a remainder stands for]",
+    "unmatched recorded work is charged up to this share; see Note [When the remainder is charged]",
     "small differences between releases",
 )
 OVER_ESTIMATE = _declare(

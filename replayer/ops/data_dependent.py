@@ -112,7 +112,7 @@ class DataDependentOps:
         """Return the number of set elements of `mask` after broadcasting it to `shape`.
 
         If the mask's values are known, the number is computed. If the mask's values are unknown, the recorded number or an
-        assumed number is returned. See Note [Sizes that nobody knows] in tensor/planning/assumed_sizes.py.
+        assumed number is returned. See Note [Unknown sizes] in tensor/planning/assumed_sizes.py.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if type(mask) is self._tensor_class else mask

@@ -380,7 +380,7 @@ class RecordingIndexer:
 
 
 def _beside_earlier(phases: Phases) -> Column:
-    """Return how long each phase ran beside earlier phases. See Note [Phases that overlap on the device]."""
+    """Return how long each phase overlapped with earlier phases. See Note [Phases that overlap on the device]."""
     beside_ns = np.zeros(len(phases), dtype=np.int64)
     for device in np.unique(phases.device).tolist():
         rows = np.flatnonzero((phases.device == device) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))

@@ -125,8 +125,8 @@ class RecordedRun:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """Return the recorded step for training step `number` (from 0). The first steps are replayed in order, then the steady
-        steps in turn.
+        """Return the recorded step for training step `number` (from 0). The first steps are replayed in order. After them, the
+        steady steps are replayed in order, again and again.
 
         See Note [Training steps of several kinds].
         """
@@ -144,7 +144,7 @@ class RecordedRun:
     def evaluation(self, number: int) -> RecordedStep:
         """Return the recorded step for evaluation step `number`.
 
-        Recorded evaluation steps are used in turn, or steady steps if there are none.
+        Recorded evaluation steps are used one after the other. If there are none, steady steps are used.
         """
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]

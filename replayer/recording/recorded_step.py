@@ -67,7 +67,7 @@ class RecordedSegment:
     # loader only: the time until the batch arrived
     wait_ns: int = 0
     device_ns: int = NONE  # between CUDA events, after all earlier phases, in a phase-grained trace
-    beside_ns: int = 0  # between CUDA events, beside earlier phases
+    beside_ns: int = 0  # between CUDA events, while earlier phases still ran
     work_ns: int = 0
     least_host_ns: int = 0  # minimum length of the segment, with waits for the device
     kernels: list[int] = field(default_factory=list)

@@ -10,9 +10,9 @@ The surface replaces only the classes. torch's own functions (`torch.cuda.stream
 replaced. The replacements derive from the C classes `torch.Stream` and `torch.Event`, so `isinstance` works with either name.
 
 Note [Streams come from a pool]
-    PyTorch takes CUDA streams in turn from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is the first
-    one again, and work on both is serialised. `StreamPool` does the same. The pool also limits the number of virtual streams in
-    scripts that create a stream per step.
+    PyTorch takes CUDA streams one after the other from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is
+    the first one again, and work on both is serialised. `StreamPool` does the same. The pool also limits the number of virtual
+    streams in scripts that create a stream per step.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Saving needs no patch. A virtual tensor pickles as a plain CUDA tensor over a `V
 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors
-    torch.load("model.pt", map_location="cpu") # plain tensors, even without the replayer torch.load("old.pth",
-    map_location=lambda storage, location: storage.cuda(0))
+    torch.load("model.pt", map_location="cpu")             # plain tensors, even without the replayer
+    torch.load("old.pth", map_location=lambda storage, location: storage.cuda(0))
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ these functions. The recorder calls the functions only after the script has init
 
 Note [Events are never destroyed]
     PyTorch destroys a CUDA event together with the event's Python object. After a sticky error, PyTorch then prints a warning
-    for each event (`~CUDAEvent` in c10/cuda/CUDAEvent.h). So each event of the recorder gets a reference that nobody drops. The
-    recorder reuses its events, and the number of events is that of a few steps.
+    for each event (`~CUDAEvent` in c10/cuda/CUDAEvent.h). So each event of the recorder gets a reference that is never dropped.
+    The recorder reuses its events, and the number of events is that of a few steps.
 """
 
 from __future__ import annotations

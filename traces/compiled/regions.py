@@ -80,7 +80,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a compiled region is a call of its own, the call contains all work in the region's time range that no graph contains.
+    # If a compiled region is a separate call, the call contains all work in the region's time range that no graph contains.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     rows = sorted(units, key=lambda row: int(host.start_ns[row]))

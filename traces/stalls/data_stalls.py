@@ -259,7 +259,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Return the fetches in the loader's order, one fetch of each worker in turn.
+    """Return the fetches in the loader's order, which alternates between the workers.
 
     The list leaves out the incomplete last round of an epoch. The batches of one worker keep their order. A new epoch has new
     worker processes.

@@ -127,7 +127,7 @@ def _under_autocast(
     cx: TorchAny,
     *rest: TorchAny,
 ) -> TorchAny:
-    """Run recurrent layers in half precision, whatever autocast's dtype is.
+    """Run recurrent layers in half precision, even if autocast has another dtype.
 
     Autograd sees how the weights are cast into one new buffer.
     """

@@ -2,7 +2,7 @@
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
-Note [Sizes that nobody knows]
+Note [Unknown sizes]
     A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. The rules are the
     same as for values that the host reads (values/assumed_values.py). The assumed sum of a mask gives the share of elements
     that the mask selects. In `unique`, the same share of values or rows is distinct. Integer tensors are assumed to have two

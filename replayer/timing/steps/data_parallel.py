@@ -15,7 +15,7 @@ Note [The k-th stage]
     device. In a phase-grained recording, stages begin and end at their recorded offset in the phase, on the host and on their
     device. If this machine's host makes a stage longer, the next stage becomes shorter. The same rule applies to phases.
 
-Note [Devices beside the first]
+Note [Additional devices]
     A phase is timed on one device. Replicas do the same work at the same time. The time between stages is therefore charged to
     each device that the script has used in this phase.
 """

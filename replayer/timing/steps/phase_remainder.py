@@ -2,14 +2,15 @@
 
 To charge the remainder means to put its kernels on the streams, although no op of the script launches them. This happens when
 the phase ends, or earlier if the host waits for a device. There are two conditions: the script must be the recorded program
-(Note [Another program] in matcher.py), and one of the cases of Note [What a remainder stands for] must apply. With replicas of
-nn.DataParallel, a phase runs on several devices at once. Each device then has its own lane: a segment with its own matcher.
+(Note [Another program] in matcher.py), and one of the cases of Note [When the remainder is charged] must apply. With replicas
+of nn.DataParallel, a phase runs on several devices at once. Each device then has its own lane: a segment with its own
+matcher.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
     remainder.charge(segment, thread)                               # the phase ends
 
-Note [What a remainder stands for]
+Note [When the remainder is charged]
     The remainder is charged in four cases:
 
     * The kernels were launched without an op.
@@ -122,7 +123,7 @@ class PhaseRemainder:
         return self._scheduler.stream(self._scheduler.script_device(ordinal), 0)
 
     def _is_justified(self, segment: SegmentMatcher, unmatched: list[int]) -> bool:
-        """See Note [What a remainder stands for]."""
+        """See Note [When the remainder is charged]."""
         assert segment.recorded is not None
         below_ops = segment.recorded.below_ops.intersection(unmatched)
         of_ops_ns = segment.step.step.work_ns(below_ops)

@@ -3,8 +3,8 @@
     axis = by_step(recorded, replayed)              # one slot per pair of steps, so drift does not carry over to later steps
     axis = by_counterpart(recorded, replayed, found)  # also aligns counterparts within each step
 
-Each replayed step is aligned with the recorded step that it repeats. Two recordings are aligned step by step, from the first
-step on. Only the steps of the first rank are aligned. Other ranks keep their time offset to the first rank.
+Each replayed step is aligned with the recorded step that it repeats. Two recordings are aligned step by step, beginning with
+the first step. Only the steps of the first rank are aligned. Other ranks keep their time offset to the first rank.
 """
 
 from __future__ import annotations
