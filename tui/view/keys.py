@@ -55,7 +55,7 @@ KEYS = (
     Key("less_than_sign", "<", "match", "previous match", group=_GO, argument=-1),
     Key("enter", "Enter", "details", "details of the event", group=_SHOW, needs="cursor"),
     Key("t", "t", "tables", "tables on and off", "tables", _SHOW),
-    Key("v", "v", "range", "mark the start or end of a range, and show its sums", "range", _SHOW),
+    Key("v", "v", "range", "mark a range and show its sums", "range", _SHOW),
     Key("c", "c", "align", "align by counterpart, step, wall", "align", _SHOW, needs="two traces"),
     Key("x", "x", "turn", "swap sides", group=_SHOW, needs="two traces", argument="swapped"),
     Key("i", "i", "turn", "mirror the lower side", group=_SHOW, needs="two traces", argument="mirrored"),
