@@ -282,7 +282,8 @@ def test_idle_time_and_host_phases_are_listed_as_differences() -> None:
     second.phases.duration_ns[2] += 40 * US
     found = {one.what: one for one in differences(whole(("a", first), ("b", second)))}
     wait = found["waits longer"]
-    assert wait.rows == (2, 2) and wait.times_ns[1] - wait.times_ns[0] == 30 * US and "idle for a longer time before" in wait.sentence
+    assert wait.rows == (2, 2) and wait.times_ns[1] - wait.times_ns[0] == 30 * US
+    assert "idle for a longer time before" in wait.sentence
     assert found["phase longer"].name == "forward" and found["phase longer"].total_ns == 40 * US
 
 
