@@ -175,7 +175,7 @@ def test_model_calls_before_training_make_a_step_only_if_they_train(both: Callab
 
 
 def test_work_before_the_optimizer_is_created_belongs_to_no_step(both: Callable[..., Cut]) -> None:
-    """GIVEN a loop without a DataLoader WHEN the model is moved to the device, and an optimizer made of it."""
+    """GIVEN a loop without a DataLoader WHEN the model is moved to the device before its optimizer is created."""
     step = ("h2d", "zero_grad", "call model", "mse_loss", "backward", "step")
     trained = ("T", ["h2d", "zero_grad", "forward", "loss", "backward", "optimizer"])
     both_steps = [trained, after_other(trained)]
@@ -208,7 +208,8 @@ def test_work_of_other_threads_belongs_to_the_phase_of_the_script(both: Callable
 
 
 def test_steps_are_cut_on_the_thread_of_the_first_optimizer_step(both: Callable[..., Cut]) -> None:
-    """WHEN the main thread tries the model, and another trains THEN steps are cut from that one's second step on."""
+    """WHEN the main thread calls the model once, and another thread trains THEN steps are cut from the second step of that
+    thread on."""
     side = [f"{event}@side" for event in TRAIN]
     assert both("call model", *side * 3)[-2:] == [TRAINED] * 2
 
@@ -220,14 +221,15 @@ def test_a_copy_within_a_module_call_belongs_to_the_forward_pass(both: Callable[
 
 
 def test_a_copy_after_work_outside_the_phases_starts_no_forward_pass(both: Callable[..., Cut]) -> None:
-    """GIVEN a second trainer that reads its loss WHEN the first one's next batch is copied THEN that is aside still."""
+    """GIVEN a second trainer that reads its loss WHEN the next batch of the first trainer is copied THEN the copy is not part
+    of a forward pass."""
     half = ("h2d", "call model", "backward")
     cut = both(*("h2d", "call model", "backward", "second step", "item", *half, "step") * 2)
     assert cut[0] == ("T", ["h2d", "forward", "backward", "optimizer", "other", "forward", "backward", "optimizer"])
 
 
 def test_inference_with_gradients_enabled_is_cut_into_batches_after_a_dry_run(both: Callable[..., Cut]) -> None:
-    """THEN the first batch is told from set-up when the model is called for the second, and each is a step."""
+    """THEN the first batch is separated from the setup when the model is called for the second, and each batch is a step."""
     cut = both("call other", *("loader", "call model") * 4, "exhausted")
     assert cut == [("E", ["loader", "forward", "loader"]), ("E", ["other", "forward"]), *[("E", ["loader", "forward"])] * 2]
 
@@ -253,7 +255,7 @@ def test_training_plain_tensors_by_hand_is_cut_into_steps(both: Callable[..., Cu
 
 
 def test_backward_passes_before_the_first_optimizer_step_belong_to_one_step(both: Callable[..., Cut]) -> None:
-    """Before its first step nobody has seen the optimizer step, but it is there."""
+    """Before the first step, the recorder has not seen the optimizer step, but the optimizer exists."""
     cut = both(*[*FORWARD, "backward"] * 3, "step")
     assert [kind for kind, _ in cut] == ["T"]
 

@@ -109,7 +109,7 @@ def test_classes_of_returns_every_nested_class() -> None:
 
 
 def test_every_class_name_is_used_once() -> None:
-    """Whoever looks for a class by its name finds one, private or not, in whatever room: the same idea is the same class."""
+    """A search for a class name finds one class, private or not, in one package."""
     where: dict[str, list[str]] = {}
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
@@ -119,7 +119,8 @@ def test_every_class_name_is_used_once() -> None:
 
 
 def test_the_traces_library_imports_itself_only_at_module_level() -> None:
-    """Note [Whose module is it]: where another distribution is called `traces`, a later `from traces` would find that."""
+    """See Note [Whose module is it]: if another distribution is called `traces`, a later `from traces` would import
+    that one."""
     for file in sorted((ROOT / "traces").rglob("*.py")):
         for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -139,7 +140,8 @@ print(sorted({"torch", "textual", "typer", "rich", "pandas"} & sys.modules.keys(
 
 
 def test_commands_except_predict_do_not_import_torch() -> None:
-    """Importing it takes longer than all else that a command does. `trace predict` estimates in its own process."""
+    """Importing torch takes longer than everything else that a command does. `trace predict` computes its estimates in its own
+    process."""
     program = """
 import importlib, pkgutil, sys, tui.commands
 for module in pkgutil.iter_modules(tui.commands.__path__, "tui.commands."):

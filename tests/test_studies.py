@@ -126,7 +126,8 @@ def test_a_table_that_is_not_known_is_rejected_before_anything_runs(monkeypatch:
 def test_the_locked_pages_benchmark_explains_why_it_cannot_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GIVEN no control groups WHEN asked to compare THEN one line; a few buffers alone take some time for each epoch."""
+    """GIVEN a system without control groups WHEN the comparison is requested THEN one line explains why not. A few buffers take
+    some time for each epoch."""
     pages = study("locked_pages", DOCS.parent / "benchmarks")
     monkeypatch.setattr(sys, "argv", ["locked_pages.py", "--buffers", "1", "--cgroups", str(tmp_path / "none")])
     assert pages.main() == 2

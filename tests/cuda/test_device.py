@@ -16,8 +16,8 @@ pytestmark = pytest.mark.cuda
 
 
 def test_forbidden_calls_break_a_graph_capture(on_device: OnDevice) -> None:
-    """GIVEN a capture in global mode WHEN an event is queried THEN the query fails and the capture is lost, also from another
-    thread; WHEN a branch is not joined THEN the capture fails; WHEN nothing is forbidden THEN the graph runs."""
+    """GIVEN a capture in global mode WHEN any thread queries an event THEN the query fails and the capture is lost. WHEN a
+    branch is not joined THEN the capture fails. WHEN no forbidden call is made THEN the graph runs."""
     result = on_device("""
 import threading
 def attempt(body, mode="global"):
@@ -175,8 +175,8 @@ answer([durations[900], durations[-1]])
 
 
 def test_configured_memory_and_launch_errors_are_reported_as_on_hardware(on_device: OnDevice) -> None:
-    """GIVEN a memory limit, allocations that fail, and a launch that faults THEN torch reports each as on hardware, and a fault
-    stays."""
+    """GIVEN a memory limit, allocations that fail, and a launch that faults THEN torch reports each error as on hardware, and
+    the launch error persists."""
     memory = on_device(
         """
 def attempt(size):
@@ -244,7 +244,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("backend", ["expandable_segments:True", "backend:cudaMallocAsync"])
 def test_other_allocators(on_device: OnDevice, backend: str) -> None:
-    """GIVEN torch's other two ways to allocate THEN memory holds what is copied to it, and is given back."""
+    """GIVEN the two other allocators of torch THEN their memory can be copied to and freed."""
     result = on_device(
         """
 import warnings
@@ -284,7 +284,7 @@ answer(None)
 
 
 def test_a_call_that_is_not_simulated_fails_with_its_name(on_device: OnDevice) -> None:
-    """GIVEN a call that nobody wrote THEN it fails, so that no test passes by its silence."""
+    """GIVEN a call that the simulated device does not implement THEN the call fails, so no test passes by accident."""
     assert "CUSOLVER" in on_device("""
 try:
     torch.linalg.eigh(torch.eye(3, device="cuda"))
@@ -323,7 +323,7 @@ dist.destroy_process_group()
 
 
 def test_collectives_move_bytes(device: Path, tmp_path: Path) -> None:
-    """GIVEN two ranks THEN every operation gives what NCCL gives, both ranks end it at the same time, and no file is left."""
+    """GIVEN two ranks THEN every operation has the result of NCCL, both ranks end it at the same time, and no file is left."""
     (tmp_path / "log").mkdir()
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)

@@ -88,8 +88,8 @@ def test_a_device_that_never_finishes(device: Path, tmp_path: Path, grain: str) 
 
 @pytest.mark.parametrize(("setting", "word"), [("SIMGPU_CUPTI_DENIED", "privilege"), ("SIMGPU_CUPTI_TAKEN", "profiler")])
 def test_kernels_that_cannot_be_recorded(device: Path, tmp_path: Path, setting: str, word: str) -> None:
-    """GIVEN CUPTI that refuses WHEN recorded THEN the script runs as it would, and the end of the output says why no kernel is
-    there."""
+    """GIVEN a CUPTI that cannot be started WHEN recorded THEN the script runs as usual, and the last lines of the output
+    explain why there are no kernels."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, **{setting: "1"})
     assert (recorded.exit_code, recorded.output) == (0, "done\n")
     assert not recorded.trace.device.is_work.any()
@@ -98,7 +98,8 @@ def test_kernels_that_cannot_be_recorded(device: Path, tmp_path: Path, setting: 
 
 
 def test_lost_records(device: Path, tmp_path: Path) -> None:
-    """GIVEN CUPTI that loses every fifth record WHEN recorded THEN the end of the output says that kernels are missing."""
+    """GIVEN a CUPTI that loses every fifth record WHEN recorded THEN the last lines of the output say that kernels are
+    missing."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, SIMGPU_DROP_EVERY="5")
     assert (recorded.exit_code, recorded.output) == (0, "done\n")
     said = [line for line in recorded.errors.splitlines() if line.startswith("trace:")]
@@ -133,7 +134,7 @@ def test_no_context_on_the_current_device(device: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 def test_graph_captures_survive_the_start_and_end_of_a_profile(device: Path, tmp_path: Path, grain: str) -> None:
-    """GIVEN captures at the moment when a profile would start or end WHEN recorded THEN no capture is lost."""
+    """GIVEN graph captures at the times when a profile would start or end WHEN recorded THEN no capture is lost."""
     recorded = record(device, Program("late_capture.py"), grain, tmp_path)
     assert (recorded.exit_code, recorded.output) == (0, "done\n"), recorded.errors[-2000:]
     captures = [text for kind, _, _, text in recorded.logs[0].notes if kind == "capture"]

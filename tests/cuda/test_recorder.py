@@ -56,8 +56,8 @@ def recorded(device: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded
 
 @pytest.mark.parametrize(("program", "grain"), _cases("run", ("kernel", "phase"), list(PROGRAMS)))
 def test_a_recorded_program_has_its_usual_exit_code_and_output(recorded: Recorded, program: str, grain: str) -> None:
-    """GIVEN a program WHEN it is recorded THEN its exit code and output are its own, nobody creates a context that it did not
-    create, no capture is lost, and the file has all its steps."""
+    """GIVEN a program WHEN it is recorded THEN its exit code and output are unchanged, the recorder creates no context, no
+    capture is lost, and the file has all steps."""
     run, expected = recorded(program, grain), PROGRAMS[program]
     assert run.exit_code == expected.exit_code, run.errors[-3000:]
     assert "1125899906842624" not in run.errors  # bytes that no script asks for

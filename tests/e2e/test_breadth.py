@@ -95,7 +95,8 @@ def test_the_trainer_of_transformers_trains_evaluates_and_saves(transformers: Ru
 
 
 def test_transformers_run_the_attention_and_optimizer_kernels_of_cuda(transformers: Runs) -> None:
-    """Flash where half precision meets no mask that hides anything, else memory-efficient; optimizers by lists or fused."""
+    """Flash attention runs for half precision without an effective mask, and memory-efficient attention otherwise. Optimizers
+    run as foreach or fused ops."""
     ops = transformers.ops()
     flash = ops["_scaled_dot_product_flash_attention_backward"]
     # Two layers and two steps of GPT-2, BERT and ViT in two half precisions, and 40 micro-batches of the Trainer.

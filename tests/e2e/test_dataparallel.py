@@ -80,7 +80,8 @@ def replayed(folder: Path, name: str, batch: int) -> Trace:
 
 
 def test_diff_of_one_and_two_gpus_shows_the_published_cost_per_phase(tmp_path: Path) -> None:
-    """GIVEN both columns of the study WHEN one script runs on each THEN trace diff tells what two GPUs cost, part by part."""
+    """GIVEN the one-GPU and the two-GPU recording of the study WHEN one script is replayed on each THEN trace diff shows the
+    cost of two GPUs for each phase."""
     one, two = replayed(tmp_path, "p100-no-cudnn", 128), replayed(tmp_path, "p100x2-no-cudnn", 256)
     files = "p100-no-cudnn.msgpack", "p100x2-no-cudnn.msgpack"
     done = trace_command("diff", *files, "--json", "--tolerance", "0.1", cwd=tmp_path)

@@ -108,8 +108,8 @@ def test_freezing_leaves_only_the_last_layers_trainable() -> None:
 
 
 def test_reported_bytes_equal_the_bytes_copied_on_the_virtual_gpus(tmp_path: Path, one_gpu: Path) -> None:
-    """GIVEN cells of both versions, on 1 to 3 GPUs, with frozen layers and a batch that does not divide
-    WHEN they run on virtual GPUs THEN each row tells the bytes of the copies on the timeline."""
+    """GIVEN cells of both versions, on 1 to 3 GPUs, with frozen layers and a batch that cannot be split evenly WHEN they run on
+    virtual GPUs THEN each row has the number of bytes copied on the timeline."""
     (tmp_path / "several.py").write_text(SEVERAL)
     small = "cell --image-size 32 --warmup 1 --steps 1"
     words = [
@@ -152,7 +152,7 @@ def test_reported_bytes_equal_the_bytes_copied_on_the_virtual_gpus(tmp_path: Pat
 
 
 def test_cells_replayed_on_published_figures_report_the_time_of_each_part(tmp_path: Path) -> None:
-    """GIVEN the published times of ResNet-18 on two P100 THEN either version takes them."""
+    """GIVEN the published times of ResNet-18 on two P100 THEN both versions of the script take these times."""
     (tmp_path / "several.py").write_text(SEVERAL)
     small = "cell --model resnet18 --batch-size 256 --gpus 2 --image-size 28 --warmup 2 --steps 2"
     on, words = unsigned("p100x2-no-cudnn", tmp_path), f"{small} --parallel nn\n{small} --parallel plain"
@@ -179,7 +179,7 @@ def test_both_versions_have_equal_losses_when_values_are_computed(tmp_path: Path
 
 
 def test_a_network_that_does_not_fit_is_reported_in_its_row(tmp_path: Path, one_gpu: Path) -> None:
-    """GIVEN weights that do not fit, and others whose optimizer does not THEN the rows say that, and no more."""
+    """GIVEN a network whose weights do not fit and one whose optimizer does not fit THEN each row has only the failure."""
     (tmp_path / "several.py").write_text(SEVERAL)
     words = "cell --model alexnet --image-size 64\ncell --model resnet18 --image-size 32 --batch-size 2"
     replayed("--gpu-memory", "128MiB", "--trace", one_gpu, "several.py", words, cwd=tmp_path)
@@ -193,7 +193,8 @@ def test_a_network_that_does_not_fit_is_reported_in_its_row(tmp_path: Path, one_
 def test_a_grid_runs_one_command_per_cell_and_skips_measured_cells(
     tmp_path: Path, one_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN a grid of which one cell is measured and another cannot run THEN it measures the third, and says which failed."""
+    """GIVEN a grid in which one cell is measured and another cannot run THEN the third cell is measured and the failed one is
+    reported."""
     known = row(1, 5.0, model="squeezenet1_0", batch_size=4, image_size=32)
     (tmp_path / "study.jsonl").write_text(json.dumps(known) + "\n")
     start = f"{sys.executable} -m tui.cli replay --clock virtual --gpus 2 --trace {one_gpu}"

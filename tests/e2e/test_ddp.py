@@ -73,7 +73,8 @@ def test_a_rank_that_dies_ends_the_run_with_its_exit_code(trace: Path, how: str,
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux counts shared pages")
 def test_thirty_two_ranks_share_most_of_their_memory(trace: Path) -> None:
-    """GIVEN a machine that could not hold 32 times torch WHEN 32 ranks train THEN most of each one's memory is everybody's."""
+    """GIVEN a machine that cannot hold torch 32 times in memory WHEN 32 ranks train THEN the ranks share most of their
+    memory."""
     done = replay("--trace", trace, "--nproc", "32", "--clock", "virtual", SCRIPT, "--steps", "2", "--memory", seconds=400.0)
     assert done.returncode == 0, done.stderr
     everyone = re.escape(str(list(range(32))))
@@ -87,7 +88,8 @@ def test_thirty_two_ranks_share_most_of_their_memory(trace: Path) -> None:
 
 
 def test_cuda_environment_variables_that_a_rank_sets_take_effect(trace: Path, tmp_path: Path) -> None:
-    """GIVEN ranks to which torch came before their first line WHEN they set CUDA's variables THEN these hold all the same."""
+    """GIVEN ranks in which torch was imported before the script's first line WHEN the script sets CUDA's variables THEN they
+    take effect."""
     (tmp_path / "train.py").write_text("""
 import os
 os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]

@@ -63,7 +63,7 @@ def test_fit_runs_a_script_for_a_few_steps_and_judges_each_gpu(tmp_path: Path) -
 
 
 def test_fit_measures_the_step_time_of_a_script_that_never_waits(tmp_path: Path) -> None:
-    """GIVEN a loop without a loader and without reads: its host is through with all steps before the GPU begins the first."""
+    """GIVEN a loop without a loader and without reads THEN the host has finished all steps before the GPU starts the first."""
     loop = TRAIN[: TRAIN.index("data =")] + (
         "for i in range(9):\n    x = torch.zeros(batch_size, 512, device='cuda')\n"
         "    optimizer.zero_grad()\n    model(x).sum().backward()\n    optimizer.step()\n"
@@ -90,8 +90,8 @@ def test_the_step_time_on_two_gpus_is_that_of_the_busier_one(tmp_path: Path) -> 
 
 
 def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a T4 that ran this script up to batch 100 and was full at 101 WHEN it is asked for THEN that is said, and only of
-    it; but not where the script needs other memory than was measured."""
+    """GIVEN a T4 on which this script ran up to batch 100 and was out of memory at 101 THEN the limit is measured for the T4
+    and estimated for other GPUs. A script with another memory need gets an estimate."""
     (tmp_path / "train.py").write_text(TRAIN)
     words = ["--gpus", "t4,a100-80gb", "--json", "train.py", "--batch-size"]
     small, large = (json.loads(run(tmp_path, *words, str(batch)).stdout) for batch in (48, 90))
@@ -126,7 +126,7 @@ def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path,
 
 
 def test_a_gpu_without_tf32_reserves_its_convolution_workspaces(tmp_path: Path) -> None:
-    """GIVEN a convolution of 128 channels in fp32 WHEN its workspace fits the T4 THEN it is reserved there."""
+    """GIVEN a convolution of 128 channels in fp32 WHEN its workspace fits on the T4 THEN the T4 reserves it."""
     (tmp_path / "infer.py").write_text(
         "import torch\nmodel = torch.nn.Conv2d(128, 128, 3, padding=1).cuda()\n"
         "x = torch.zeros(64, 128, 56, 56, device='cuda')\n"

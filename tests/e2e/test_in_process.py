@@ -255,7 +255,8 @@ print(error_of("stop"))
 
 
 def test_start_and_trace_replay_reject_four_gpus_without_recorded_kernels(recording: Path, tmp_path: Path) -> None:
-    """A recording with phase times only cannot become four GPUs, neither in a process nor with `trace replay --gpus 4`."""
+    """A recording with phase times only cannot be replayed on four GPUs, neither in a process nor with `trace replay --gpus 4`.
+    """
     said = run(
         f"""
 import trace_replay

@@ -99,7 +99,8 @@ SAYS = "import os\ndef say(*what): os.write(1, (' '.join(map(str, what)) + chr(1
     ],
 )
 def test_every_rank_runs_the_script_as_python_does(place: Place, words: list[str]) -> None:
-    """GIVEN a script, with a colorsys.py beside it that torch meets too WHEN it runs as ranks THEN natively looks the same."""
+    """GIVEN a script with a colorsys.py in its folder, which torch also imports WHEN it runs as ranks THEN each rank behaves as
+    under plain Python."""
     script = SAYS + textwrap.dedent("""
         import sys, tiny, colorsys, pickle
         class Mine: pass
@@ -141,7 +142,8 @@ def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) 
 
 
 def test_a_rank_ends_without_destroying_a_library_that_ranks_share(place: Place) -> None:
-    """GIVEN a library that the ranks share WHEN ranks end THEN the script's own files are written, and the library is kept."""
+    """GIVEN a library that the ranks share WHEN ranks end THEN the files of the script are written, and the library is not
+    destroyed."""
     place.write(
         "tiny.py",
         """
@@ -211,7 +213,7 @@ def test_leak_messages_of_libraries_are_hidden_when_a_forked_rank_ends(place: Pl
 
 @pytest.mark.parametrize(("fails", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("0", 0)])
 def test_the_first_failed_rank_stops_the_others_and_sets_the_exit_code(place: Place, fails: str, code: int) -> None:
-    """GIVEN three ranks of which the middle one fails WHEN the others would go on for ever THEN they are ended."""
+    """GIVEN three ranks in which the middle one fails WHEN the others would run forever THEN they are stopped."""
     waits = "time.sleep(60)" if code else "0"
     place.write("script.py", SAYS + f"import sys, time, tiny\n{fails} if os.environ['RANK'] == '1' else {waits}\n")
     began = time.monotonic()

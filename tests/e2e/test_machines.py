@@ -93,7 +93,8 @@ def recorded(folder: Path) -> Path:
 def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace(
     tmp_path: Path, how: str, machines_of: Any
 ) -> None:
-    """GIVEN torchrun's own rendezvous at the first machine's address WHEN both replay THEN all ranks communicate."""
+    """GIVEN the rendezvous of torchrun at the address of the first machine WHEN both machines replay THEN all ranks
+    communicate."""
     trace, port = recorded(tmp_path), free_port()
     held = (2, 1) if how == "static" else (1, 1)  # ranks of each machine
     outputs = [tmp_path / f"machine{number}.msgpack" for number in (0, 1)]

@@ -98,7 +98,7 @@ def test_a_deep_and_wide_model_fails_on_a_small_card_in_the_recorded_words(trace
 
 
 def test_a_model_trains_on_the_smallest_gpu_memory_that_fits(trace: Path, tmp_path: Path) -> None:
-    """GIVEN exactly what it reserved, and what was taken beside it WHEN it trains THEN it fits."""
+    """GIVEN a capacity of the reserved memory and the memory used outside of PyTorch WHEN the model trains THEN it fits."""
     done, facts = replay(trace, tmp_path, "4096", "24")
     assert done.returncode == 0 and facts["fits"] is True and facts["capacity_given"] is False
     *_, allocated, reserved = map(int, done.stdout.split()[-2:])
@@ -111,7 +111,8 @@ def test_a_model_trains_on_the_smallest_gpu_memory_that_fits(trace: Path, tmp_pa
 
 
 def test_a_script_can_catch_the_error_and_go_on(trace: Path, tmp_path: Path) -> None:
-    """GIVEN 7.79 GiB WHEN the script halves its batch each time THEN memory is all free in between, and it ends well."""
+    """GIVEN 7.79 GiB WHEN the script halves its batch after each error THEN all memory is free in between, and the script
+    succeeds."""
     done, facts = replay(trace, tmp_path, "16384", "12", "--retry", options=("--gpu-memory", "7.79GiB"))
     assert done.returncode == 0, done.stderr
     capacity = int(7.79 * (1 << 30))
@@ -134,11 +135,9 @@ def test_an_invalid_size_is_reported_in_one_line(trace: Path, tmp_path: Path, si
 
 
 def test_a_steady_step_allocates_the_recorded_sizes_in_the_recorded_order(shared_traces: Path, tmp_path: Path) -> None:
-    """ResNet-50, batch 32, PyTorch 1.9: every recorded allocation in order, workspaces included.
-
-    53 of 512 bytes are not made today: a batch norm's counter is raised in place. 62 large blocks differ by the unsplit
-    tail of at most 1 MiB, which depends on what was allocated before the recording began.
-    """
+    """ResNet-50, batch 32, PyTorch 1.9: all recorded allocations, including workspaces, in order. 53 allocations of 512 bytes
+    are not made today, because the counter of a batch norm is incremented in place. 62 large blocks differ by the unsplit
+    remainder of at most 1 MiB, which depends on allocations before the recording."""
     found = measure(shared_traces, tmp_path)
     assert found["unexplained"] == [0, 0], found["part_at"]
     assert found["only_recorded"] == [[512, "aten::add", 53]]

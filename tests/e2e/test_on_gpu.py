@@ -50,7 +50,7 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
 
 @pytest.mark.waits
 def test_a_dry_run_of_some_stages(tmp_path: Path, gpu: Path) -> None:
-    """One stage of each kind but what measures the recorder: a script in depth, one by phases, the allocator."""
+    """One stage of each kind, except those that measure the recorder: a script in depth, one by phases, the allocator."""
     stages = ["gpt-kernel", "allocator", "ddp-phase"]
     out = tmp_path / "results"
     done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out, "--only", ",".join(stages))
@@ -114,7 +114,7 @@ def test_every_stage_is_known_by_name_and_others_are_rejected(tmp_path: Path) ->
 
 
 def test_wheels_come_from_a_folder(tmp_path: Path) -> None:
-    """GIVEN a wheel in a folder WHEN it is named THEN the run can import what is in it."""
+    """GIVEN a wheel in a folder WHEN the folder is given THEN the run can import the package."""
     import zipfile
 
     wheels = tmp_path / "wheels"
@@ -152,7 +152,7 @@ def test_a_failed_or_timed_out_check_does_not_affect_the_other_checks(on_gpu: An
 
 
 def test_recordings_are_packed_within_the_limits(on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN files that do not all fit WHEN packed THEN no tar is too large, and what found no place is told."""
+    """GIVEN more files than fit WHEN they are packed THEN no tar file is too large, and the omitted files are reported."""
     monkeypatch.setattr(on_gpu, "MAX_FILES", 3)
     monkeypatch.setattr(on_gpu, "MAX_FILE_BYTES", 40_000)
     sizes = {"a": 20_000, "b": 12_000, "c": 7_000, "d": 50_000, "e": 26_000, "f": 300}

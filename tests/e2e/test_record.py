@@ -156,7 +156,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("way", ["script", "module", "torchrun"])
 def test_a_script_runs_as_if_unrecorded(tmp_path: Path, way: str) -> None:
-    """argv, names, paths, stdout, stderr, the exit code, pickling, atexit and a spawned worker: native beside recorded."""
+    """argv, names, paths, stdout, stderr, the exit code, pickling, atexit and a spawned worker are the same with and without
+    recording."""
     (tmp_path / "compare.py").write_text(COMPARE.replace("+ 7", "+ (0 if 'torchrun' in sys.argv else 7)"))
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     words = {"script": ["compare.py"], "module": ["-m", "compare"], "torchrun": [*torchrun, "compare.py"]}[way]
@@ -289,7 +290,7 @@ def test_the_partial_file_is_readable_after_sigkill(place: Path) -> None:
 
 
 def test_a_disk_that_fills_up_does_not_stop_the_training(place: Path) -> None:
-    """The limit on a file's size fails a write as a full disk does."""
+    """A limit on the file size fails a write in the same way as a full disk."""
     limited = ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash"]
     words = command("--grain", "phase", "train.py", "400", "cpu", "x = [t.item() for t in torch.rand(40)]")
     done = subprocess.run([*limited, *words], cwd=place, capture_output=True, text=True, timeout=120)
@@ -433,7 +434,7 @@ def test_a_recording_and_its_replay_have_the_same_workload_signature(tmp_path: P
 
 
 def test_long_runs_do_not_grow(place: Path) -> None:
-    """Rows are streamed: what a process holds after many steps is what it held after few."""
+    """Rows are streamed, so the memory of a process does not grow with the number of steps."""
     watch = "step in (1500, 3500) and print('kib', int(open('/proc/self/statm').read().split()[1]) * 4)"
     if not Path("/proc/self/statm").exists():
         pytest.skip("reads /proc")

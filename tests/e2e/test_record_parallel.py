@@ -354,7 +354,8 @@ def record_buckets(folder: Path, backend: str, *words: str) -> dict[int, list[tu
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
 def test_collectives_started_in_cpp_are_recorded_once_in_the_phase_grain(tmp_path: Path) -> None:
-    """GIVEN two ranks with gloo THEN PyTorch's flight recorder tells of DDP's own, each once, and nothing is set for that."""
+    """GIVEN two ranks with gloo THEN the collectives of DDP are read from PyTorch's flight recorder, each once, and no
+    environment variable is set for that."""
     for calls in record_buckets(tmp_path, "gloo").values():
         buckets = [(size, step) for name, size, phase, _, step in calls if (name, phase) == ("all_reduce", "backward")]
         first, later = LAYERS

@@ -80,8 +80,9 @@ def test_recording_a_replay_reproduces_the_replayed_recording(tmp_path: Path) ->
 
 
 def test_work_between_the_optimizer_and_the_loader_is_never_counted_as_loading(tmp_path: Path) -> None:
-    """GIVEN a script that averages its weights after each step, and waits 30 ms for a batch WHEN it is recorded, most of its
-    steps without the profiler THEN the averaging is no loading, in clean steps, in the profile and in a replay of them."""
+    """GIVEN a script that averages its weights after each step and waits 30 ms for a batch WHEN it is recorded, most steps
+    without the profiler THEN the averaging is not counted as loading, neither in clean steps nor in the profile nor in a
+    replay."""
     ops = [Op("aten::addmm", 30_100, 50, kernel=(30_160, 500), shapes=((256,), (8, 64), (64, 256)))]
     ops += [Op("aten::mul_", 39_000, 100, kernel=(39_100, 20), shapes=((256, 64), ()))]
     phases = [("loader", 0, 30_000), ("forward", 30_000, 34_000), ("backward", 34_000, 38_000), ("optimizer", 38_000, 40_000)]

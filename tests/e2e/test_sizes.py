@@ -66,7 +66,8 @@ def on_a_gpu(recorded: Trace, steps: int = STEPS) -> Trace:
 
 
 def test_a_replay_of_our_own_recording_knows_every_size(tmp_path: Path) -> None:
-    """GIVEN a script recorded where it computes WHEN it is replayed without values THEN all results have the recorded sizes."""
+    """GIVEN a script recorded with computed values WHEN it is replayed without values THEN all results have the
+    recorded sizes."""
     (tmp_path / "script.py").write_text(SCRIPT)
     done = trace_command("record", "--grain", "phase", "-o", "a.msgpack", "script.py", "cpu", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

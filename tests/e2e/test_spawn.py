@@ -59,7 +59,8 @@ def of_one_gpu(device: int) -> Trace:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_spawned_processes_are_ranks_of_one_timeline(tmp_path: Path, backwards: bool) -> None:
-    """GIVEN a recording of two ranks with a GPU each WHEN a script spawns as many THEN both GPUs and ranks are there."""
+    """GIVEN a recording of two ranks with one GPU each WHEN a script spawns two processes THEN the replay has both GPUs and
+    ranks."""
     save(merge_ranks([of_one_gpu(0), of_one_gpu(1)], [0, 1]), tmp_path / "two.msgpack")
     (tmp_path / "train.py").write_text(SCRIPT)
     words = "replay --trace two.msgpack -o replay.msgpack --clock virtual train.py".split() + ["backwards"] * backwards

@@ -113,7 +113,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("size", ["4k", "16k"])
 def test_a_disk_that_fills_up_during_a_run_is_reported_without_a_comparison(tmp_path: Path, size: str) -> None:
-    """GIVEN a folder for temporary files on a file system of this size, which needs a namespace of our own."""
+    """GIVEN a folder for temporary files on a file system of this size. Mounting it needs a separate namespace."""
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", small], capture_output=True).returncode:
@@ -145,7 +145,7 @@ def test_stalls_print_one_error_line_without_a_loader_or_after_a_crash(tmp_path:
 
 
 def test_an_empty_data_folder_is_reported_in_one_line(tmp_path: Path) -> None:
-    """GIVEN a folder without files WHEN torch refuses to shuffle nothing, or loads nothing THEN one line says so."""
+    """GIVEN a folder without files WHEN torch rejects an empty data set, or loads nothing THEN one line says so."""
     (tmp_path / "empty.py").write_text(TRAIN.replace("return 400", "return 0").replace("num_workers=1", "shuffle=True"))
     done = stalls(tmp_path, "empty.py", "0")
     assert (done.returncode, done.stdout) == (1, "")

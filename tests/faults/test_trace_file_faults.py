@@ -106,7 +106,7 @@ def test_every_byte_flipped(tmp_path: Path, write: Callable[[Path], None]) -> No
 
 
 def test_parts_keep_their_phases_after_phases_of_lost_steps_are_dropped(tmp_path: Path) -> None:
-    """Phases may stand in any order: of those of steps 2, 0 and 1, the first has lost its step."""
+    """Phases can be stored in any order. The phases belong to steps 2, 0 and 1, and step 2 is lost."""
     trace, path = small_trace(), tmp_path / "t.part"
     stream = TraceStream(path)
     stream.header(trace)

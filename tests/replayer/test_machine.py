@@ -54,7 +54,7 @@ def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | 
 
 @pytest.mark.parametrize("name", [name for name in A6000 if name not in NOT_RECORDED])
 def test_a_property_of_the_device(name: str) -> None:
-    """GIVEN a number that is not the known card's, which a lost one would be completed by."""
+    """GIVEN a number that differs from that of the known GPU model, which would fill in a missing number."""
     recorded = A6000[name] + 1 if type(A6000[name]) is int else A6000[name]
     replayed(FakeTorch([A6000 | {name: recorded}]))
     assert getattr(torch.cuda.get_device_properties(0), name) == recorded

@@ -70,7 +70,7 @@ def _keyers(op: Any, count: int) -> list[Keyer]:
 
 @pytest.mark.warm
 def test_compiled_keys_distinguish_the_same_calls_as_plain_keys() -> None:
-    """GIVEN calls of one op WHEN two of them have one compiled key THEN they have one plain key, and the other way round."""
+    """GIVEN calls of one op THEN two of them have equal compiled keys exactly if they have equal plain keys."""
     use()
     aten = torch.ops.aten
     x, y, z = torch.zeros(2, 3, device="cuda"), torch.zeros(2, 3, device="cuda"), torch.zeros(3, device="cuda")

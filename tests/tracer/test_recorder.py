@@ -65,7 +65,7 @@ def test_phases_tile_their_steps_and_steps_follow_one_another(bench: Bench) -> N
 
 
 def test_preprocessing_before_the_copy_is_recorded_as_phase_other(bench: Bench) -> None:
-    """WHEN a script without a loader prepares a batch for 200 ns, copies it for 10 ns and trains for 50 ns."""
+    """A script without a loader prepares a batch for 200 ns, copies it for 10 ns and trains for 50 ns."""
     for _ in range(4):
         bench.run(200)
         bench.recorder.enter_phase("h2d")
@@ -302,7 +302,7 @@ def test_a_collective_with_several_work_objects_ends_with_the_last(bench: Bench)
 
 
 def test_a_collective_without_a_wait_is_marked_as_call_time_only(bench: Bench) -> None:
-    """GIVEN one that can be waited for no more, one waited for while a graph is captured, and one that is left open."""
+    """GIVEN a collective that can no longer be waited for, one waited for during a graph capture, and one without a wait."""
     forgotten, captured, left = (let_go(bench, 90_000) for _ in range(3))
     bench.recorder.communication.give_up_call(forgotten)
     bench.cuda.capturing = True
@@ -314,7 +314,7 @@ def test_a_collective_without_a_wait_is_marked_as_call_time_only(bench: Bench) -
 
 
 def test_collectives_of_the_flight_recorder_are_written_between_steps(tmp_path: Path) -> None:
-    """WHEN a look takes longer than a step THEN no step is longer for it."""
+    """WHEN reading the ring buffer takes longer than a step THEN no step becomes longer."""
     flight = FakeFlightRecorder()
     bench = Bench(tmp_path, flight=flight)
     bench.recorder.communication.joined(0)
@@ -380,7 +380,7 @@ def test_a_failing_optimizer_ends_its_phase(bench: Bench) -> None:
 
 
 def test_a_step_in_graph_capture_makes_no_cuda_calls_and_is_marked_untimed(bench: Bench) -> None:
-    """GIVEN a step that another stream captures WHEN rows are due to be written in the middle THEN nothing reaches CUDA."""
+    """GIVEN a step during which another stream captures WHEN rows are due to be written THEN no CUDA call is made."""
     bench.train_step()
     bench.run(FLUSH_NS)
     calls = bench.cuda.calls
@@ -402,8 +402,8 @@ def test_a_step_in_graph_capture_makes_no_cuda_calls_and_is_marked_untimed(bench
 
 
 def test_replays_of_a_graph_of_a_whole_step_are_steps(bench: Bench) -> None:
-    """GIVEN a graph that captured forward, backward and optimizer THEN the capture is no step, and each replay is one, with
-    its device time in the forward pass that it begins with."""
+    """GIVEN a graph of forward, backward and optimizer THEN the capture is not a step, and each replay is one. Its device time
+    is in the forward pass with which it begins."""
     recorder = bench.recorder
     for _ in range(2):
         bench.train_step()
@@ -495,7 +495,8 @@ def test_a_hanging_device_delays_the_end_by_at_most_the_timeout(bench: Bench) ->
 
 
 def test_finished_steps_are_written_while_no_other_step_ends(bench: Bench) -> None:
-    """GIVEN three steps in half a second WHEN the script then does something else THEN the steps are in the file soon."""
+    """GIVEN three steps in half a second WHEN the script then does something else THEN the steps are soon written to
+    the file."""
     for _ in range(3):
         bench.train_step()
     bench.run(FLUSH_NS)
@@ -511,7 +512,8 @@ def test_finished_steps_are_written_while_no_other_step_ends(bench: Bench) -> No
 
 @pytest.mark.parametrize("in_cuda", [True, False])
 def test_recording_ends_while_another_thread_holds_the_lock(bench: Bench, in_cuda: bool) -> None:
-    """GIVEN a thread that is in a call into CUDA which never returns THEN the file is written; else it is left as it is."""
+    """GIVEN a thread in a CUDA call that never returns THEN the file is written. In any other call, the file is left
+    unchanged."""
     bench.train_step()
     entered, leave = threading.Event(), threading.Event()
 
@@ -551,9 +553,9 @@ def test_a_phase_between_two_devices_has_no_device_time(bench: Bench) -> None:
 
 
 def test_a_copy_on_a_second_stream_does_not_change_the_forward_time(bench: Bench) -> None:
-    """GIVEN a batch that is copied on stream 5 THEN each phase has the time of the stream on which it began: the loader that of
-    stream 0, the copy that of stream 5, the forward pass that of stream 0. The device finishes the step before 3 160 ns after
-    that step's begin, and the loader ends after 350 + 10 000 + 10 ns."""
+    """GIVEN a batch that is copied on stream 5 THEN each phase has the time of the stream on which it began: loader and forward
+    pass that of stream 0, the copy that of stream 5. The device finishes the previous step 3 160 ns after that step's start,
+    and the loader ends after 350 + 10 000 + 10 ns."""
     bench.train_step()
     bench.run(10_000)
     bench.load(10)
@@ -613,7 +615,7 @@ def test_the_header_is_rewritten_for_new_facts_and_at_intervals(bench: Bench, mo
 
 @pytest.mark.parametrize("remainder", [0, *(pytest.param(more, marks=pytest.mark.program) for more in (1, 2, 3))])
 def test_ctrl_c_at_any_line_of_the_recorder_leaves_a_complete_recording(tmp_path: Path, remainder: int) -> None:
-    """Ctrl-C comes as the n-th line of the recorder or of the file it writes is run, for n all over the steps."""
+    """Ctrl-C arrives when the n-th line of the recorder or of the trace writer runs, for n across the steps."""
     interrupted = 0
     for line in range(remainder, 4000, 37):
         bench = Bench(tmp_path)

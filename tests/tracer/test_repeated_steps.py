@@ -111,7 +111,7 @@ def _rows(trace: Trace) -> list[list[list[object]]]:
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
 def test_learned_and_unlearned_steps_give_the_same_recording(kinds: list[str]) -> None:
-    """Steps of every kind follow one another, at any time in or out of the repetition."""
+    """Steps of every kind follow one another, within and outside the repetition."""
     traces = []
     with tempfile.TemporaryDirectory() as folder:
         for learns in (True, False):

@@ -26,7 +26,7 @@ def test_the_schedule_has_the_requested_numbers_of_each_step_kind(warmup: int, c
 
 @given(st.lists(st.booleans(), max_size=40))
 def test_validation_does_not_count_as_scheduled_training_steps(evaluations: list[bool]) -> None:
-    """The training step that ends the window of the evaluation is not one of the promised steps."""
+    """The training step that ends the evaluation window does not count as a scheduled step."""
     evaluations = [False, *evaluations]
     told = kinds(Schedule(2, 3, 2), evaluations)
     training = [kind for kind, evaluation in zip(told, evaluations, strict=True) if not evaluation]
@@ -68,7 +68,8 @@ def test_inference_steps_are_profiled() -> None:
 def test_training_after_an_initial_evaluation_is_recorded_as_scheduled(
     warmup: int, clean: int, profiled: int, evaluations: int
 ) -> None:
-    """The first step that trains is warm-up: until it has trained it could have been evaluation. The rest is as promised."""
+    """The first training step is warm-up, because before it trains it could be evaluation. The other steps follow the
+    schedule."""
     schedule = Schedule(warmup, clean, profiled)
     kinds(schedule, [True] * evaluations)
     told, actions = list[StepKind](), list[str]()

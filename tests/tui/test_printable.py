@@ -30,8 +30,8 @@ HOSTILE = "Tesla \x1b]0;owned\x07 \x1b[5mT4"
 def test_escape_sequences_in_a_gpu_name_are_neutralized_in_text_and_svg(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN a recording whose GPU has an escape sequence in its name WHEN it is printed or drawn THEN no terminal obeys it, and
-    the picture is XML."""
+    """GIVEN a recording whose GPU has an escape sequence in its name WHEN it is printed or drawn THEN the terminal does not
+    receive it, and the picture is valid XML."""
     trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 20, kernel=(20, 5))])
     trace.devices = [replace(device, name=HOSTILE) for device in trace.devices]
     save(trace, tmp_path / "t.msgpack")

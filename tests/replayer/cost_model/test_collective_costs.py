@@ -45,7 +45,8 @@ def test_the_all_reduce_of_a_bucket_takes_the_measured_time(gpu: str, ranks: int
 
 
 def test_a_given_link_bandwidth_scales_only_large_collectives() -> None:
-    """Half the bandwidth: twice the time of a large operation, and the same of a small one; no longer as published."""
+    """With half the bandwidth, a large operation takes twice as long and a small one takes the same time. The times no longer
+    count as published."""
     trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-40GB")])
     slow, fast = (CollectiveCosts.of(trace, gbps).next("all_reduce", 1 << 30, 8) for gbps in (100, 200))
     assert slow.duration_ns == pytest.approx(2 * fast.duration_ns, rel=0.02) and slow.origin is Origin.ROOFLINE
@@ -100,7 +101,7 @@ def timed(rows: list[Row], size_bytes: int = 16 << 20) -> CollectiveCosts:
 
 
 def test_an_upper_bound_does_not_count_as_a_duration() -> None:
-    """GIVEN an operation that one rank stood still for and the other one found done, and one that both found done."""
+    """GIVEN an operation that one rank waited for and the other found complete, and one that both ranks found complete."""
     seen, by, unseen = Ending.SEEN, Ending.BY, Ending.UNSEEN
     costs = timed(
         [
@@ -131,7 +132,8 @@ def test_an_estimate_never_exceeds_a_recorded_upper_bound() -> None:
 
 
 def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> None:
-    """GIVEN two recorded steps, in the second of which operations take ten times as long, and one operation before both."""
+    """GIVEN one operation before two recorded steps, and a second step whose operations take ten times as long as those of the
+    first."""
     trace = Trace(devices=[Device(0, 0, "NVIDIA A100-SXM4-40GB")])
     trace.steps = Steps.of(rank=[0, 0], start_ns=[100, 200], duration_ns=[100, 100])
     trace.collectives = Collectives.of(

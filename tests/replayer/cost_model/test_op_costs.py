@@ -43,7 +43,7 @@ def test_a_stride_is_determined_by_the_output() -> None:
 
 @pytest.mark.parametrize(("card", "least", "most"), [(V100, 11.0, 14.0), (A100, 14.0, 19.5)])
 def test_a_large_matrix_product_reaches_the_measured_throughput(card: object, least: float, most: float) -> None:
-    """Of 14.0 and 19.5 TFLOP/s in fp32; 12 and 16 were measured at such sizes."""
+    """The peaks are 14.0 and 19.5 TFLOP/s in fp32. At such sizes, 12 and 16 TFLOP/s were measured."""
     estimate = OpCosts(card).estimate("addmm", PRODUCT, "float32")  # type: ignore[arg-type]
     assert least < 2 * 4096**3 / estimate.ns / 1000 < most and estimate.origin is Origin.PUBLISHED
 
@@ -80,7 +80,8 @@ def test_the_same_layer_at_another_batch_size_is_scaled_by_the_curve() -> None:
 
 
 def test_time_beyond_the_curves_is_proportional_to_the_work() -> None:
-    """Half the rows take more than half as long where launches count, and half where a call was recorded at 6.4 ms."""
+    """Half the rows take more than half the time if launch overhead matters, and half the time if a call was recorded at 6.4
+    ms."""
     before, after = ((64, 64), (64, 64)), ((32, 64), (64, 64))
     costs = OpCosts(card_of("Tesla P100-PCIE-16GB"), floor_ns=1_500)
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) > 0.6
@@ -90,7 +91,7 @@ def test_time_beyond_the_curves_is_proportional_to_the_work() -> None:
 
 def test_a_recorded_half_of_a_backward_op_does_not_scale_the_whole_op() -> None:
     """GIVEN half of a convolution's backward, by gradient and weight, as profilers of 2020 recorded it WHEN a whole one is
-    scaled from it THEN that takes what the estimate says."""
+    scaled from it THEN the result equals the estimate."""
     half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
     costs = OpCosts(V100)
     costs.learn([("convolution_backward", half, (), "float32", 900_000)])
@@ -128,7 +129,7 @@ def test_depthwise_convolution_time_grows_with_the_window_and_in_backward() -> N
 
 
 def test_convolution_time_grows_by_a_mean_of_curve_and_power_law() -> None:
-    """Neither alone: Note [Along the batch]."""
+    """The curve or the law alone is less accurate: see Note [Along the batch]."""
     costs = OpCosts(V100)
     before, after = (((batch, 256, 14, 14), (1024, 256, 1, 1)) for batch in (32, 128))
     by_curve = costs.plain("convolution", after, "float32").ns / costs.plain("convolution", before, "float32").ns
@@ -146,14 +147,15 @@ def test_the_fp32_peak_with_shared_lanes_is_below_the_data_sheet() -> None:
 
 
 def test_narrow_convolution_groups_waste_part_of_each_tile() -> None:
-    """Groups of 8 outputs are computed as 32, so no faster than four times as much work."""
+    """Groups of 8 outputs are computed as groups of 32, so they are no faster than four times as much work."""
     image, weight = (32, 256, 56, 56), (256, 8, 3, 3)
     flops = 2 * 32 * 56 * 56 * 256 * 8 * 9
     assert OpCosts(V100).plain("convolution", (image, weight), "float32").ns > 4 * flops / peaks_of(V100)[0]
 
 
 def test_a_gpu_without_measurements_is_estimated_between_the_measured_ones() -> None:
-    """It goes by their mean, asked with its own data sheet: the same work takes it as many rooflines as it takes them."""
+    """The estimate uses the mean of the measured GPUs' efficiencies with this GPU's data sheet: the ratio of time to roofline
+    is the same."""
     curves, work = EfficiencyCurves.installed(), ("matmul", (1, 4096, 4096, 4096), 3 * 4096 * 4096 * 4, 2 * 4096**3)
     slower, origin = curves.slower(*work, card_of("NVIDIA H100 80GB HBM3"))
     measured = [curves.slower(*work, card_of(name))[0] for name in curves.about["gpus"]["matmul"]]
@@ -176,8 +178,8 @@ def test_a_variant_of_a_measured_gpu_shares_only_its_curve() -> None:
 def test_sizes_above_the_measured_range_get_the_efficiency_of_the_largest_size(
     net: tuple[str, tuple[int, ...]], at: int, times: int
 ) -> None:
-    """GIVEN work `times` as large as any that was measured THEN a curve sees the largest one, and neither more bytes nor less
-    arithmetic than belong to it: the work is as efficient as so much of the largest."""
+    """GIVEN work `times` as large as the largest measured work THEN the curve gets the features of the largest, with bytes and
+    arithmetic in proportion, so the efficiency is that of the largest."""
     name, limits = net
     at = min(at, len(limits) - 1)
     larger = np.array([[size * times if i == at else size for i, size in enumerate(limits)]], dtype=np.float64)

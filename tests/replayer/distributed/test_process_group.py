@@ -155,7 +155,7 @@ def test_gloo_communicates_by_way_of_the_host() -> None:
 
 
 def test_a_gloo_group_stays_alive_after_it_is_destroyed() -> None:
-    """Its end waits for threads that may wait for the interpreter's lock, which who ends it holds."""
+    """Destroying the group waits for threads that may wait for the interpreter's lock, which the destroying thread holds."""
 
     def body(rank: int) -> None:
         dist.all_reduce(torch.ones(1, device="cuda"))
@@ -167,7 +167,8 @@ def test_a_gloo_group_stays_alive_after_it_is_destroyed() -> None:
 
 
 def test_on_the_recorded_clock_gloo_transfers_start_when_the_last_rank_arrives() -> None:
-    """GIVEN a rank that comes 20 ms late to an all-reduce of 15 MB THEN both go on 10 ms and the copies after it came."""
+    """GIVEN a rank that arrives 20 ms late at an all-reduce of 15 MB THEN both ranks continue 10 ms later, plus the time of the
+    copies."""
 
     def body(rank: int) -> None:
         value = torch.ones(3_750_000, device="cuda")
@@ -224,7 +225,8 @@ def test_recorded_operations_take_their_recorded_times_and_others_scaled_ones() 
 
 
 def test_the_collective_of_the_early_rank_waits_on_its_device_not_its_host() -> None:
-    """GIVEN a rank whose data is ready 50 ms late WHEN both all-reduce THEN the other's kernel lasts until that one's came."""
+    """GIVEN a rank whose data is ready 50 ms late WHEN both ranks all-reduce THEN the kernel of the other rank lasts until
+    then."""
     late_ns = 50_000_000
 
     def body(rank: int) -> None:
@@ -277,7 +279,8 @@ def test_the_error_names_a_rank_that_ended_or_never_arrived() -> None:
 
 
 def test_a_rank_that_comes_after_the_timeout_on_the_virtual_clock_is_too_late() -> None:
-    """GIVEN a limit of 10 s WHEN a rank comes 10 000 virtual seconds late THEN the wait of the other fails after 10 s."""
+    """GIVEN a timeout of 10 s WHEN a rank arrives 10 000 virtual seconds late THEN the wait of the other rank fails
+    after 10 s."""
 
     def body(rank: int) -> None:
         dist.all_reduce(ints(1))
@@ -413,7 +416,7 @@ class MnistNet(nn.Module):
     [pytest.param(64, 19_968_144, 3_752, marks=pytest.mark.program), (128, 9_984_072, 1_876)],
 )
 def test_an_mnist_epoch_transfers_the_published_number_of_bytes(batch: int, gradients: int, losses: int) -> None:
-    """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the counters are those of the study, to the byte."""
+    """GIVEN 60 000 images of 28x28 floats WHEN an epoch is trained THEN the byte counters are exactly those of the study."""
     images, parameters = 60_000, 5_322
 
     def body(rank: int) -> None:
@@ -468,7 +471,8 @@ def test_sync_batch_norm_trains_and_gathers_the_statistics_of_all_ranks() -> Non
 
 
 def test_bytes_of_any_size_arrive() -> None:
-    """GIVEN what accelerate and ZeRO send, a generator's state and pickles WHEN broadcast THEN they are exact."""
+    """GIVEN the objects that accelerate and ZeRO send, a generator state and pickles WHEN they are broadcast THEN they are
+    exact."""
 
     def body(rank: int) -> None:
         state_ = torch.Generator().manual_seed(7 + rank).get_state().to("cuda")

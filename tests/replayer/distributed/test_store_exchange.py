@@ -75,7 +75,7 @@ def test_values_of_any_size_arrive_and_are_deleted_once_all_have_read_them(make_
 
 
 def test_messages_that_differ_only_in_their_times_are_stored_once() -> None:
-    """GIVEN three messages, of which only the last differs THEN two are stored, and the first has the latest time."""
+    """GIVEN three messages of which only the last differs THEN two are stored, and the first of them has the latest time."""
     first = RankMessage(5, "all_reduce", 2, "uint8", b"ab", read_count=3)
     second = RankMessage(7, "all_reduce", 2, "uint8", b"ab")
     third = RankMessage(6, "all_reduce", 2, "uint8", b"cd")
@@ -86,7 +86,7 @@ def test_messages_that_differ_only_in_their_times_are_stored_once() -> None:
 
 
 def test_the_first_of_many_ranks_reads_the_messages_for_all() -> None:
-    """GIVEN nine ranks THEN the store receives their nine messages and one for all, and each rank reads nine."""
+    """GIVEN nine ranks THEN the store receives nine messages and one combined message, and each rank gets all nine."""
     store = HashStore()
     exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(9)]
     members = list(range(9))

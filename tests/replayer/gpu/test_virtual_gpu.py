@@ -232,7 +232,7 @@ def two_devices() -> tuple[VirtualGpu, FakeClock, Log]:
 
 
 def test_a_copy_between_devices_waits_for_both_streams_and_both_wait_for_it() -> None:
-    """As copy_kernel_cuda in ATen's Copy.cu orders them: on the source's stream, between two barriers."""
+    """The order is that of copy_kernel_cuda in ATen's Copy.cu: on the source's stream, between two barriers."""
     gpu, clock, log = two_devices()
     first, second = gpu.current.stream(0), gpu.current.stream(1)
     second.wait(clock.now_ns() + 5_000 * US)  # the target is busy, so its memory may still be in use

@@ -178,7 +178,8 @@ def test_a_block_that_the_script_keeps_longer_than_usual_is_not_reused() -> None
 
 
 def test_memory_runs_out_at_the_request_that_does_not_fit_in_a_cycle() -> None:
-    """GIVEN a cycle of a result of 400 MiB WHEN the script keeps its results THEN the one too many fails at its own call."""
+    """GIVEN a cycle with a result of 400 MiB WHEN the script keeps its results THEN the first one that does not fit fails at
+    its own call."""
     allocator = TensorAllocator(DeviceMemory(0, 1000 * MIB))
     for _ in range(10):
         result = allocator.malloc(400 * MIB, 0)
@@ -193,7 +194,7 @@ def test_memory_runs_out_at_the_request_that_does_not_fit_in_a_cycle() -> None:
 
 
 def test_cycles_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without them the same program executes every request, and gets the same addresses."""
+    """Without cycles, the same program executes every request and gets the same addresses."""
     addresses, mallocs = [], []
     for use_cycles in (True, False):
         monkeypatch.setattr(tensor_allocator, "USE_CYCLES", use_cycles)

@@ -50,7 +50,7 @@ def test_the_first_matrix_product_allocates_the_workspace_and_later_ones_reuse_i
 
 
 def test_training_keeps_a_second_workspace_for_the_autograd_thread() -> None:
-    """The known 16.25 MiB of a model that trains on anything before Hopper."""
+    """A training model on GPUs before Hopper keeps the known 16.25 MiB."""
     keeping()
     model = torch.nn.Linear(4, 4, device="cuda")
     for _ in range(2):

@@ -137,7 +137,8 @@ def test_an_optional_workspace_that_does_not_fit_is_skipped() -> None:
 
 
 def test_a_workspace_that_did_not_fit_is_not_requested_again() -> None:
-    """PyTorch keeps the algorithm that ran, also where there would be room later; cached memory is then not returned for it."""
+    """PyTorch keeps the algorithm that ran, even if there is room for the workspace later. Cached memory is not returned for
+    it."""
     memory, log = logged()
     allocator = TensorAllocator(memory)
     for _ in range(3):

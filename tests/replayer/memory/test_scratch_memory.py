@@ -33,7 +33,7 @@ def test_workspaces_are_allocated_between_the_outputs_in_the_recorded_order() ->
 
 
 def test_a_convolution_skips_a_workspace_that_does_not_fit() -> None:
-    """cuDNN takes another algorithm; it is no failure of the script's."""
+    """cuDNN selects another algorithm, and the script does not fail."""
     device = FakeDevice(0, 64 * MIB)
     scratch = ScratchScope(device.allocator, 0, "aten::cudnn_convolution", ((80 * MIB, -80 * MIB, 4 * MIB, -4 * MIB),))
     scratch.after_output()
@@ -43,7 +43,7 @@ def test_a_convolution_skips_a_workspace_that_does_not_fit() -> None:
 
 
 def test_a_convolution_keeps_the_algorithm_that_ran() -> None:
-    """The workspace that did not fit beside other memory is not requested when that is gone; the smaller one is."""
+    """A workspace that did not fit is not requested after other memory has been freed. The smaller one is."""
     device = FakeDevice(0, 100 * MIB)
     other = device.allocator.malloc(60 * MIB, 0)
     assert other is not None

@@ -55,7 +55,7 @@ def test_delayed_requests_give_the_blocks_and_statistics_of_immediate_requests(
 
 @given(st.lists(st.lists(st.integers(0, 30 * MIB), max_size=4), max_size=6))
 def test_a_batch_of_requests_equals_the_same_requests_one_by_one(batches: list[list[int]]) -> None:
-    """GIVEN steps that repeat, so that a cycle comes about, and one request more in the last THEN addresses agree."""
+    """GIVEN steps that repeat until a cycle is found, and one additional request in the last step THEN the addresses agree."""
     at_once, single = (TensorAllocator(DeviceMemory(0, 8 << 30)) for _ in range(2))
     for step in range(5):
         for sizes in [*batches, [step // 4 * MIB]]:
@@ -107,7 +107,7 @@ def test_a_tensor_can_be_freed_during_an_allocation(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_allocation_by_a_finalizer_during_an_allocation_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be allocated while the free lists are being changed: an error, not a deadlock."""
+    """An allocation while the free lists are being changed raises an error instead of a deadlock."""
     monkeypatch.setattr(caching_allocator, "_LOCK_TIMEOUT_S", 0.01)
     memory = DeviceMemory(0, 16 << 30)
     allocator = TensorAllocator(memory)
@@ -133,7 +133,8 @@ def test_memory_used_by_a_second_stream_is_not_reused_before_it_ends() -> None:
 
 
 def test_a_memory_limit_applies_from_the_next_allocation() -> None:
-    """GIVEN much room WHEN the script limits its share of it THEN the allocation beyond fails at its own call, not later."""
+    """GIVEN much free memory WHEN the script limits its share THEN the allocation that exceeds the limit fails at its
+    own call."""
     allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=AllocatorSettings()))
     allocator.malloc(MIB, 0)
     allocator.flush().set_memory_fraction(0.1)
@@ -146,7 +147,7 @@ def test_a_memory_limit_applies_from_the_next_allocation() -> None:
 
 
 def test_the_rounded_size_decides_whether_a_request_fits() -> None:
-    """Half as much again: GIVEN room for the sizes asked for but not for the rounded ones THEN the call fails itself."""
+    """GIVEN room for the requested sizes but not for their rounded sizes THEN the call fails at once."""
     allocator = TensorAllocator(DeviceMemory(0, 1 << 30, settings=parse_settings("roundup_power2_divisions:2")))
     kept = [allocator.malloc(260 * MIB, 0), allocator.malloc(260 * MIB, 0)]  # 384 MiB each
     with pytest.raises(OutOfMemory):

@@ -104,7 +104,7 @@ def test_memory_figures_are_those_of_the_requested_device(answers: dict[str, Any
 
 
 def test_memory_stats_has_every_documented_key(answers: dict[str, Any]) -> None:
-    """GIVEN the keys in the documentation of torch.cuda.memory_stats WHEN it is asked THEN these and no others come."""
+    """GIVEN the keys in the documentation of torch.cuda.memory_stats THEN it returns exactly these keys."""
     quantities = "allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes"
     quantities += " inactive_split_bytes requested_bytes"
     kinds = ("current", "peak", "allocated", "freed")

@@ -36,7 +36,8 @@ def parts(value: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_data_dependent_results_have_the_recorded_sizes(case: int) -> None:
-    """GIVEN the size of a program on the host WHEN it is that of the recording THEN each result looks as on the host."""
+    """GIVEN the output size of an op on the host WHEN the recording has the same size THEN each result has the shape and dtype
+    of the host result."""
     ask, along = CASES[case]
     gpu = use()
     real = parts(ask((torch.arange(40).view(10, 4) * 7) % 11))

@@ -98,7 +98,8 @@ def test_a_length_of_sequence_plus_one_token_scales_with_the_sequence() -> None:
 
 @pytest.mark.parametrize(("recorded_us", "least", "most"), [(400, 7.0, 8.0), (2, 1.0, 4.0)])
 def test_the_predicted_time_of_a_device_copy_scales_with_its_bytes(recorded_us: int, least: float, most: float) -> None:
-    """GIVEN a large copy THEN eight times the batch takes eight times as long; a small one is a launch above all."""
+    """GIVEN a large copy THEN eight times the batch size takes eight times as long. The time of a small copy is mostly launch
+    overhead."""
     width = 2_000_000 if recorded_us > 100 else 200
     ops = [Op("aten::copy_", 10 * i, 8, kernel=(500 * i + 5, recorded_us), shapes=((32, width),) * 2) for i in range(4)]
     trace = make_recording([("forward", 0, 2_100)], ops)
@@ -192,7 +193,7 @@ def test_a_replay_of_a_prediction_has_no_exact_times(tmp_path: Path) -> None:
 
 
 def test_expected_errors_are_printed_by_the_benchmark_and_quoted_in_the_docs() -> None:
-    """Each is a row that benchmarks/what_if.py prints, and docs/what_if.md quotes the same figure."""
+    """Each row is printed by benchmarks/what_if.py, and docs/what_if.md quotes the same figure."""
     table = json.loads(TABLE.read_text())
     root = Path(__file__).parents[3]
     program, page = ((root / name).read_text() for name in ("benchmarks/what_if.py", "docs/what_if.md"))
@@ -215,8 +216,8 @@ def test_the_expected_error_is_that_of_the_benchmark() -> None:
 
 
 def test_a_predicted_launch_that_blocks_counts_as_a_wait() -> None:
-    """GIVEN more kernels than a launch queue holds WHEN they take five times as long THEN the host waits for room, and the
-    predicted trace's own host pace is the recorded one."""
+    """GIVEN more kernels than fit in the launch queue WHEN they take five times as long THEN the host waits for room, and the
+    host time of the predicted trace without waits is the recorded one."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(1500)]
     trace = make_recording([("forward", 0, 15_000), ("backward", 15_000, 15_010)], ops)
     longer = Retiming(trace).at(trace.device.duration_ns * 5)
@@ -247,7 +248,8 @@ def test_predictions_do_not_depend_on_earlier_predictions() -> None:
 
 
 def test_kernels_without_shapes_scale_by_the_data_sheets() -> None:
-    """GIVEN no shapes at all WHEN another GPU is asked for THEN memory traffic goes by its bandwidth."""
+    """GIVEN a recording without shapes WHEN another GPU is predicted THEN memory-bound times scale with the memory
+    bandwidth."""
     bare = training()
     bare.host.shapes[:] = NONE
     prediction = predict(bare, Conditions(gpu="Tesla T4"))
@@ -294,7 +296,7 @@ def test_the_user_can_give_a_batch_size_missing_from_the_recording(tmp_path: Pat
 
 
 def test_gpu_time_per_step_counts_every_step_with_gpu_work() -> None:
-    """GIVEN a first step that is not steady THEN no step is told to be busier than it is long."""
+    """GIVEN a first step that is not steady THEN the busy time per step is never longer than the step."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(20)]
     trace = make_recording([("forward", 0, 210)], ops, steps=4)
     prediction = predict(trace, Conditions(host_speed=2.0))
@@ -302,14 +304,14 @@ def test_gpu_time_per_step_counts_every_step_with_gpu_work() -> None:
 
 
 def test_work_launched_before_the_recording_is_not_counted_in_a_step() -> None:
-    """GIVEN four steps of 50 us of GPU work, and nobody knows what launched the work of the first step."""
+    """GIVEN four steps of 50 us of GPU work, and work in the first step whose launch is unknown."""
     trace = training(steps=4)
     trace.device.launch[:5] = -1
     assert predict(trace, Conditions(host_speed=2.0)).busy.recorded_ns == 50_000
 
 
 def test_every_command_marks_a_predicted_trace_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where only the host is another one, so that all kernels have their recorded times."""
+    """This also holds if only the host changes, so all kernels keep their recorded times."""
     recorded, made = str(tmp_path / "t.msgpack"), str(tmp_path / "p.msgpack")
     save(training(), recorded)
     assert run(["predict", recorded, "--host-speed", "2", "-o", made]) == 0

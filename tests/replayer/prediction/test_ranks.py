@@ -103,7 +103,8 @@ sizes_of_units = st.lists(st.integers(1, 1 << 28), min_size=1, max_size=6).map(
 
 @given(sizes_of_units, st.integers(1, 64))
 def test_the_bytes_that_a_rank_moves_follow_the_formula(sizes: dict[str, int], ranks: int) -> None:
-    """(N-1)/N of the parameters for each all-gather, of which all but the root have two, and of the gradients once."""
+    """(N-1)/N of the parameters for each all-gather, and of the gradients once. All units except the root have two
+    all-gathers."""
     whole, root = sum(sizes.values()), sizes[ROOT]
     wanted = (3 * whole - root) * (ranks - 1) / ranks
     padding = 3 * ranks * len(sizes)
@@ -134,15 +135,15 @@ def test_exposed_communication_is_between_zero_and_all_communication(
 
 
 def test_the_next_unit_is_gathered_during_the_computation_of_the_current_one() -> None:
-    """GIVEN units that compute longer than they are gathered THEN only the first all-gather and the last reduce-scatter of a
-    pass show."""
+    """GIVEN units whose computation takes longer than their all-gather THEN only the first all-gather and the last
+    reduce-scatter of a pass are exposed."""
     parts = [("a", 10.0), ("b", 10.0), ("c", 10.0)]
     schedule = ShardedStep.of(parts, 60.0, lambda unit: 4.0 if unit else 0.0, lambda unit: 3.0 if unit else 0.0)
     assert schedule.gather_ns == 24 and schedule.scatter_ns == 9 and schedule.exposed_ns == pytest.approx(4 + 4 + 3)
 
 
 def test_only_two_units_are_gathered_at_a_time() -> None:
-    """GIVEN all-gathers that are short but for the third WHEN the first unit computes long THEN the third waits for its end."""
+    """GIVEN short all-gathers except the third WHEN the first unit computes for long THEN the third starts after it."""
     took = {"a": 1.0, "b": 1.0, "c": 50.0, "": 0.0}
     parts = [("a", 100.0), ("b", 10.0), ("c", 10.0)]
     assert ShardedStep.of(parts, 0.0, took.__getitem__, took.__getitem__).exposed_ns == pytest.approx(1 + 40)
@@ -161,7 +162,7 @@ def test_sharding_shortens_the_optimizer_and_adds_communication() -> None:
 
 
 def test_pairs_of_products_are_found_only_in_transformer_blocks() -> None:
-    """Query, key and value with the output; up (and gate) with down. A head that comes after is split by nobody."""
+    """Query, key and value are paired with the output, and up (and gate) with down. A head at the end is not split."""
     attention, mlp = [Product(8, 4, 4)] * 3 + [None, Product(8, 4, 4)], [Product(8, 4, 16)] * 2 + [None, Product(8, 16, 4)]
     products = [*attention, *mlp, Product(8, 4, 100)]
     first, second = pairs_of(products, [i == 3 for i in range(len(products))])

@@ -47,7 +47,7 @@ def test_host_time_excludes_the_wait_for_a_collective() -> None:
 
 
 def test_a_slow_rank_has_longer_gpu_work_but_unchanged_host_time() -> None:
-    """Two kernels of 50 and 10 us, and an all-reduce that other ranks determine. WHEN the rank is 1.2 times as slow."""
+    """Two kernels take 50 and 10 us, and other ranks determine an all-reduce. The rank is 1.2 times as slow."""
     trace = _with_all_reduce(synchronizes=False)
     usual, slow = (RecordedRun.of(trace, 0, slowdown) for slowdown in (1.0, 1.2))
     assert [kernel.duration_ns for kernel in slow.steps[0].kernels] == [60 * US, 12 * US]

@@ -55,7 +55,8 @@ def test_real_recordings_kept_their_cublas_workspaces(shared_traces: Path, name:
 
 @pytest.mark.parametrize(("allocated_bytes", "kept"), [(USUAL - 512, False), (USUAL + 512, None)])
 def test_no_workspace_was_kept_if_less_memory_than_a_workspace_is_allocated(allocated_bytes: int, kept: bool | None) -> None:
-    """GIVEN a recording of our own, whose release keeps workspaces WHEN less is allocated THEN this one kept none."""
+    """GIVEN a recording by trace with a release that keeps workspaces WHEN less than a workspace is allocated THEN none was
+    kept."""
     trace = recorded(4096, torch="2.13.0+cu126")
     trace.runs = {}
     trace.memory.time_ns[:] = 10_031 * US

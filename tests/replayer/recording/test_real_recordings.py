@@ -66,7 +66,8 @@ def test_a_real_recording_replayed_with_its_own_ops_keeps_its_step_times(shared_
 
 
 def test_recorded_time_before_the_first_phase_of_a_step_is_charged() -> None:
-    """GIVEN 20 us of each step before its first phase, with no op in them WHEN it is played THEN they are not lost."""
+    """GIVEN 20 us in each step before its first phase, without any op WHEN the step is replayed THEN these 20 us are
+    included."""
 
     def played(trace: Trace) -> list[int]:
         stage = Stage(trace)

@@ -26,7 +26,8 @@ def _recorded(passes: str, kinds: str) -> Trace:
 
 @pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS"])
 def test_a_step_replays_a_recorded_step_with_the_same_number_of_passes(kinds: str) -> None:
-    """GIVEN two trainers in turns WHEN a replay is longer than the recording THEN each kind is driven by its own."""
+    """GIVEN alternating steps of two trainers WHEN a replay is longer than the recording THEN each kind replays its
+    own steps."""
     passes = "1121212121"
     recording = RecordedRun.of(_recorded(passes, kinds))
     drivers = [recording.step(number) for number in range(40)]
@@ -49,6 +50,7 @@ def test_every_step_number_maps_to_a_recorded_step(passes: list[str], number: in
 
 
 def test_profiled_steps_are_replayed_in_their_recorded_order() -> None:
-    """GIVEN batches of three lengths in turns, and the profiled steps 5, 6 and 7 THEN each step has the times of its length."""
+    """GIVEN batches of three alternating lengths, and the profiled steps 5, 6 and 7 THEN each step has the times of
+    its length."""
     recording = RecordedRun.of(_recorded("1" * 10, "WSSSSPPPSS"))
     assert [recording.step(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]

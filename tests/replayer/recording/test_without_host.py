@@ -29,7 +29,7 @@ def test_a_recording_without_host_events_can_be_replayed() -> None:
 
 
 def test_sameness_is_undecided_if_one_trace_has_no_ops() -> None:
-    """GIVEN work without the ops that launched it WHEN compared with a trace that has them THEN neither yes nor no is said."""
+    """GIVEN work without the ops that launched it WHEN it is compared with a trace that has ops THEN sameness is undecided."""
     bare, whole = kernels_alone(), make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 5, kernel=(15, 10))])
     verdict = same_program(bare, whole, np.arange(1), np.arange(1))
     assert verdict.sameness is Sameness.CANNOT_BE_TOLD and "first trace has GPU work but not the ops" in verdict.reason

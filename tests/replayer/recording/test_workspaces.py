@@ -45,7 +45,7 @@ def program(trace: Trace, op: str, shapes: tuple[tuple[int, ...], ...] = SHAPES)
 
 
 def test_memory_freed_within_an_op_is_its_workspace() -> None:
-    """GIVEN an output, a workspace and its end WHEN read THEN the workspace comes after the first output."""
+    """GIVEN an output, and a workspace that is freed WHEN they are read THEN the workspace comes after the first output."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ((), (7 * MIB, -7 * MIB))
 
@@ -61,7 +61,7 @@ def test_memory_that_outlives_the_op_or_existed_before_is_not_a_workspace() -> N
 
 
 def test_a_result_freed_as_its_op_returns_is_not_a_workspace() -> None:
-    """GIVEN a block freed as the op returns WHEN read THEN it is a result for the op, and temporary for the op around it."""
+    """GIVEN a block freed as the op returns THEN it is a result of this op, and a workspace of the op around it."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (60, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ()
     assert program(trace, "aten::convolution") == ((), (7 * MIB, -7 * MIB))
@@ -79,7 +79,7 @@ def test_other_shapes_and_other_ops_have_no_workspace() -> None:
 
 
 def test_the_smallest_observed_workspace_size_is_used() -> None:
-    """Of a block of the large pool up to 1 MiB may be a tail: calls of one kind differ by it."""
+    """Up to 1 MiB of a large block may be an unsplit remainder, so calls of one kind differ by it."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB), steps=2)
     trace.memory.bytes[4:] = [7 * MIB - 51_200, -7 * MIB + 51_200]
     assert program(trace, "aten::convolution") == ((), (7 * MIB - 51_200, -7 * MIB + 51_200))
@@ -93,7 +93,8 @@ def test_no_workspace_is_known_without_shapes_or_memory_events() -> None:
 
 
 def test_cudnn_workspaces_are_found_in_a_real_recording(shared_traces: Path) -> None:
-    """ResNet-50 on a V100: a 3x3 convolution of 512 channels takes 54 MiB forward, and twice, in turn, backward."""
+    """ResNet-50 on a V100: a 3x3 convolution of 512 channels uses 54 MiB forward, and twice 54 MiB, one after the other,
+    backward."""
     trace = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
     image, weight = (32, 512, 7, 7), (512, 512, 3, 3)
     taken = 56_623_104

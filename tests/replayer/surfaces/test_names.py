@@ -187,7 +187,7 @@ def test_not_emulated_errors_name_the_call_and_give_advice() -> None:
 
 
 def test_every_cuda_c_function_that_torch_calls_is_replaced() -> None:
-    """Also in a CUDA build, where these exist and would start a driver."""
+    """This also holds in a CUDA build, in which these functions exist and would start a driver."""
     sources = Path(torch.__file__).parent
     asked = {
         name

@@ -76,7 +76,7 @@ def test_gather_copies_every_piece_into_one_tensor() -> None:
 
 
 def test_broadcast_copies_in_buffers_of_ten_megabytes() -> None:
-    """GIVEN weights of 4 MB each WHEN they are broadcast THEN every third one fills a buffer, which is one copy."""
+    """GIVEN weights of 4 MB each WHEN they are broadcast THEN every third one fills a buffer, and each buffer is one copy."""
     gpu = use(devices=2)
     weights = [torch.zeros(MIB, device="cuda") for _ in range(4)] + [torch.zeros(3, dtype=torch.int64, device="cuda")]
     gpu.launched_ops.clear()
@@ -108,7 +108,7 @@ def test_gradients_are_added_up_on_one_device() -> None:
 
 @pytest.mark.parametrize("transport", ["NCCL", "NOTHING"])
 def test_parameters_are_transferred_by_the_recorded_transport(transport: str) -> None:
-    """NCCL's kernels run on each device; where a recording shows that nothing ran, nothing does."""
+    """NCCL kernels run on each device. If the recording shows that no kernel ran, none runs in the replay."""
     gpu = use(devices=2)
     gpu.recording.transport = Transport[transport]
     weights = [torch.zeros(8, device="cuda"), torch.zeros(2, 3, device="cuda")]

@@ -41,7 +41,8 @@ def captured(x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
 
 
 def test_graph_capture_takes_no_device_time_and_graph_replay_is_one_launch() -> None:
-    """GIVEN a recording of two products 10 ms apart WHEN a graph of both replays THEN they follow on one another at once."""
+    """GIVEN a recording of two products 10 ms apart WHEN a graph of both is replayed THEN the second follows the first
+    at once."""
     gpu, log = start()
     x = torch.ones(4, 4, device="cuda")
     torch.cuda.synchronize()
@@ -76,7 +77,8 @@ def test_the_memory_pool_of_a_capture_lives_as_long_as_its_graph() -> None:
 
 
 def test_captures_write_no_values_and_graph_replays_make_values_unknown() -> None:
-    """GIVEN a counter whose value is known WHEN a graph that counts is captured THEN it is known until the graph replays."""
+    """GIVEN a counter whose value is known WHEN a graph that increments it is captured THEN the value is known until the graph
+    replays."""
     start()
     counter, other = torch.zeros(3, device="cuda"), torch.zeros(3, device="cuda")
     assert torch.equal(counter, other)

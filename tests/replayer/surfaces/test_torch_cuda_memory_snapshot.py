@@ -63,7 +63,8 @@ def test_memory_viewers_of_pytorch_read_snapshots_and_agree_with_memory_stats(ex
 
 
 def test_expandable_segments_change_only_the_reserved_memory_of_a_step() -> None:
-    """GIVEN one training step in either kind of segments THEN requests agree to the byte, and unsplit tails are gone."""
+    """GIVEN one training step with plain and with expandable segments THEN requests are equal to the byte, and there are no
+    unsplit remainders."""
     use()
     kept = train()
     plain = torch.cuda.memory_stats()
@@ -105,7 +106,8 @@ def test_the_snapshot_has_the_blocks_and_segments_of_the_allocator() -> None:
 
 
 def test_the_memory_history_has_the_script_lines_of_allocation_and_free() -> None:
-    """GIVEN a history of everything WHEN a tensor comes and goes THEN its entries have the script's lines, innermost first."""
+    """GIVEN a full history WHEN a tensor is created and freed THEN its entries have the lines of the script, innermost
+    first."""
     use()
     memory._record_memory_history()
     x = torch.zeros(5 * MIB, dtype=torch.uint8, device="cuda")
@@ -154,7 +156,7 @@ def test_the_memory_history_keeps_the_last_entries_without_skipped_actions() -> 
 
 
 def test_observers_see_out_of_memory_first_and_the_history_records_it() -> None:
-    """The observer may take a snapshot itself, as PyTorch's manual shows."""
+    """The observer can take a snapshot itself, as PyTorch's manual shows."""
     use()
     memory._record_memory_history(context=None)
     told: list[tuple[Any, ...]] = []

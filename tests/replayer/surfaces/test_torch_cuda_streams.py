@@ -142,7 +142,7 @@ def test_an_event_stays_on_the_device_where_it_was_first_recorded() -> None:
 
 
 def test_an_external_stream_with_the_handle_of_a_stream_is_that_stream() -> None:
-    """GIVEN handles of our streams WHEN a library makes external streams of them THEN they are the same queues."""
+    """GIVEN handles of virtual streams WHEN a library creates external streams from them THEN they are the same queues."""
     use(devices=2)
     side = cuda.Stream(1, priority=-1)
     again = cuda.ExternalStream(side.cuda_stream, device=1)

@@ -116,7 +116,7 @@ def both_receive(rank: int) -> None:
     ],
 )  # fmt: skip
 def test_a_deadlock_of_two_ranks_is_reported_before_the_timeout(call: str, waits: list[str]) -> None:
-    """GIVEN a timeout of 20 s THEN the first rank that sees the circle names both waits, and the other rank ends with it."""
+    """GIVEN a timeout of 20 s THEN the first rank that detects the deadlock names both waits, and the other rank ends too."""
     first, second = waits
 
     def body(rank: int) -> None:
@@ -130,7 +130,8 @@ def test_a_deadlock_of_two_ranks_is_reported_before_the_timeout(call: str, waits
 
 
 def test_mismatched_split_sizes_of_two_ranks_are_named() -> None:
-    """GIVEN rank 0 sends 1 and 3 elements and rank 1 expects 2 from each THEN rank 1 is told what rank 0 has for it."""
+    """GIVEN rank 0 sends 1 and 3 elements and rank 1 expects 2 from each THEN the error on rank 1 says how many elements rank 0
+    sends."""
     first = RankMessage(0, "all_to_all_single", 16, "float32", sends=[1, 3], wants=[1, 2])
     second = RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[2, 2])
     assert conflict_of([first, second], 1, 0) == "the sender has 3 elements for the receiver, which expects 2"

@@ -43,10 +43,8 @@ def test_flex_attention_forward_and_backward() -> None:
 
 @pytest.mark.program
 def test_flex_attention_in_compiled_code_is_one_kernel_without_a_matrix_of_scores() -> None:
-    """Input, output and each gradient take 1 MiB. The scores of 16 heads would take 256 MiB.
-
-    Forward also makes logsumexp and maxima of 16 x 2048 floats, and the mask has four tensors of one block of 512 bytes.
-    """
+    """Input, output and each gradient take 1 MiB. The scores of 16 heads would take 256 MiB. Forward also creates logsumexp and
+    maxima of 16 x 2048 floats, and the mask has four tensors of one block of 512 bytes."""
     said = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True, timeout=280)
     assert "flex_attention called" not in said.stderr
     mib, row = 1 << 20, 16 * 2048 * 4

@@ -111,7 +111,8 @@ def test_replicas_use_the_same_thread_rows_in_every_step() -> None:
 
 
 def test_the_first_device_has_the_larger_share_of_memory() -> None:
-    """GIVEN two replicas WHEN a step has run THEN weights and gradients are on both meanwhile, and gradients stay on one."""
+    """GIVEN two replicas WHEN a step runs THEN weights and gradients are on both devices during the step, and gradients stay on
+    one."""
     _use(load(find("p100x2-no-cudnn")))
     net = _net()
     weights_bytes = sum(-(-p.numel() * 4 // 512) * 512 for p in net.parameters())
@@ -197,7 +198,8 @@ def _computed(log: Any, device: int) -> list[dict[str, int]]:
 
 
 def test_two_gpus_are_predicted_from_the_kernels_of_one() -> None:
-    """GIVEN one GPU at 64 rows WHEN 64 rows are split over two THEN each computes half as long, and copies go by bytes."""
+    """GIVEN one GPU with 64 rows WHEN 64 rows are split over two GPUs THEN each computes half as long, and copy times scale
+    with bytes."""
     _, log = _use(_one_gpu(64), gpus=2, link_gbps=10)
     assert torch.cuda.device_count() == 2
     assert torch.cuda.get_device_name(1) == torch.cuda.get_device_name(0) == "Tesla P100-PCIE-16GB"

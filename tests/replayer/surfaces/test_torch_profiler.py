@@ -63,7 +63,8 @@ def test_a_profile_made_by_the_script_has_the_replayed_kernels() -> None:
 
 
 def test_a_profile_made_by_the_script_has_the_memory_of_each_op() -> None:
-    """GIVEN ops of known sizes in a range WHEN profiled with memory and stacks THEN each has its bytes, the range their sum."""
+    """GIVEN ops of known sizes in a range WHEN profiled with memory and stacks THEN each op has its bytes and the range has
+    their sum."""
 
     def body(rank: int) -> None:
         x = torch.ones(1024, device="cuda")
@@ -89,7 +90,8 @@ def test_a_profile_made_by_the_script_has_the_memory_of_each_op() -> None:
 
 
 def test_a_profile_made_by_the_script_has_copies_waits_and_requested_shapes() -> None:
-    """GIVEN copies that a profiler sees in part, waits WHEN profiled THEN each is told as it was, and shapes if asked for."""
+    """GIVEN copies that a profiler sees in part, and waits WHEN profiled THEN the profile has each of them, and shapes on
+    request."""
 
     def body(rank: int) -> None:
         def profiled(*, record_shapes: bool) -> Trace:
@@ -119,7 +121,8 @@ def test_a_profile_made_by_the_script_has_copies_waits_and_requested_shapes() ->
 
 
 def test_profiled_ops_are_nested_or_disjoint() -> None:
-    """GIVEN ops of one name on the host and on the GPU (Adam reads its step counts), and reads WHEN profiled THEN all nest."""
+    """GIVEN ops with equal names on the host and on the GPU (Adam reads its step counts), and reads WHEN profiled THEN all are
+    nested."""
 
     def body(rank: int) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda()
@@ -155,7 +158,8 @@ def test_profiled_ops_are_nested_or_disjoint() -> None:
 
 
 def test_profiled_stacks_have_functions_of_the_script_and_none_of_trace() -> None:
-    """GIVEN a profile with stacks WHEN it is exported THEN each call is the script's or torch's, and lies in its caller."""
+    """GIVEN a profile with stacks WHEN it is exported THEN each call belongs to the script or torch, and lies within its
+    caller."""
 
     def body(rank: int) -> None:
         model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda(), torch.ones(2, 4, device="cuda")
@@ -188,7 +192,7 @@ def test_profiled_stacks_have_functions_of_the_script_and_none_of_trace() -> Non
 
 
 def test_ops_of_zero_duration_keep_their_launches() -> None:
-    """GIVEN ops at one moment of a clock that stands still WHEN their times are exported THEN no op lies in another."""
+    """GIVEN ops at one time of the recorded clock WHEN their times are exported THEN no op lies within another."""
     window = Trace()
     window.strings.add("")
     window.host = HostSpans.of(start_ns=[10, 10, 10, 50], duration_ns=[0, 0, 0, 9])
@@ -203,7 +207,7 @@ def test_ops_of_zero_duration_keep_their_launches() -> None:
 
 
 def test_a_pageable_copy_takes_no_time_from_its_op() -> None:
-    """A reader takes such a call for a wait, for as long as it lasts (Note [Active host time] of the recording's indexer)."""
+    """A reader treats such a call as a wait for its whole duration (Note [Active host time] of the recording's indexer)."""
     window = Trace()
     pageable, pinned = (window.strings.add(f"Memcpy HtoD ({memory} -> Device)") for memory in ("Pageable", "Pinned"))
     window.host = HostSpans.of(start_ns=[0, 100_000], duration_ns=[100_000, 50_000])

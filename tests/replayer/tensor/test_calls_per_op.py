@@ -43,7 +43,7 @@ def test_an_op_that_creates_a_tensor_makes_six_python_calls() -> None:
 
 
 def test_an_in_place_add_makes_ten_python_calls() -> None:
-    """As each layer of batch norm does."""
+    """Each batch norm layer does this."""
     use()
     steps = torch.zeros((), dtype=torch.int64, device="cuda")
     steps.add_(1)

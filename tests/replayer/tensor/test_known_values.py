@@ -61,7 +61,7 @@ def test_random_overwritten_or_large_varied_values_are_not_known() -> None:
 
 
 def test_a_script_can_drop_an_attention_mask_that_hides_nothing() -> None:
-    """As scripts do it, to take a kernel without mask: the launched kernel is flash."""
+    """Scripts do this to run a kernel without mask, so the launched kernel is flash attention."""
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     q = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.float16)
     given_mask = torch.ones(2, 8, dtype=torch.int64).cuda()
@@ -103,8 +103,8 @@ def test_results_that_do_not_depend_on_an_unknown_operand_are_known() -> None:
 
 
 def test_known_values_are_computed_by_one_thread_without_changing_the_setting() -> None:
-    """GIVEN a script with several threads WHEN known numbers are computed THEN no thread waits for another, and the script's
-    own ops have as many as before, also after an op that the CPU cannot compute."""
+    """GIVEN a script with several threads WHEN known values are computed THEN no thread waits for another, and the ops of the
+    script use as many threads as before, even after an op that the CPU cannot compute."""
     use()
     seen: list[int] = []
 
@@ -158,7 +158,8 @@ def test_a_copied_storage_of_at_most_16384_bytes_is_known() -> None:
 
 
 def test_a_storage_copied_to_the_host_has_its_known_values() -> None:
-    """GIVEN a filled tensor, a known one and one of random numbers THEN their bytes on the host are these values or zeros."""
+    """GIVEN a filled tensor, a known tensor and one of random numbers THEN their bytes on the host are these values,
+    or zeros."""
     use()
     filled, known, drawn = (
         torch.full((6,), 2, dtype=torch.int32, device="cuda"), torch.tensor([4, 5], device="cuda"), torch.rand(3, device="cuda")

@@ -48,7 +48,7 @@ def test_branches_that_lead_to_no_error_get_the_usual_answer() -> None:
 
 
 def test_an_assertion_on_a_known_value_still_fails() -> None:
-    """What the script wrote there itself is known."""
+    """The value is known because the script wrote it."""
     with pytest.raises(AssertionError):
         exec("assert a > 3", {"__name__": "__main__", "a": torch.tensor(2.0).cuda()})
 

@@ -73,7 +73,7 @@ def _peers(gpu: SurfaceGpu) -> list[tuple[int, int]]:
 
 
 def test_a_model_split_over_two_devices_trains_with_scaling_and_clipping() -> None:
-    """The whole of it: copies in both directions, gradients where their weights are, one norm over both devices."""
+    """This covers copies in both directions, gradients on the devices of their weights, and one norm over both devices."""
     gpu = use(devices=2)
     first, second = nn.Linear(64, 32).to("cuda:0"), nn.Linear(32, 8).to("cuda:1")
     parameters = [*first.parameters(), *second.parameters()]

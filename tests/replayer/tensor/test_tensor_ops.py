@@ -403,7 +403,7 @@ def test_views_share_memory_at_the_right_addresses() -> None:
 
 
 def test_a_custom_op_that_returns_its_argument_counts_as_a_write() -> None:
-    """GIVEN two ops that return their argument THEN the one whose schema says so does not launch, and the other one does."""
+    """GIVEN two ops that return their argument THEN the op whose schema declares it does not launch, and the other op does."""
     gpu = use()
     library = torch.library.Library("unannounced", "DEF")
     library.define("fill_up(Tensor[] parts, Tensor whole) -> Tensor")

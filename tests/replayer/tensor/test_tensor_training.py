@@ -189,7 +189,7 @@ def test_rarely_used_features_of_autograd_work() -> None:
 
 
 def test_memory_of_an_mlp_is_exact() -> None:
-    """Live bytes after forward and backward are those of the formula: what autograd saves, and no more."""
+    """The live bytes after forward and backward follow the formula: only what autograd saves."""
     gpu = use()
     layers, width, batch = 4, 64, 32
     model = nn.Sequential(*[layer for _ in range(layers) for layer in (nn.Linear(width, width), nn.ReLU())]).cuda()
@@ -287,7 +287,7 @@ def test_attention_launches_the_kernel_that_cuda_selects() -> None:
 
 
 def test_errors_inside_backward_reach_the_script() -> None:
-    """They must not end the process: see Note [Errors inside backward]."""
+    """Such errors must not end the process: see Note [Errors inside backward]."""
     gpu = use()
     x = torch.empty(1 << 30, device="cuda", requires_grad=True)  # 4 of 16 GiB
     for _ in range(2):

@@ -77,7 +77,7 @@ def test_lateness_does_not_accumulate_and_spinning_takes_at_most_a_twentieth(
 
 
 def test_spinning_uses_up_the_saved_spin_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step of 100 us spins for 100 us and earns 5 us: 1 ms of saved time is enough for ten steps."""
+    """Each step of 100 us spins for 100 us and adds 5 us to the spin budget, so a budget of 1 ms lasts for ten steps."""
     Machine(monkeypatch, read_ns=100, late_ns=60_000)
     clock = WallClock()
     begin_ns = clock.now_ns()

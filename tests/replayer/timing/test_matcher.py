@@ -72,7 +72,8 @@ def test_a_recorded_call_far_ahead_is_not_borrowed() -> None:
 
 
 def test_equal_shapes_in_another_segment_match_before_other_shapes_in_this_segment() -> None:
-    """GIVEN two forward segments WHEN the first asks for the second's product THEN it gets that one, and so does the second."""
+    """GIVEN two forward segments WHEN the first calls the product of the second THEN it gets that product, and so does the
+    second."""
     ops = [
         Op("aten::mm", 0, 5, kernel=(2, 1), shapes=((1, 1), (1, 1))),
         Op("aten::mm", 70, 5, kernel=(72, 9), shapes=((8, 8), (8, 8))),
@@ -171,7 +172,8 @@ def test_a_sync_during_a_known_phase_takes_the_kernels_launched_so_far() -> None
 
 
 def test_calls_on_each_device_are_matched_separately() -> None:
-    """GIVEN the same op recorded on two devices WHEN both call it THEN each takes its own, and what is left is told apart."""
+    """GIVEN the same op recorded on two devices WHEN both call it THEN each gets its own kernels, and unmatched kernels are
+    listed per device."""
     trace = make_recording([("forward", 0, 200)], [Op("aten::relu", at, 5, kernel=(at + 5, 10 + at)) for at in (0, 50, 100)])
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     trace.device.device[:] = [0, 1, 1]

@@ -42,7 +42,7 @@ def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False)
 @pytest.mark.parametrize("calls", [3, 13])
 @pytest.mark.parametrize("settle", [False, True])
 def test_a_script_with_fewer_or_more_of_the_same_ops_is_a_different_program(calls: int, settle: bool) -> None:
-    """WHEN it has come through its first forward pass THEN no rest is charged, on the device or on the host."""
+    """WHEN the script has finished its first forward pass THEN no remainder is charged, on the device or on the host."""
     stage = recorded()
     step(stage, calls, settle=settle)
     charged = stage.simulator.stats.charged_ns
@@ -68,7 +68,8 @@ def test_an_unrecorded_op_of_a_different_program_is_estimated_at_its_call() -> N
 
 
 def test_work_estimated_at_the_end_of_a_phase_belongs_to_its_op() -> None:
-    """GIVEN ops that the remainder might have stood for WHEN it turns out not to THEN each op has its own estimated work."""
+    """GIVEN ops that may be part of the remainder WHEN the phase ends without a remainder THEN each op has its own estimated
+    work."""
     stage = recorded()
     stage.within("zero_grad")
     for _ in range(9):
@@ -89,7 +90,7 @@ def test_a_forward_pass_with_only_other_op_names_is_a_different_program() -> Non
 
 
 def test_a_program_with_a_few_renamed_ops_is_the_recorded_program() -> None:
-    """GIVEN nine of ten calls as recorded WHEN one has another name THEN the recorded kernels stand for it."""
+    """GIVEN ten recorded calls WHEN one of them has another name THEN it gets the recorded kernels."""
     stage = recorded()
     stage.within("zero_grad")
     for i in range(10):
@@ -102,7 +103,7 @@ def test_a_program_with_a_few_renamed_ops_is_the_recorded_program() -> None:
 
 
 def test_a_phase_with_fewer_ops_than_recorded_is_charged_no_remainder() -> None:
-    """GIVEN the recorded forward pass WHEN half of backward's ops are called, as with frozen layers."""
+    """GIVEN the recorded forward pass WHEN only half of the backward ops are called, as with frozen layers."""
     stage = recorded()
     stage.within("zero_grad")
     for _ in range(10):
@@ -126,8 +127,8 @@ def test_a_script_is_recognized_as_recorded_after_other_steps() -> None:
 
 
 def test_ops_of_a_different_program_are_estimated_if_shapes_were_not_recorded() -> None:
-    """GIVEN a recording without shapes WHEN a script with fewer ops is replayed THEN none takes a recorded op's time by its
-    name alone, once the forward pass has told."""
+    """GIVEN a recording without shapes WHEN a script with fewer ops is replayed THEN, after the first forward pass, no op gets
+    a recorded time only because of its name."""
     trace = recorded().recording.trace
     trace.host.shapes[:] = NONE
     stage = Stage(trace)
@@ -144,7 +145,8 @@ def test_ops_of_a_different_program_are_estimated_if_shapes_were_not_recorded() 
 
 
 def test_recorded_one_time_setup_is_not_charged_to_a_different_program() -> None:
-    """GIVEN a first mm that set up its library for 5 ms, WHEN another program is replayed THEN its host does not."""
+    """GIVEN a first mm that initialized its library for 5 ms WHEN another program is replayed THEN its host does not spend
+    these 5 ms."""
     forward = [Op("aten::mm", 10, 5_000, kernel=(5_005, 30), launch_us=4_990)]
     forward += [Op("aten::mm", 5_010 + 30 * i, 10, kernel=(5_015 + 30 * i, 30)) for i in range(1, 10)]
     stage = Stage(make_recording([("forward", 0, 5_400), ("optimizer", 5_400, 5_600)], forward))
@@ -180,8 +182,9 @@ def test_a_model_with_another_number_of_layers_is_a_different_program(count: int
 
 
 def test_postponed_ops_are_charged_when_the_host_queries_the_device() -> None:
-    """GIVEN ops without counterpart, for which a phase's remainder might stand WHEN the host waits for the device before any
-    forward pass has told the program THEN they are estimated, not left until a phase ends that may go on for ever."""
+    """GIVEN ops without counterpart, which may be part of a phase's remainder WHEN the host waits for the device before the
+    program is known from a forward pass THEN they are estimated. They are not postponed until the phase ends, because it may
+    never end."""
     stage = recorded()
     stage.within("zero_grad")
     for _ in range(4):

@@ -108,7 +108,7 @@ def test_time_lost_by_a_slow_host_is_lag_and_delays_later_work() -> None:
 
 
 def test_time_lost_in_an_unrecorded_phase_is_lag() -> None:
-    """GIVEN a recording of a forward pass alone WHEN a backward pass takes a millisecond on the host THEN that is lag."""
+    """GIVEN a recording with only a forward pass WHEN a backward pass takes a millisecond on the host THEN that is lag."""
     stage = Stage(make_recording([("forward", 100, 200)], [Op("aten::mm", 110, 20, kernel=(118, 50))]))
     stage.op("aten::mm")
     before_ns = stage.simulator.stats.lag_ns
@@ -363,7 +363,8 @@ def test_a_wait_during_a_phase_grained_phase_is_not_charged_twice() -> None:
 
 @pytest.mark.parametrize("after", ["backward", "optimizer"])
 def test_a_wait_after_a_phase_is_charged_to_the_next_phase_as_recorded(after: str) -> None:
-    """GIVEN recorded phases of which the one after `after` holds a wait WHEN the script waits there THEN just that passes."""
+    """GIVEN recorded phases in which the phase after `after` contains a wait WHEN the script waits there THEN exactly this wait
+    passes."""
     lengths_ms = {"zero_grad": 10, "forward": 100, "backward": 50, "optimizer": 40}
     lengths_ms[{"backward": "optimizer", "optimizer": "zero_grad"}[after]] += 300
     trace = phase_recording(lengths_ms)

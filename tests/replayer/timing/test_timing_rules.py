@@ -30,7 +30,7 @@ def test_host_time_is_split_into_time_before_and_within_an_op(
 
 @given(st.lists(st.tuples(NS, NS).map(sorted)))
 def test_a_segment_is_never_charged_more_than_its_recorded_host_time(calls: list[list[int]]) -> None:
-    """In whatever order its calls come, their times add up to how far the recorded host had come after them."""
+    """In any order of calls, their times add up to the furthest recorded position that they reach."""
     position_ns = spent_ns = 0
     for from_ns, to_ns in calls:
         advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)

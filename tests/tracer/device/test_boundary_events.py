@@ -59,7 +59,7 @@ def test_reading_events_never_blocks_the_host() -> None:
 
 
 def test_a_pending_event_narrows_the_offset_of_the_gpu_clock() -> None:
-    """GIVEN a GPU that is never idle WHEN the host looks at 4 000 ns and finds it busy THEN it was busy until then."""
+    """GIVEN a GPU that is never idle WHEN the host finds it busy at 4 000 ns THEN it was busy until then."""
     here = Events(0)
     here.cuda.launch(5_000)
     event = here.take()
@@ -71,7 +71,8 @@ def test_a_pending_event_narrows_the_offset_of_the_gpu_clock() -> None:
 
 
 def test_a_fast_gpu_clock_is_corrected() -> None:
-    """GIVEN events 1 000 ns apart by the GPU's clock WHEN the host finds the second one done after 900 THEN it was done."""
+    """GIVEN events 1 000 ns apart on the GPU clock WHEN the host finds the second one complete after 900 ns THEN it was
+    complete by then."""
     here = Events(0)
     first = here.take()
     assert here.events.read_finished([first])
@@ -110,7 +111,7 @@ def test_events_of_two_streams_are_distinguished() -> None:
 
 @pytest.mark.parametrize("own_stream", [True, False])
 def test_a_capture_is_left_alone(own_stream: bool) -> None:
-    """Whether the current stream captures, or another one, of this thread or another."""
+    """The current stream or another one captures, in this thread or another."""
     here = Events()
     taken = [here.take()]
     calls = here.cuda.calls
@@ -170,7 +171,8 @@ def test_waiting_continues_while_the_device_makes_progress() -> None:
 
 
 def test_the_stream_object_is_created_once_per_stream_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN the ids of current streams THEN torch is asked for an object at an id's first use on each device."""
+    """GIVEN the ids of current streams THEN a stream object is requested from torch only at the first use of an id on each
+    device."""
     here = Events()
     made: list[tuple[int, int]] = []
 
@@ -187,7 +189,8 @@ def test_the_stream_object_is_created_once_per_stream_id(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("contexts", "taken_on"), [({0, 1}, 0), ({1}, 1), ({1, 2}, None), (set(), None)])
 def test_recording_an_event_never_creates_a_context(contexts: set[int], taken_on: int | None) -> None:
-    """GIVEN cuda:0 as the current device WHEN only other devices have contexts THEN an event is on the only one of them."""
+    """GIVEN cuda:0 as the current device WHEN only other devices have contexts THEN an event is recorded on the only one of
+    them."""
     here = Events()
     here.cuda.contexts = contexts
     event = here.events.take(0)
@@ -196,7 +199,7 @@ def test_recording_an_event_never_creates_a_context(contexts: set[int], taken_on
 
 
 def test_a_completed_event_completes_earlier_events_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN ten events of two streams, all done THEN two of them are queried."""
+    """GIVEN ten completed events of two streams THEN only two of them are queried."""
     here = Events()
     taken = []
     for here.cuda.stream in (0, 3) * 5:

@@ -164,8 +164,8 @@ def test_wrapped_functions_are_replaced_in_every_module_and_can_be_pickled(notes
 
 @pytest.mark.parametrize("name", ["_all_gather_base", "all_gather_into_tensor"])
 def test_a_deprecated_function_is_not_wrapped_but_its_calls_are_recorded(notes: Notes, name: str) -> None:
-    """Its warning names a caller by counting frames, of which there must not be one more. Which ones are is torch's to say:
-    the first has been since long, the second was in torch 2.13."""
+    """Its warning finds the caller by counting frames, so there must not be an additional frame. The first function has long
+    been deprecated in torch, the second since torch 2.13."""
     function = getattr(dist, name)
     is_deprecated = hasattr(function, "__deprecated__")
     assert is_deprecated or name == "all_gather_into_tensor"
@@ -186,7 +186,8 @@ def test_p2p_operations_still_compare_equal_to_the_wrapped_functions(notes: Note
 
 @pytest.mark.skipif(torch.__version__ < "2.11", reason="gloo keeps no flight recorder yet")
 def test_collectives_started_in_cpp_are_read_from_the_flight_recorder(notes: Notes) -> None:
-    """GIVEN calls of all kinds WHEN C++ broadcasts by itself THEN that alone is left, and what a manager collects is not."""
+    """GIVEN calls of all kinds WHEN C++ starts a broadcast THEN only this broadcast is left. Collectives within a coalescing
+    manager are not."""
     notes.flight = FlightRecorder(torch, EpochClock())
     notes.flight.read(last=True)  # what other tests of this process have left there
     for call, _, _ in CALLS.values():

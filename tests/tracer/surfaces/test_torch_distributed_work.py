@@ -167,7 +167,8 @@ def test_work_objects_written_in_python_are_recorded(notes: Notes, works: Works)
 
 @pytest.mark.real_time
 def test_a_failed_wait_is_not_recorded_and_cpp_does_not_recurse(notes: Notes, works: Works) -> None:
-    """WHEN a class does not override C++'s wait THEN C++ does not take ours for an override and come back for ever."""
+    """WHEN a class does not override the wait of C++ THEN C++ does not call the recorder's wait as an override, which would
+    recurse forever."""
     work, operation = Bare(), pending()
     works.watch([work], operation)
     with pytest.raises(RuntimeError, match="timed out"):

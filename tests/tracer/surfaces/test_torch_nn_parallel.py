@@ -78,7 +78,7 @@ def _in_threads(modules: Any, inputs: Any) -> list[Any]:
 
 
 def test_scatter_is_recorded_as_one_part_from_every_entry_point(notes: Notes) -> None:
-    """Things that are no tensors are repeated, with no device needed."""
+    """Objects that are not tensors are repeated, which needs no device."""
     assert parallel.scatter({"a": 1}, [0, 1]) == [{"a": 1}, {"a": 1}]
     assert parallel.scatter_gather.scatter_kwargs((1,), {"b": 2}, [0, 1]) == (((1,), (1,)), ({"b": 2}, {"b": 2}))
     assert notes.parts == [("scatter", "")] * 2

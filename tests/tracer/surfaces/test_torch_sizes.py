@@ -39,7 +39,8 @@ INDICES: list[Any] = [
 
 @pytest.mark.parametrize("place", range(len(INDICES)))
 def test_the_number_of_set_mask_elements_is_read_from_the_result_shape(place: int) -> None:
-    """GIVEN an index of any form WHEN it is used THEN what its result tells of each mask is how much the mask has set."""
+    """GIVEN an index of any form WHEN it is used THEN the size read from the result for each mask is the number of set
+    elements."""
     index = INDICES[place]
     masks = _masks(index)
     found = list(_getitem(X[index], X, index))
@@ -63,7 +64,7 @@ def test_torch_where_with_three_arguments_records_no_size() -> None:
 
 
 def test_zero_dimensional_tensors_still_work_as_tensor_elements() -> None:
-    """A class with a `__getitem__` of Python's is a sequence to C, which natively no tensor is."""
+    """To C code, a class with a Python `__getitem__` is a sequence. A native tensor is not."""
     script = (
         "import torch; from tracer.surfaces import torch_sizes; torch_sizes.install(torch); i = torch.tensor(3);"
         "print(torch.Tensor([[i]]).tolist(), torch.tensor([i, i]).tolist(), torch.ones(2)[1].item(), torch.ones(3)[:2].shape,"

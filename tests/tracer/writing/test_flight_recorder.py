@@ -95,7 +95,7 @@ def test_a_collective_without_a_python_call_is_reported_once_with_its_bytes(monk
 
 
 def test_an_empty_ring_buffer_is_noted_in_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As gloo's up to PyTorch 2.10, which is there and stays empty."""
+    """Up to PyTorch 2.10, the ring buffer of gloo exists but stays empty."""
     ring = Ring()
     flight = flight_of(ring, monkeypatch)
     assert flight.read() == []
@@ -117,7 +117,7 @@ def test_python_calls_are_matched_to_collectives_per_thread(monkeypatch: pytest.
 
 
 def test_the_start_time_is_converted_to_the_clock_of_the_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a clock that counts from elsewhere."""
+    """GIVEN a recorder clock with another origin than the wall clock."""
     ring, clock = Ring(), FakeClock(5_000_000_000)
     flight = flight_of(ring, monkeypatch, clock)
     ring.begin("all_reduce", [5], time_created_ns=time.time_ns() - 1_000_000_000)
@@ -126,7 +126,7 @@ def test_the_start_time_is_converted_to_the_clock_of_the_recorder(monkeypatch: p
 
 
 def test_unfinished_entries_are_read_again_for_up_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a watchdog that retires an entry after some reads, and one of a captured graph, which is never retired."""
+    """GIVEN a watchdog that completes an entry after some reads, and an entry of a captured graph, which is never completed."""
     ring, clock = Ring("nccl"), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)
     ring.begin("all_reduce", [1], duration_ms=0.25)
@@ -150,7 +150,7 @@ def test_unfinished_entries_are_read_again_for_up_to_a_second(monkeypatch: pytes
 def test_the_last_read_waits_for_the_watchdog(
     monkeypatch: pytest.MonkeyPatch, timing: str, waited_ns: int, duration_ns: int
 ) -> None:
-    """GIVEN a watchdog whose round comes 100 ms after the end; without timing there is nothing to wait for."""
+    """GIVEN a watchdog that runs 100 ms after the end. Without timing, there is nothing to wait for."""
     monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", timing)
     ring, clock = Ring("nccl"), FakeClock(0)
     flight = flight_of(ring, monkeypatch, clock)
@@ -204,7 +204,7 @@ def test_reading_continues_after_the_script_resets_the_ring_buffer(monkeypatch: 
 def test_reads_of_the_ring_buffer_take_at_most_a_thousandth_of_the_time(
     monkeypatch: pytest.MonkeyPatch, step_ns: int, looks: range, forgotten: int
 ) -> None:
-    """GIVEN five collectives in each of a thousand steps, a ring of 200, and looks of 10 us per entry."""
+    """GIVEN five collectives in each of a thousand steps, a ring buffer of 200 entries, and reads of 10 us per entry."""
     ring, clock = Ring(size=200), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)
     found = 0
@@ -223,7 +223,7 @@ def test_reads_of_the_ring_buffer_take_at_most_a_thousandth_of_the_time(
 
 
 def test_read_intervals_double_until_half_the_ring_buffer_fills_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five collectives in each step fill half of a ring of 200 in 20 steps."""
+    """Five collectives in each step fill half of a ring buffer of 200 entries in 20 steps."""
     ring, clock = Ring(size=200), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)
     looks = []

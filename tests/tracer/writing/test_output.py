@@ -92,7 +92,7 @@ def test_ctrl_c_during_a_write_takes_effect_after_the_write(tmp_path: Path, monk
 
 
 def test_rows_with_different_columns_keep_their_order(tmp_path: Path) -> None:
-    """GIVEN rows of which some leave out a column THEN they are written in the order of their numbers."""
+    """GIVEN some rows without a column THEN the rows are written in the order of their numbers."""
     output = output_at(tmp_path / "t.part")
     assert output.add("steps", number=5, start_ns=1) == 0
     assert output.add_all("steps", [(("number", "duration_ns"), 6, 3), (("number", "duration_ns"), 7, 4)]) == 1

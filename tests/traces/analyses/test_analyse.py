@@ -46,7 +46,8 @@ def real(shared_traces: Path) -> Trace:
 
 
 def test_idle_time_is_split_into_data_host_and_launch_time() -> None:
-    """Per step, in us: data until 20; kernels from 27 to 47, 57 to 77 and 87 to 97, each stretch launched 4 before."""
+    """Per step, in us: data until 20, and kernels from 27 to 47, 57 to 77 and 87 to 97. Each kernel is launched 4 us before it
+    starts."""
     of = idle_times(training(steps=4))["cuda:0"]
     # From the first step's begin to the last step's end on the host, 3 after the last kernel.
     assert of.steps == 4 and of.window_ns == 400 * US
@@ -127,8 +128,8 @@ def test_copied_bytes_over_time_add_up_to_the_total(real: Trace) -> None:
 
 
 def test_the_flops_of_resnet50_equal_the_sum_over_its_layers(real: Trace) -> None:
-    """4.09 G multiply-adds an image (He et al. have 3.8 without the projections); twice that backward, but for the first
-    layer's gradient of the image."""
+    """There are 4.09 G multiply-adds per image (He et al. have 3.8 without the projections), and twice as many backward except
+    for the first layer's gradient of the image."""
     rows = {row.op: row for row in achieved(real)}
     images, forward = 6 * 32, rows["convolution"]
     assert forward.flops == pytest.approx(2 * 4.087e9 * images, rel=0.002) and not forward.flops_bounded
@@ -232,7 +233,8 @@ def test_critical_path_segments_have_no_gaps(real: Trace, shared_traces: Path) -
 
 
 def test_a_kernel_that_the_host_waits_for_is_on_the_critical_path() -> None:
-    """A gemm launched at 0 runs from 10 to 41, another to 45; the host synchronizes from 5 to 46, then goes on alone to 50."""
+    """A gemm launched at 0 runs from 10 to 41, and another until 45. The host synchronizes from 5 to 46, then continues alone
+    until 50."""
     trace = _two_streams("gemm", 41)
     trace.device = trace.device.take([0, 2])
     trace.device.duration_ns[:] = [31 * US, 4 * US]

@@ -23,7 +23,8 @@ def test_zero_duration_work_is_on_the_critical_path_at_most_once(shared_traces: 
 
 
 def test_the_critical_path_is_on_the_device_if_the_host_runs_ahead() -> None:
-    """Three steps of 4 us on the host launch a kernel of 100 us each: the first kernel runs from 10 to 110, the next follow."""
+    """Three steps of 4 us on the host launch a kernel of 100 us each. The first kernel runs from 10 to 110, and the others
+    follow."""
     calls: list[Call] = [("cudaLaunchKernel", 4 * step + 1, 4 * step + 2) for step in range(3)]
     work: list[Work] = [(0, 7, "gemm", 10 + 100 * step, 110 + 100 * step, step) for step in range(3)]
     trace = recorded(calls, work)
@@ -55,7 +56,7 @@ def test_the_critical_path_through_a_pageable_copy_includes_earlier_kernels() ->
 
 
 def test_the_critical_path_continues_on_the_stream_whose_work_ended_last() -> None:
-    """On stream 8 a kernel from 10 to 400; on stream 7 one from 5 to 50 and, behind an event, one from 405 to 450."""
+    """Stream 8 has a kernel from 10 to 400. Stream 7 has a kernel from 5 to 50 and, after an event, one from 405 to 450."""
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(3)]
     trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 8, "b", 10, 400, 1), (0, 7, "c", 405, 450, 2)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[20 * US])
@@ -66,7 +67,8 @@ def test_the_critical_path_continues_on_the_stream_whose_work_ended_last() -> No
 
 
 def test_the_host_by_phase() -> None:
-    """The second of three steps from 100 to 200, in which the host never waits; phases of another rank change nothing."""
+    """The second of three steps lasts from 100 to 200, and the host never waits in it. Phases of another rank change
+    nothing."""
     trace = training(steps=3)
     steps, phases = trace.steps.take(np.arange(3)), trace.phases.take(np.arange(len(trace.phases)))
     steps.rank[:], phases.step[:] = 1, phases.step + 3
@@ -96,7 +98,8 @@ def test_the_critical_path_excludes_unrelated_work_of_other_steps() -> None:
 
 
 def test_a_step_with_a_predecessor_is_preferred() -> None:
-    """Of steps of 105, 100 and 110 us, the first has the median length, but no predecessor. Of the others, the last counts."""
+    """Of the steps of 105, 100 and 110 us, the first has the median length, but no predecessor. Of the others, the last is
+    chosen."""
     trace = training(steps=3, jitter_us=(5, 0, 10))
     path = critical_path(trace)
     assert path is not None and path.sums.step == trace.steps.number[2]

@@ -70,7 +70,7 @@ def test_a_long_graph_launch_is_not_explained_by_kernel_loading() -> None:
 
 
 def test_the_launch_time_of_work_without_a_launch_call() -> None:
-    """In a replay there are no launching calls: the first op ends before its kernel begins, the second one after."""
+    """A replay has no launch calls. The first op ends before its kernel starts, the second one after."""
     calls: list[Call] = [("aten::mm", 0, 50), ("aten::mm", 60, 300)]
     found = launched_ns(recorded(calls, [(0, 7, "a", 80, 90, 0), (0, 7, "b", 200, 400, 1)]), np.arange(2)) // US
     assert found.tolist() == [50, 200]
@@ -107,8 +107,8 @@ def test_launches_that_have_ended_do_not_fill_the_queue() -> None:
 
 
 def test_the_runtime_call_during_which_the_gpu_is_idle_is_found() -> None:
-    """GIVEN kernels at 10-20 and 100-110 us in a step of 110 us WHEN the host is in hipFree from 15 to 75 us, and launches
-    at 75 THEN of 65 us for which the host is the reason (0-5 and 20-80), hipFree covers 55."""
+    """GIVEN kernels at 10-20 and 100-110 us in a step of 110 us WHEN the host is in hipFree from 15 to 75 us and launches at 75
+    us THEN hipFree covers 55 of the 65 us for which the host is the cause (0-5 and 20-80)."""
     calls: list[Call] = [("hipLaunchKernel", 0, 5), ("hipFree", 15, 75), ("hipLaunchKernel", 75, 80)]
     trace = recorded(calls, [(0, 7, "a", 10, 20, 0), (0, 7, "b", 100, 110, 2)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[110 * US])
@@ -119,7 +119,7 @@ def test_the_runtime_call_during_which_the_gpu_is_idle_is_found() -> None:
 
 
 def test_idle_time_before_the_first_late_kernel_has_an_unknown_reason() -> None:
-    """Work from before the recording, which is not in it, may have kept the GPU busy until its first recorded work."""
+    """Work launched before the recording may have kept the GPU busy until the first recorded work."""
     calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 15)]
     trace = recorded(calls, [(0, 7, "a", 2_005, 3_000, 0), (0, 7, "b", 5_000, 5_100, 1)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[20 * US])

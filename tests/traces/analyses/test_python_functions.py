@@ -74,7 +74,8 @@ def test_kernel_time_counts_for_its_function_and_all_callers() -> None:
 
 
 def test_function_times_are_read_from_op_stacks_if_calls_were_not_recorded() -> None:
-    """GIVEN a profile of an older release: the frames around each op, innermost first, and a backward pass without any."""
+    """GIVEN a profile of an older release with the frames around each op, innermost first, and a backward pass without
+    frames."""
     trace = made(
         (0, OP, "aten::linear", 3, 30),
         (1, OP, "aten::addmm", 4, 20),
@@ -170,7 +171,7 @@ def test_function_names_omit_folders_outside_the_import_path() -> None:
 
 @pytest.mark.parametrize("name", ["a100_switch_transformer", "h100_transformer_toy", "mi300x_resnet18_no_pool"])
 def test_real_recordings_lose_no_kernel_of_a_function(shared_traces: Path, tmp_path: Path, name: str) -> None:
-    """All of these recordings' kernels are launched by Python's functions; an export keeps that."""
+    """All kernels of these recordings are launched by Python functions, also after an export."""
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     times = function_times(trace)
     steps = max(sum(trace.steps.kind != 255), 1)

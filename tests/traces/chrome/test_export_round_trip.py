@@ -167,7 +167,7 @@ def test_handmade_recordings_survive_export_and_import(trace: Trace, tmp_path_fa
 
 
 def test_a_trace_of_memory_events_only_keeps_nanoseconds(tmp_path: Path) -> None:
-    """Stamps count from the first of whatever there is: since 1970 a float has no nanoseconds."""
+    """Timestamps are relative to the first event of any kind, because a float of the time since 1970 has no nanoseconds."""
     trace = small_trace()
     for name, kind in TABLES.items():
         setattr(trace, name, kind.of())

@@ -88,7 +88,8 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_idle_time_per_stream_agrees_with_hta(both: tuple[Trace, Any]) -> None:
-    """Its "host_wait" is a stream's gaps whose ending kernel was launched after the gap began; ours are cut at the launch."""
+    """The "host_wait" of HTA is the gaps of a stream whose next kernel was launched after the gap began. Our gaps are split at
+    the launch."""
     trace, analysis = both
     theirs = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)[0]
     for of in gaps(trace, by_stream=True):
@@ -122,7 +123,7 @@ def test_queue_length(both: tuple[Trace, Any]) -> None:
 
 
 def test_overlap_of_communication_and_computation(both: tuple[Trace, Any]) -> None:
-    """Its computation is kernels alone; in ours copies and memsets cover communication too."""
+    """HTA counts only kernels as computation. Here, copies and memsets also hide communication."""
     trace, analysis = both
     if not len(trace.collectives):
         return
@@ -135,7 +136,7 @@ def test_overlap_of_communication_and_computation(both: tuple[Trace, Any]) -> No
 
 
 def test_bandwidth_of_copies(both: tuple[Trace, Any]) -> None:
-    """It has the spread of single copies' rates, whose mean by time is ours."""
+    """HTA has the distribution of the rates of single copies. Their mean weighted by time is our rate."""
     trace, analysis = both
     theirs = analysis.get_memory_bw_summary(ranks=[0]).droplevel(0).memory_bw_gbps
     for name, kind in (("Memset", "Memset (Device)"), ("Memcpy HtoD", "Memcpy HtoD (Pageable -> Device)")):

@@ -332,7 +332,8 @@ def test_host_scale_is_the_ratio_of_medians(clean: list[int], slow: list[int]) -
 
 
 def test_the_slowdown_compares_steps_with_equal_numbers_of_passes() -> None:
-    """GIVEN steps of two trainers in turns, of which the profiler saw more long ones THEN nothing has slowed the host."""
+    """GIVEN alternating steps of two trainers, with more long ones in the profile THEN the host is not considered
+    slowed down."""
     long = [1, 0, 1, 0, 1]
     recording = made([0, 300, 400, 700, 800], [300, 100, 300, 100, 300], [StepKind.STEADY] * 2 + [StepKind.PROFILED] * 3)
     steps, backward = recording.phases.step, recording.phases.name == recording.strings.find("backward")
@@ -351,7 +352,7 @@ def test_only_host_phases_are_scaled() -> None:
 
 
 def test_a_profiled_evaluation_step_stays_an_evaluation_step() -> None:
-    """Inference that was profiled drives the evaluation of a replay, not its training."""
+    """Profiled inference is replayed for evaluation, not for training."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.EVALUATION], 0)
     profile = made([1000], [900], [StepKind.STEADY], 0)
     merged = with_profile(recording, profile, [1])
@@ -359,7 +360,7 @@ def test_a_profiled_evaluation_step_stays_an_evaluation_step() -> None:
 
 
 def test_a_profiled_warm_up_step_stays_a_warm_up_step() -> None:
-    """A profile of evaluation ends with the first step that trains, which is slow."""
+    """A profile of evaluation ends with the first training step, which is slow."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.WARMUP], 0)
     profile = made([0, 1000], [800, 900], [StepKind.STEADY] * 2, 0)
     merged = with_profile(recording, profile, [0, 1])
@@ -377,8 +378,8 @@ def test_the_slowdown_uses_training_steps_or_inference_steps_if_nothing_trains()
 
 
 def test_ops_before_the_batch_wait_are_not_loading_in_clean_steps() -> None:
-    """GIVEN a profile whose steps begin with ops before the loader, as an average of the weights WHEN clean steps, which the
-    recorder took for beginning in the loader, waited for their batch later THEN they began with those phases, until then."""
+    """GIVEN a profile whose steps begin with ops before the loader, such as an average of the weights WHEN clean steps, which
+    according to the recorder begin in the loader, waited for their batch later THEN these ops come first in clean steps too."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]
     recording = made([0, 1000, 2000, 3000, 4000], [1000] * 5, kinds, 0, loader=0.5, backward=0.5)
     recording.phases.device_start_ns = recording.phases.start_ns + 10

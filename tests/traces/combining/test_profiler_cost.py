@@ -76,9 +76,9 @@ def clean_phases(trace: Trace, step: int, waits: Intervals = NO_WAITS) -> dict[s
 
 
 def test_the_profiler_cost_of_an_op_is_subtracted_from_the_gaps_around_it() -> None:
-    """GIVEN a phase of 10 us with ops at 1000..3000, 3200..4000 and 9000..9500, and a cost of 500 ns per op
-    THEN the first op begins at 500; the second follows its neighbour at the least gap of 100, so 400 of its 500 are owed,
-    and are taken off its own 800."""
+    """GIVEN a phase of 10 us with ops at 1000..3000, 3200..4000 and 9000..9500, and a cost of 500 ns per op THEN the first op
+    begins at 500. The second follows at the minimum gap of 100, so 400 of its 500 remain and are subtracted from its own 800.
+    """
     trace = recorded([(StepKind.STEADY, [("forward", 8_500)]), (StepKind.PROFILED, [("forward", 10_000)])])
     zero_ns = 8_500
     add_ops(trace, [(zero_ns + 1000, 2000), (zero_ns + 3200, 800), (zero_ns + 9000, 500)])
@@ -127,7 +127,7 @@ def slowed(
 
 def test_the_profiler_cost_per_op_is_found_and_subtracted_at_each_op() -> None:
     """GIVEN a forward pass of 100 ops in 300 us and a backward pass of 200 ops in 600 us WHEN the profiler took 600 ns per op
-    THEN that is found, nothing is left for a factor, and the last op of the forward pass begins 100 x 600 ns earlier."""
+    THEN this cost is found, the remaining factor is 1, and the last op of the forward pass begins 100 x 600 ns earlier."""
     trace = slowed(600, {"forward": 100, "backward": 200}, {"forward": 300_000, "backward": 600_000})
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(600, abs=1)
@@ -141,7 +141,8 @@ def test_the_profiler_cost_per_op_is_found_and_subtracted_at_each_op() -> None:
 
 
 def test_the_remaining_difference_is_removed_by_scaling() -> None:
-    """GIVEN a phase that was longer in clean steps, and one that was shorter THEN both become as long as in clean steps."""
+    """GIVEN a phase that was longer in clean steps and one that was shorter THEN both get the length they have in
+    clean steps."""
     clean = [("forward", 300), ("optimizer", 100)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, [("forward", 200), ("optimizer", 200)])] * 3)
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
@@ -161,8 +162,8 @@ def test_the_phases_add_up_to_the_median_step() -> None:
 
 
 def test_a_scaled_wait_for_the_gpu_stays_within_its_limits() -> None:
-    """GIVEN a phase that takes 1000 in clean steps and, while it waits for 100 of them, 600 in profiled steps
-    WHEN the other phase was not slowed THEN its own time stays 500; and not less than what the GPU's work leaves of 1000."""
+    """GIVEN a phase that takes 1000 in clean steps and 600 in profiled steps, of which 100 are waiting WHEN the other phase was
+    not slowed down THEN its time without the wait stays 500, and it is at least 1000 less the GPU's work."""
     trace = recorded(
         [(StepKind.STEADY, [("forward", 2000), ("other", 1000)])] * 2
         + [(StepKind.PROFILED, [("forward", 2000), ("other", 600)])] * 2
@@ -205,8 +206,8 @@ def test_steps_with_the_same_ops_get_their_median_and_others_keep_their_share() 
 
 
 def test_profiled_steps_get_the_batch_waits_of_clean_steps() -> None:
-    """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, the longer one, gets the
-    upper quartile, 400, and the second the lower one, 200. The loader takes no part in the factors of other phases."""
+    """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, which waited longer, gets
+    the upper quartile, 400, and the second the lower quartile, 200. The loader does not affect the factors of other phases."""
     steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
     steps += [(StepKind.PROFILED, [("loader", ns), ("forward", 200)]) for ns in (20, 10)]
     trace = recorded(steps)
@@ -217,7 +218,8 @@ def test_profiled_steps_get_the_batch_waits_of_clean_steps() -> None:
 
 
 def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
-    """GIVEN clean steps of 200, 400 and 400, with medians of 100 waiting and 100 of the rest THEN a profiled step waits 300."""
+    """GIVEN clean steps of 200, 400 and 400, with medians of 100 for waiting and 100 for the rest THEN a profiled step waits
+    300."""
     clean = [(100, 100), (100, 300), (300, 100)]
     steps: list[Step] = [(StepKind.STEADY, [("loader", wait), ("forward", rest)]) for wait, rest in clean]
     trace = recorded([*steps, (StepKind.PROFILED, [("loader", 50), ("forward", 500)])])

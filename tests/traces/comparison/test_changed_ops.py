@@ -148,7 +148,7 @@ def test_a_fused_backward_kernel_does_not_replace_the_forward_op() -> None:
 
 
 def test_fused_kernels_are_matched_without_their_numbers_and_kinds() -> None:
-    """Inductor numbers kernels anew in each version of a program, and reduces at once or in a loop, by the size."""
+    """Inductor numbers kernels again in each version of a program, and reduces at once or in a loop, depending on the size."""
     first = recording(("a", "triton_per_fused_add_sum_0"), ("b", "triton_poi_fused_mul_1"))
     second = recording(("b", "triton_poi_fused_mul_0"), ("a", "triton_red_fused_add_sum_1"))
     found = between(first, second)
@@ -191,7 +191,7 @@ def test_copies_are_compared_by_direction() -> None:
 
 
 def test_work_without_an_op_is_assigned_to_its_op_in_the_other_trace() -> None:
-    """As a replay runs what is left of a phase."""
+    """A replay runs the remainder of a phase without ops."""
     whole = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
     rest = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
     rest.device.launch[1:] = -1  # of one mul, and of add

@@ -331,7 +331,7 @@ def test_a_replay_with_other_op_names_is_the_same_program() -> None:
 
 
 def test_an_op_matches_the_inner_ops_of_the_other_trace() -> None:
-    """GIVEN a recorded op that launched its kernels through ops of its own WHEN the other trace knows that op alone."""
+    """GIVEN a recorded op that launched its kernels through inner ops WHEN the other trace has only the outer op."""
 
     def traced(*, with_inner: bool) -> Trace:
         trace = training(steps=1)
@@ -351,7 +351,8 @@ def test_an_op_matches_the_inner_ops_of_the_other_trace() -> None:
 
 
 def test_autocast_casts_within_an_op_do_not_count_as_calls() -> None:
-    """GIVEN recorded convolutions with a cast inside WHEN a replay has both side by side THEN none of them comes more often."""
+    """GIVEN recorded convolutions with a cast inside WHEN a replay has the cast before the convolution THEN neither is called
+    more often."""
 
     operands = "32,3,8,8;4,3,3,3"
     made = [
@@ -421,7 +422,7 @@ def test_op_names_decide_sameness_if_shapes_were_not_recorded() -> None:
 
 
 def test_counts_copy_sizes_and_kernel_names_decide_without_shapes() -> None:
-    """GIVEN a recording without shapes and dtypes WHEN a script does the same ops THEN what else there is to see decides."""
+    """GIVEN a recording without shapes and dtypes WHEN a script calls the same ops THEN the other visible facts decide."""
 
     def seen(made: list[Call], dtype: str = "") -> Trace:
         trace = training(made=made)
@@ -451,7 +452,8 @@ def test_counts_copy_sizes_and_kernel_names_decide_without_shapes() -> None:
 
 @pytest.mark.parametrize("shapes", [True, False])
 def test_a_different_op_order_or_additional_ops_are_a_different_program(shapes: bool) -> None:
-    """GIVEN layers of three ops WHEN two change places, or an op more follows each THEN it is another program."""
+    """GIVEN layers of three ops WHEN two ops are swapped, or an additional op follows each layer THEN it is a different
+    program."""
 
     def layers(*names: str) -> Trace:
         ops = [name for _ in range(3) for name in names]
@@ -475,8 +477,8 @@ def test_a_different_op_order_or_additional_ops_are_a_different_program(shapes: 
 
 @pytest.mark.parametrize("shapes", [True, False])
 def test_swapping_two_layers_is_a_different_program(shapes: bool) -> None:
-    """GIVEN a deep network of layers of one shape WHEN two of them change places THEN that is another program; arithmetic and
-    copies between layers are not judged by their order."""
+    """GIVEN a deep network of equal layers WHEN two of them are swapped THEN it is a different program. The order of arithmetic
+    and copies between layers is not judged."""
 
     def network(*names: str) -> Trace:
         made = [Call(f"aten::{name}", "4,4", 31 + place, name) for place, name in enumerate(names)]
@@ -516,7 +518,7 @@ def test_a_different_memory_layout_is_reported_only_if_strides_are_recorded() ->
 
 
 def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> None:
-    """GIVEN a sharded model, whose recording has an op for each all-gather WHEN its replay has collectives instead."""
+    """GIVEN a sharded model whose recording has an op for each all-gather WHEN its replay has collectives instead."""
     own = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
     gathers = [Call("record_param_comms", "4", 32 + 3 * place, "ncclDevKernel_AllGather_RING_LL") for place in range(3)]
     recorded, replayed = training(made=sorted([*own, *gathers], key=lambda call: call.start_us)), training(made=own)

@@ -53,7 +53,7 @@ def test_slower_kernels_are_named_with_their_counts() -> None:
 
 
 def test_slower_ops_are_explained_without_listing_renamed_kernels() -> None:
-    """GIVEN a convolution of 10 µs by cuDNN, and one of 30 µs by MIOpen under other names of op and kernel."""
+    """GIVEN a convolution of 10 µs by cuDNN, and one of 30 µs by MIOpen with other op and kernel names."""
     other = training()
     other.device.duration_ns[1::5] = 30_000
     names = {"volta_sgemm_nn": "Cijk_Ailk_Bljk_S_B", "aten::cudnn_convolution": "aten::miopen_convolution"}
@@ -76,7 +76,7 @@ def test_other_programs_and_differences_within_the_noise_are_reported() -> None:
 
 
 def test_a_rank_on_another_device_and_kernels_with_other_parameters_are_compared() -> None:
-    """GIVEN one rank's trace, whose GPU is cuda:1, and whose kernels' parameters another release has renamed."""
+    """GIVEN the trace of one rank, whose GPU is cuda:1 and whose kernel parameters have other names in another release."""
     other = training(kernel_us=14)
     other.devices[:] = [replace(device, index=1) for device in other.devices]
     other.strings.texts[:] = [f"{text}(New*)" if "kernel" in text else text for text in other.strings.texts]

@@ -22,7 +22,8 @@ def common_subsequence(ours: list[str], theirs: list[str]) -> int:
 
 @given(calls, calls)
 def test_moved_calls_are_those_outside_the_longest_common_subsequence(ours: list[str], theirs: list[str]) -> None:
-    """GIVEN two sequences without calls that only one has THEN those out of place are what no common order holds."""
+    """GIVEN two sequences without calls that are in only one of them THEN the moved calls are those outside the common
+    order."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in one if call in both] for one in (ours, theirs))
     # `moved` counts on what is more in one side as well: it is there, too, that the common order may leave something out.

@@ -17,7 +17,7 @@ def launching(trace: Trace, call: RegionCall) -> list[str]:
 
 
 def test_a_backward_belongs_to_the_forward_with_its_sequence_number() -> None:
-    """GIVEN two forwards and their backwards in the other order THEN each backward has its forward's region and inputs."""
+    """GIVEN two forwards, and their backwards in reverse order THEN each backward has the region and inputs of its forward."""
     events = Events()
     for number, at in ((0, 0), (1, 100)):
         events.op(f"Torch-Compiled Region: {number}/0", at, 50, [])
@@ -85,8 +85,8 @@ def test_a_profile_without_compiled_code_has_no_regions() -> None:
 
 
 def test_ops_around_inductor_code_do_not_belong_to_the_code() -> None:
-    """GIVEN a backward in which AOTAutograd creates a zero gradient before Inductor's code THEN the call has the work of both,
-    but only the code's op."""
+    """GIVEN a backward in which AOTAutograd creates a zero gradient before the code of Inductor THEN the call has the work of
+    both, but only the op of the code."""
     events = Events()
     events.op("CompiledFunctionBackward", 0, 100, [[4]])
     events.op("aten::zeros", 5, 10, [[4]])
@@ -101,7 +101,7 @@ def test_ops_around_inductor_code_do_not_belong_to_the_code() -> None:
 
 
 def test_an_optimizer_range_within_a_region_is_an_optimizer_phase() -> None:
-    """GIVEN a compiled function that steps an optimizer after the backward THEN the step has the phase "optimizer"."""
+    """GIVEN a compiled function that calls an optimizer after backward THEN the step has the phase "optimizer"."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 500)
     events.op("aten::mm", 10, 10, [[4, 8], [8, 8]])

@@ -77,7 +77,7 @@ def test_a_comparison_says_if_only_one_trace_is_compiled(first: Trace, second: T
 
 
 def test_the_report_starts_by_saying_that_only_the_replay_is_compiled() -> None:
-    """GIVEN an eager recording WHEN a replay has compiled regions THEN the report begins with what this means."""
+    """GIVEN an eager recording WHEN a replay has compiled regions THEN the report begins by explaining this."""
     from tui.text.diff import diff_text
 
     replayed = replay_of(regions("0/0"), compiled={"regions": 1})

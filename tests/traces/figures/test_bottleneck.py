@@ -59,7 +59,7 @@ def test_a_mostly_idle_device_is_not_the_bottleneck() -> None:
 
 
 def test_host_time_added_by_the_profiler_is_not_counted_as_gain() -> None:
-    """The profiled steps idle 500 ms for the host, but the clean step's idle time without data is 25 ms."""
+    """In profiled steps, the GPU waits 500 ms for the host. In clean steps, the idle time without data is 25 ms."""
     assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500), None) == PaceLimit("host", 55 * MS, 0.55)
 
 
@@ -85,7 +85,8 @@ def test_the_bottleneck_without_kernels_comes_from_the_step_times() -> None:
 
 
 def test_no_figure_is_derived_from_a_recording_with_lost_kernels() -> None:
-    """A recording with 4 lost kernels beside its few: no limit, no idle time, no critical path, and comparisons say so."""
+    """A recording with 4 lost kernels among few has no bottleneck, no idle time and no critical path, and comparisons
+    say so."""
     whole, trace = training(steps=4), training(steps=4)
     trace.problems = {"lost-kernel": 4}
     summary, expected = summarize(trace), PaceLimit("unknown", None, None, "kernels are missing from the recording")

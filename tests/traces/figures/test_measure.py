@@ -82,7 +82,7 @@ def test_phases_tile_the_step() -> None:
 
 
 def test_a_phase_without_events_has_an_unknown_device_time_not_zero() -> None:
-    """GIVEN four steps of which two changed the device within the forward pass THEN the median is that of the other two."""
+    """GIVEN four steps, two of which changed the device within the forward pass THEN the median is that of the other two."""
     trace = training(steps=4)
     rows = np.flatnonzero(trace.phases.name == trace.strings.find("forward"))
     trace.phases.device_end_ns[rows[2:]] += 4 * US

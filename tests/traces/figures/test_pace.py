@@ -136,7 +136,7 @@ def test_the_host_interval_includes_the_time_between_two_marks() -> None:
 
 
 def test_a_step_never_completes_before_the_previous_step() -> None:
-    """A side stream works on what step 0 launched while step 1's own work is done already."""
+    """A side stream still processes work of step 0 when the work of step 1 is complete."""
     times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 25, 20), Work(11, 12, 14), Work(21, 26, 29)]))
     assert ms(times.completion_ns[0] - START_NS) == [25, 25, 29]
     assert ms(times.device_interval_ns[0]) == [25, 0, 4]
@@ -158,7 +158,7 @@ def test_work_without_a_known_launch_belongs_to_the_step_in_which_it_starts() ->
 
 
 def test_a_step_whose_number_does_not_follow_has_no_predecessor() -> None:
-    """Two cycles of a profiler: what passed between them belongs to no step."""
+    """The time between two cycles of a profiler belongs to no step."""
     work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008), Work(1011, 1012, 1018)]
     times = step_times(a_trace([(0, 10), (10, 20), (1000, 1010), (1010, 1020)], work, numbers=[5, 6, 105, 106]))
     assert ms(times.host_interval_ns) == [10, 10, 10, 10]
@@ -208,7 +208,8 @@ def test_overlapping_steps_on_two_streams_are_not_counted_twice_as_busy() -> Non
 
 
 def test_only_data_waits_not_hidden_by_queued_work_are_excluded() -> None:
-    """Each step waits 4 ms for data. The device has no work by then; in the second trace its queue lasts for 3 of them."""
+    """Each step waits 4 ms for data. The device has no work by then. In the second trace, its queue lasts for 3 ms of
+    the wait."""
     steps = [(0, 10), (10, 20), (20, 30)]
     waits = [(step, 10 * step, 10 * step + 4) for step in range(3)]
     done = a_trace(steps, [Work(t + 5, t + 5, t + 9) for t in (0, 10, 20)], loader=waits)
@@ -225,7 +226,7 @@ def test_work_waiting_in_the_launch_queue_hides_a_data_wait() -> None:
 
 
 def test_cuda_events_give_the_device_end_of_steps_without_kernels() -> None:
-    """Clean steps of `trace record`: 2 ms per step on the host, 5 ms on the device, which its phases' events tell."""
+    """Clean steps of `trace record` take 2 ms on the host and, according to the events of their phases, 5 ms on the device."""
     trace = a_trace([(0, 2), (2, 4), (4, 6)], grain="phase")
     trace.phases = Phases.of(
         step=[0, 1, 2],
@@ -297,7 +298,7 @@ def test_steps_that_are_not_consecutive_have_a_window_for_each_run() -> None:
 
 
 def test_the_backlog_counts_as_busy_and_belongs_to_no_step() -> None:
-    """A step of 20 ms, of which 8 are work from before the recording and 11 are its own: 19 of 20 ms are busy."""
+    """A step of 20 ms has 8 ms of work launched before the recording and 11 ms of its own: 19 of 20 ms are busy."""
     trace = a_trace([(0, 20)], [Work(None, -2, 8), Work(1, 8, 19)])
     of, window = pace(trace), device_windows(trace)[0]
     assert of is not None and (of.gpu_time_ns, of.busy_share, of.limit) == (11 * MS, 0.95, "device")

@@ -28,7 +28,7 @@ def test_pins_without_a_duration_or_a_size_do_not_count_for_the_rate() -> None:
 
 
 def test_a_wait_counts_for_the_step_in_which_it_begins() -> None:
-    """Steps of 100 ns wait 7 + 5, 3 and 20 ns. The wait at 300 ns begins where the last step has ended."""
+    """Steps of 100 ns wait 7 + 5, 3 and 20 ns. The wait at 300 ns begins when the last step has ended."""
     steps = Steps.of(
         rank=[0] * 3, number=[0, 1, 2], start_ns=[0, 100, 200], duration_ns=[100] * 3, kind=[int(StepKind.STEADY)] * 3
     )
@@ -40,7 +40,7 @@ def test_a_wait_counts_for_the_step_in_which_it_begins() -> None:
 
 
 def test_the_last_batch_of_a_phase_arrives_within_the_phase() -> None:
-    """A wait that took no time at the start of a phase tells nothing; a wait beyond the phase's end is cut."""
+    """A wait of zero length at the start of a phase is ignored, and a wait that outlasts its phase is cut."""
     waits = batches(
         (BatchKind.WAIT, 0, 2, 3, 8),
         (BatchKind.WAIT, 0, 0, 1, 8),

@@ -23,7 +23,8 @@ def trace_of(*events: tuple[int, int, int], steps: int = 1) -> Trace:
 
 
 def test_the_memory_rise_is_measured_from_the_start_of_the_step() -> None:
-    """GIVEN memory held before WHEN some of it is freed first THEN the rise is above what there was, not above the lowest."""
+    """GIVEN memory held before the step WHEN some of it is freed first THEN the rise is measured from the start of the step,
+    not from the lowest point."""
     assert step_rises(trace_of((-5, 0, 1000), (10, 0, -600), (20, 0, 900), (30, 0, -100))) == {0: 300}
     assert step_rises(trace_of((10, 0, -600), (20, 0, 500))) == {0: 0}
 

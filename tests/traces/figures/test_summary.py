@@ -33,7 +33,7 @@ def test_the_json_has_the_documented_keys() -> None:
     assert (summary["run"]["source"], summary["run"]["clock"], summary["provenance"]) == ("hand", "unix", {})
 
 
-def test_a_summary_has_its_additional_figures() -> None:
+def test_the_summary_of_a_training_recording_has_the_expected_figures() -> None:
     summary = summarize(training(steps=2))
     assert summary.compute_side_median_ns == 80 * US
     assert summary.pace is not None and (summary.pace.pace_ns, summary.pace.gpu_time_ns) == (100 * US, 50 * US)

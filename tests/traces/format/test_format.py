@@ -122,7 +122,8 @@ def test_a_trace_file_is_readable_by_any_msgpack_reader(tmp_path: Path) -> None:
 
 
 def test_the_preset_dictionary_is_that_of_format_1() -> None:
-    """Another dictionary would make every file that was deflated with this one unreadable: it needs a new FORMAT_VERSION."""
+    """With another dictionary, every file compressed with this one would be unreadable, so a change needs a new
+    FORMAT_VERSION."""
     assert zlib.crc32(PRESET_DICTIONARY) == 1431186743
 
 
@@ -270,7 +271,7 @@ def test_arbitrary_content_is_rejected(tmp_path: Path, content: bytes, as_item: 
 @IN_THE_SAME_FOLDER
 @given(data=st.data())
 def test_changed_content_with_valid_checksums_loads_soundly_or_is_rejected(tmp_path: Path, data: Any) -> None:
-    """Right checksums only keep accidents out; whatever the rest says, a loaded trace can be trusted."""
+    """Checksums only detect accidental changes. Any trace that loads is sound."""
     contents = [*text_items(small_trace()), *number_items(small_trace())]
     which = data.draw(st.integers(0, len(contents) - 1))
     changed = bytearray(contents[which])

@@ -328,7 +328,7 @@ def test_a_table_has_at_most_as_many_rows_as_bytes() -> None:
 
 @pytest.mark.parametrize(("name", "bar"), [("v100_resnet50_workers0", 8), ("a100_nccl_args_rank0of2", 7), ("mi250_minitoy", 3)])
 def test_trace_files_are_much_smaller_than_compressed_json(tmp_path: Path, shared_traces: Path, name: str, bar: int) -> None:
-    """A training recording takes at most an eighth of its .json.gz, one with NCCL's records a seventh, a tiny one a third."""
+    """A training recording takes at most an eighth of its .json.gz, a recording with NCCL a seventh, and a tiny one a third."""
     original = shared_traces / f"{name}.json.gz"
     trace = read_kineto(original)
 

@@ -160,7 +160,7 @@ def test_data_parallel_ranges_become_parts_with_device_times() -> None:
 
 
 def test_an_nccl_range_without_kernels_has_no_known_duration() -> None:
-    """95 MiB in 60 us would be 1.6 TB/s: the operation's own time is unknown. Gloo's range is the operation."""
+    """95 MiB in 60 us would be 1.6 TB/s, so the duration of the operation is unknown. The range of gloo is the operation."""
     told: dict[str, Any] = {"In msg nelems": 24_903_680, "dtype": "Float"}
     trace = read(span("record_param_comms", 10, 70, **told), span("nccl:all_reduce", 12, 60), span("gloo:all_reduce", 100, 60))
     assert trace.collectives.ending.tolist() == [Ending.UNSEEN, Ending.SEEN]
@@ -170,7 +170,7 @@ def test_an_nccl_range_without_kernels_has_no_known_duration() -> None:
 
 
 def test_collectives_are_matched_by_communicator_and_sequence_number() -> None:
-    """Rank 1 recorded one all-reduce more at its begin: counting would pair the first with the second."""
+    """Rank 1 recorded one more all-reduce at its start, so counting would pair the first with the second."""
 
     def rank(number: int, first: int, lengths: list[int]) -> dict[str, Any]:
         events = []

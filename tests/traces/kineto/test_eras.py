@@ -409,7 +409,7 @@ def test_inference_is_cut_into_its_batches() -> None:
 
 
 def test_calls_of_the_parts_of_a_pipeline_are_not_batches() -> None:
-    """GIVEN a text encoder that is called for two prompts WHEN a denoiser follows, or more ops follow THEN all is one step."""
+    """GIVEN a text encoder that is called for two prompts WHEN a denoiser or more ops follow THEN everything is one step."""
 
     def module(name: str, start: float) -> list[Event]:
         return [op(f"nn.Module: {name}", start, 8, cat="python_function"), op("aten::mm", start + 1, 2)]
@@ -438,7 +438,8 @@ def evaluated(start: float, operands: list[list[int]], *, loader: bool) -> list[
 @pytest.mark.parametrize("loader", [True, False])
 @pytest.mark.parametrize("shapes", [True, False])
 def test_evaluated_batches_between_training_steps_are_separate_steps(loader: bool, shapes: bool) -> None:
-    """GIVEN a training that evaluates two batches, the last one smaller WHEN no modules were recorded THEN they are told."""
+    """GIVEN a training that evaluates two batches, the last one smaller WHEN no modules were recorded THEN both batches are
+    found."""
     operands = [[[n, 3, 8, 8], [4, 3, 3, 3]] if shapes else [] for n in (32, 7)]
 
     def training(start: float) -> list[Event]:

@@ -92,7 +92,7 @@ def test_a_call_without_an_external_id_gets_that_of_its_kernel() -> None:
 
 @pytest.mark.parametrize("told", [{}, {"External_id": 0}, {"External_id": 77}, {"External_id": 3}])
 def test_nesting_gives_the_op_if_the_external_id_is_unusable(told: dict[str, Any]) -> None:
-    """77 is nobody's id, and the op with id 3 had ended before the call."""
+    """No op has the id 77, and the op with id 3 had ended before the call."""
     trace = imported(
         op("aten::early", REPLICA, 0, 4, 3),
         op("aten::add", MAIN, 10, 20, 4),
@@ -137,7 +137,7 @@ def test_python_frames_between_an_op_and_its_call_are_kept() -> None:
 
 
 def test_external_ids_that_repeat_the_correlation_ids_are_ignored() -> None:
-    """As from torch 1.12 to 2.3. Both collisions name an op elsewhere."""
+    """This is the case from torch 1.12 to 2.3. Both colliding ids belong to ops elsewhere."""
     trace = imported(
         op("aten::a", REPLICA, 0, 20, 1),
         op("aten::b", MAIN, 30, 20, 2),
@@ -238,7 +238,8 @@ def test_launch_calls_moved_to_another_thread_stay_runtime_rows() -> None:
 
 
 def test_no_phase_counts_the_backlog_between_its_events() -> None:
-    """An event at the step's begin waits for the backlog (until 1300 us), one at its end for its kernel (until 1340)."""
+    """An event at the start of the step waits for the backlog (until 1300 us), and one at its end for its kernel (until 1340
+    us)."""
     trace = imported(
         span("user_annotation", "ProfilerStep#1", MAIN, 1000, 100, External_id=1),
         op("aten::mm", MAIN, 1010, 20, 2),

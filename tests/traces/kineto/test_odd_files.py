@@ -52,7 +52,7 @@ def busy_us(trace: Trace) -> float:
 
 
 def test_a_kernel_that_overlaps_six_later_kernels_is_ignored() -> None:
-    """Of 1.6 s, over 1 ms of real work."""
+    """The kernel lasts 1.6 s over 1 ms of real work."""
     later = [kernel(100 + 200 * place, 150, place + 2) for place in range(6)]
     calls = [call(place + 1, 10 + place) for place in range(7)]
     for gpu in (A100, H100, MI300):
@@ -97,7 +97,7 @@ def test_a_kernel_longer_than_the_profiler_window_counts_as_zero() -> None:
 
 
 def test_a_step_mark_left_open_ends_with_the_last_host_event() -> None:
-    """The mark begins at 10 and was closed long after the profile of 1000 us. The last op ends at 410."""
+    """The mark begins at 10 and ends long after the profile of 1000 us. The last op ends at 410."""
     window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
     mark = span("ProfilerStep#1", 10, 500_000, "user_annotation")
     trace = imported(window, mark, span("aten::mm", 20, 390), call(1, 30), kernel(50, 20, 1))
@@ -159,7 +159,7 @@ def test_a_launch_recorded_as_two_calls_needs_only_one_kernel(ids: tuple[int, in
 
 
 def test_begin_and_end_events_are_joined_into_spans() -> None:
-    """The inner end closes the inner begin, threads do not mix, and an end's arguments count too."""
+    """The inner end closes the inner begin, threads are kept apart, and the arguments of the end event are used too."""
     begin = {"ph": "B", "cat": "cpu_op", "name": "aten::outer", "pid": 1, "tid": 1, "ts": 10, "args": {"External id": 3}}
     inner = begin | {"name": "aten::inner", "ts": 20, "args": {}}
     other = begin | {"name": "aten::other", "tid": 2, "ts": 22, "args": {}}
@@ -336,7 +336,7 @@ def test_amd_stream_numbers_are_marked_as_streams_or_hardware_queues(told: dict[
 
 
 def test_a_stream_synchronization_row_is_assigned_to_its_stream() -> None:
-    """Since April 2026 its thread is the stream's number plus 1,000,000."""
+    """Since April 2026, the thread id is the stream number plus 1,000,000."""
     sync = span("Stream Sync", 10, 5, "cuda_sync", 1_000_007, device=0, stream=7) | {"pid": 0}
     assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
     del sync["args"]["stream"]

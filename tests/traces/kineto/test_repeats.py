@@ -123,7 +123,7 @@ def test_each_graph_launch_is_a_step_that_starts_with_its_preparation() -> None:
 
 
 def test_gpu_step_marks_are_used_if_the_host_has_none() -> None:
-    """Step 8's kernels were launched from 1000 us on, step 9's from 1062 us on."""
+    """The kernels of step 8 were launched after 1000 us, those of step 9 after 1062 us."""
     profile = iterations(2, [("aten::mm", ["gemm"]), ("aten::add", ["add"]), ("aten::mul", ["mul"])])
     profile.mark("gpu_user_annotation", "ProfilerStep#8", 1_100, 1_400)
     profile.mark("gpu_user_annotation", "ProfilerStep#9", 1_400, 1_700)
@@ -151,7 +151,7 @@ def phases(trace: Trace) -> list[tuple[str, int]]:
 
 
 def test_preparation_before_the_copy_is_not_part_of_the_copy_phase() -> None:
-    """200 us of preparing on the CPU, 10 us of copying, 12 us until the step's end with an op in it."""
+    """200 us of preparation on the CPU, 10 us of copying, and 12 us until the end of the step with one op."""
     profile = Profile()
     profile.python(200)
     profile.launch(*COPY)

@@ -73,8 +73,8 @@ def test_a_tensor_list_that_the_profiler_omitted_is_marked_as_unknown() -> None:
 
 
 def test_out_variants_are_recognized_from_the_schemas_of_torch() -> None:
-    """GIVEN every op of the installed torch WHEN it is called with tensors wherever it takes some THEN results are told of out
-    variants, but where another overload looks the same, and of no other op."""
+    """GIVEN every op of the installed torch WHEN it is called with tensors for all its tensor arguments THEN outputs are
+    recognized only for out variants, unless another overload has the same arguments."""
     wrong, right, outs = [], 0, 0
     for schema in torch._C._jit_get_all_schemas():
         if schema.name.startswith("aten::"):

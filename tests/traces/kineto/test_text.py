@@ -318,11 +318,9 @@ def test_parents_equal_those_of_a_full_search(drawn: list[tuple[int, ...]], unit
 
 
 def test_a_frame_without_an_end_ends_with_the_span_around_it() -> None:
-    """GIVEN a frame that starts at 20 us in a frame until 50 us and ends with the recording at 100 us THEN it ends at 50 us.
-
-    The span from 60 to 70 us belongs to the whole, and a frame that encloses all until 100 us keeps its end. A frame may
-    outlive a range that is no frame.
-    """
+    """GIVEN a frame that starts at 20 us within a frame until 50 us and ends with the recording at 100 us THEN it ends at 50
+    us. The span from 60 to 70 us belongs to the outermost frame, and a frame around everything until 100 us keeps its end. A
+    frame may outlive a range that is not a frame."""
     start, end = np.array([0, 10, 20, 60]) * 1000, np.array([100, 50, 100, 70]) * 1000
     thread = np.zeros(4, "i4")
     parent, overlaps, ends = parents(thread, start, end, np.array([True, True, True, False]))

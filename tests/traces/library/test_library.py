@@ -103,7 +103,7 @@ def test_the_p100x2_recording_equals_the_output_of_its_build_script(p100x2: Trac
 
 
 def test_the_p100x2_recording_has_the_published_step_times(p100x2: Trace) -> None:
-    """The compute side as published; each phase within 0.6 % (or its 0.1 ms) of its published median."""
+    """The compute side is as published, and each phase is within 0.6 % (or 0.1 ms) of its published median."""
     assert p100x2.steps.kind.tolist() == [StepKind.WARMUP, StepKind.STEADY]
     assert (p100x2.steps.duration_ns / 1e6).tolist() == [(3466 + 3727) / 2, 776.0]
     rows = np.flatnonzero(p100x2.phases.step == 1)

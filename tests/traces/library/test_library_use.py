@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_exported_name_exists_and_is_not_a_module() -> None:
-    """In an interpreter of its own: `traces.compare` must be the function whatever was imported before it."""
+    """This runs in a separate interpreter, because `traces.compare` must be the function regardless of earlier imports."""
     program = (
         "import sys, traces; assert 'numpy' not in sys.modules and 'traces.model.trace' not in sys.modules\n"
         "assert set(traces.__all__) <= set(dir(traces))\n"

@@ -132,8 +132,8 @@ def test_an_invalid_workload_signature_raises_an_error(stored: Any) -> None:
 
 
 def test_the_batch_size_is_that_of_the_last_attempt_after_a_retry() -> None:
-    """GIVEN a model called at 64 and, memory having run out, at 32 WHEN the step ends THEN its batch is 32; but not where a
-    backward pass went through between the two, as between batches whose gradients add up."""
+    """GIVEN a model called with batch 64 and, after running out of memory, with 32 WHEN the step ends THEN its batch is 32. If
+    a backward pass ran between the two calls, as with accumulated gradients, it is 64."""
     model, head = torch.nn.Linear(8, 2), torch.nn.Linear(2, 2)
     for passes, batch in ((False, 32), (True, 64)):
         observer = WorkloadObserver()

@@ -144,8 +144,8 @@ def test_the_output_of_a_convolution_is_not_taken_from_its_bias() -> None:
 
 
 def test_the_output_size_of_a_resize_comes_from_the_next_op() -> None:
-    """GIVEN an image of 1 x 4 x 8 x 8 that is resized, and a convolution of 1 x 4 x 16 x 16 that follows THEN the resize reads
-    1024 bytes and writes 4096."""
+    """GIVEN a resize of an image of 1 x 4 x 8 x 8, followed by a convolution of 1 x 4 x 16 x 16 THEN the resize reads 1024
+    bytes and writes 4096."""
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
     add = trace.strings.add
     trace.host = HostSpans.of(

@@ -126,7 +126,8 @@ def test_the_exit_handler_completes_without_output_on_stderr() -> None:
 
 
 def test_an_exit_handler_called_early_does_not_run_again() -> None:
-    """GIVEN what `at_exit` returns is called WHEN the interpreter exits THEN `finish` does not run again; nor in a fork."""
+    """GIVEN that the function returned by `at_exit` is called WHEN the interpreter exits THEN `finish` does not run again, not
+    even in a fork."""
     done = run(
         "end = at_exit(lambda: print('once', flush=True))\nif os.fork() == 0:\n    end()\n    os._exit(0)\nos.wait()\nend()"
     )
@@ -134,7 +135,7 @@ def test_an_exit_handler_called_early_does_not_run_again() -> None:
 
 
 def test_ctrl_c_just_before_the_exit_handler_does_not_skip_it() -> None:
-    """The signal is there already when the interpreter calls the first of its hooks."""
+    """The signal arrives before the interpreter calls the first of its exit hooks."""
     done = run(
         "import atexit, threading\n"
         "def first():\n"

@@ -68,8 +68,8 @@ def test_the_workers_and_the_disk_rate_that_end_the_stalls_are_found() -> None:
 
 @pytest.mark.program
 def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
-    """GIVEN two workers of which one needs 300 ms for a batch and the other 100, told in the order in which they were done
-    WHEN other programs had nothing, or one of two cores."""
+    """GIVEN two workers, one of which needs 300 ms for a batch and the other 100 ms, reported in order of completion WHEN other
+    programs use none, or one of two cores."""
 
     def told(machine_cores: float) -> list[Loading]:
         fetches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(15)]
@@ -97,7 +97,7 @@ def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
 
 
 def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
-    """GIVEN steps of 100 ms between evaluations of 1 s, and a script whose first steps compute 2 s of what is done once."""
+    """GIVEN steps of 100 ms between evaluations of 1 s, and a script whose first steps compute for 2 s once."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.EVALUATION] * 10
     durations = np.array([100, 100, 1000] * 10) * MS
     columns = {
@@ -140,7 +140,8 @@ def test_a_busy_machine_in_the_first_run_is_reported() -> None:
 
 
 def test_a_busy_machine_in_the_second_run_is_reported_with_the_stall() -> None:
-    """GIVEN cached data that took longer than the same behind a disk, and than the GPU WHEN compared THEN both are told."""
+    """GIVEN cached data that took longer to load than the same data from the modelled disk, and longer than the GPU WHEN
+    compared THEN both facts are reported."""
     found = stalls_of(run_of(20), run_of(30), [loading(10)], 2, [], run_of(20), [loading(10)])
     assert any(note.startswith("Loading cached data took longer than loading from the modeled disk") for note in found.notes)
     assert found.bottleneck is Bottleneck.PREPARATION and found.preparation_share > 0
@@ -152,8 +153,8 @@ def test_a_busy_machine_in_the_second_run_is_reported_with_the_stall() -> None:
 
 @pytest.mark.parametrize(("loaders", "workers"), [([1], 2), ([1, 2], 4)])
 def test_a_step_of_several_batches_counts_all_their_samples(loaders: list[int], workers: int) -> None:
-    """GIVEN gradients of four batches of 64 that are accumulated, or four batches of two loaders with two workers each, WHEN a
-    worker needs 100 ms for a batch THEN two cores are done with a step's in 200 ms."""
+    """GIVEN accumulated gradients of four batches of 64, or four batches of two loaders with two workers each WHEN a worker
+    needs 100 ms for a batch THEN two cores finish the batches of a step in 200 ms."""
     batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=at % workers) for at in range(120)]
     batches += [Loading(script_batches=1, loader=loaders[at % len(loaders)], workers=2) for at in range(119)]
     found = stalls_of(run_of(40), run_of(200), batches, 2, [8])

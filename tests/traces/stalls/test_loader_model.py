@@ -23,7 +23,8 @@ MS = 1_000_000
 def test_throughput_is_that_of_the_slowest_stage(
     workers: int, cores: int, cpu_ms: int, step_ms: int, read_bytes: int, prefetch: int
 ) -> None:
-    """GPU, preparation by at most as many workers as there are cores, and the disk: no more, and hardly less."""
+    """The throughput is at most, and nearly, that of the GPU, of preparation by as many workers as there are cores, and of the
+    disk."""
     disk = Disk(200e6)
     cost = BatchCost(cpu_ms * MS, read_bytes)
     run = loaded(cost, workers=workers, cores=cores, step_ns=step_ms * MS, disk=disk, prefetch=prefetch)
@@ -62,14 +63,16 @@ def test_a_loader_without_workers_or_cores_is_rejected(workers: int, cores: int)
 
 
 def test_a_slow_batch_delays_the_batches_after_it() -> None:
-    """GIVEN that every other batch takes three times as long THEN one worker goes by the mean, two by the slow one."""
+    """GIVEN that every other batch takes three times as long THEN one worker has the mean throughput, and two have that of the
+    slow batch."""
     costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
     assert loaded(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
     assert loaded(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
 
 
 def test_other_programs_share_the_cores_and_their_cpu_use_is_reported() -> None:
-    """GIVEN 100 ms of computing for each batch and one core, WHEN three others always compute THEN each has a quarter of it."""
+    """GIVEN 100 ms of computation for each batch and one core WHEN three other programs always compute THEN each gets a quarter
+    of the core."""
     run = loaded(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)
     assert run.step_ns == pytest.approx(400 * MS, rel=0.01) and run.others_cores == pytest.approx(0.75, rel=0.01)
     idle = loaded(BatchCost(100 * MS), workers=1, cores=2, step_ns=1, others=0.5)
@@ -77,7 +80,7 @@ def test_other_programs_share_the_cores_and_their_cpu_use_is_reported() -> None:
 
 
 def test_only_the_requested_steps_are_averaged() -> None:
-    """GIVEN batches of which the first two take long, and a script whose first step does."""
+    """GIVEN slow first two batches, and a script whose first step is slow."""
     costs = [BatchCost(1000 * MS)] * 2 + [BatchCost(100 * MS)] * 8
     ahead = loaded(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))
     assert ahead.step_ns == pytest.approx(100 * MS, rel=0.01)

@@ -120,7 +120,7 @@ def test_reads_of_unrecorded_values_are_reported() -> None:
 
 
 def test_diff_says_that_a_replay_of_phase_times_has_no_kernels() -> None:
-    """GIVEN a recording without kernels whose replay took only phase times THEN nothing is said of matching."""
+    """GIVEN a recording without kernels whose replay took only phase times THEN the report does not mention matching."""
     comparison = a_replay()
     shares = dict.fromkeys(comparison.coverage or (), 0.0) | {"phase": 1.0}
     only_phases = replace(comparison, coverage=shares, gpu_busy=replace(comparison.gpu_busy, recorded_median_ns=None))
@@ -164,7 +164,7 @@ def test_gpu_time_is_unknown_if_kernels_are_missing() -> None:
 
 
 def test_the_brief_diff_has_the_largest_reason_for_a_difference() -> None:
-    """GIVEN loaders that take 20 and 80 us of steps of 100 and 160 us."""
+    """GIVEN loaders that take 20 of 100 us and 80 of 160 us of a step."""
     slow = training(steps=4, loader_us=80)
     said = " ".join(diff_text(compare(training(steps=4), slow), "a", "b", details=False).split())
     assert "Largest reason: waiting for data (loader) takes 60.0 µs more: 20.0 µs -> 80.0 µs; on the host." in said

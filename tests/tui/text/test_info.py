@@ -142,7 +142,7 @@ def test_large_variation_between_steps_is_noted() -> None:
 
 
 def test_info_names_the_rank_that_the_others_wait_for() -> None:
-    """Two ranks of two steps: rank 1 kept rank 0 waiting for 60 us in all, that is 30 us per step."""
+    """Two ranks run two steps. Rank 1 kept rank 0 waiting for 60 us in total, which is 30 us per step."""
     summary = summarize(training(steps=4))
     late = [RankLateness(1, 8, 6, 0, 60_000), RankLateness(0, 8, 0, 60_000, 0)]
     two = replace(summary, ranks=[0, 1], analyses=replace(summary.analyses, stragglers=late))

@@ -78,7 +78,7 @@ def test_every_position_finds_all_positions_of_several_times(slots: Slots, times
 
 @given(SLOTS, st.integers(1, 7))
 def test_the_coverage_of_all_columns_adds_up_to_that_of_the_axis(slots: Slots, width: int) -> None:
-    """Coverage over columns of any width equals coverage over the whole axis: gaps count nothing, repeats count again."""
+    """Coverage over columns of any width equals coverage over the whole axis. Gaps do not count, and repeats count again."""
     axis = axis_of(slots)
     lane = Lane([0, 11, 30], [8, 9, 30], [0, 1, 0])
     edges = np.arange(0, axis.length_ns + 2 * width, width)

@@ -122,5 +122,5 @@ def test_rows_of_only_one_trace_are_kept() -> None:
         ("::", "::"),
     ],
 )
-def test_track_names_are_short(text: str, short: str) -> None:
+def test_kernel_and_op_names_are_shortened_for_display(text: str, short: str) -> None:
     assert short_name(text) == short

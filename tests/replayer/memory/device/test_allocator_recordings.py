@@ -34,7 +34,7 @@ EXPLAINED = {
 
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_every_block_is_placed_where_the_gpu_placed_it(shared_traces: Path, name: str) -> None:
-    """GIVEN what was free at the start WHEN the events are played THEN addresses and totals are the recorded ones."""
+    """GIVEN the free blocks at the start WHEN the events are replayed THEN addresses and totals are the recorded ones."""
     events = device_events(shared_traces / f"{name}.json.gz")
     found = free_at_start(events)
     count = len(found)
@@ -50,7 +50,7 @@ def test_every_block_is_placed_where_the_gpu_placed_it(shared_traces: Path, name
 
 
 def test_every_real_recording_with_addresses_and_totals_is_tested_here(shared_traces: Path) -> None:
-    """GIVEN all real recordings WHEN asked for addresses and totals THEN those that have them are tested here."""
+    """GIVEN all real recordings THEN every one with addresses and totals is in the list of this file."""
     telling = set()
     for path in shared_traces.glob("**/*.json.gz"):
         if path.parent.name == "broken":
@@ -72,11 +72,9 @@ def memory_rows(text: bytes) -> list[bytes]:
 def test_the_comparison_with_recordings_detects_a_wrong_allocator_rule(
     shared_traces: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """GIVEN one rule changed WHEN the events are played THEN they no longer agree.
-
-    Splitting large blocks too eagerly is the one change that recordings cannot show: they hold the sizes of blocks, not
-    of requests. test_caching_allocator.py has a case for it.
-    """
+    """GIVEN one changed rule WHEN the events are replayed THEN addresses or totals no longer agree. Splitting large blocks too
+    eagerly is the only change that recordings cannot show, because they have the sizes of blocks and not of requests.
+    test_caching_allocator.py has a case for it."""
     events = device_events(shared_traces / "a100_particle_fwd_bs512.json.gz")
     extents, _ = fitted(events, free_at_start(events))
     right = Pool.__init__

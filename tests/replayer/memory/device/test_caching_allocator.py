@@ -77,7 +77,7 @@ def test_streams_never_share_a_segment() -> None:
 
 @pytest.mark.parametrize(("left_bytes", "block_bytes"), [(MIB, 20 * MIB), (MIB + 512, 19 * MIB - 512)])
 def test_large_blocks_are_split_only_if_more_than_1_mib_is_left(left_bytes: int, block_bytes: int) -> None:
-    """GIVEN a cached segment of 20 MiB WHEN all but 1 MiB is asked for THEN that stays with the block."""
+    """GIVEN a cached segment of 20 MiB WHEN all but 1 MiB is requested THEN the last MiB stays in the block."""
     memory = memory_of()
     memory.free(take(memory, 2 * MIB))
     block = take(memory, 20 * MIB - left_bytes)
@@ -338,7 +338,7 @@ def test_powers_of_two_are_divided_into_steps(request_bytes: int, block_bytes: i
 
 
 def test_garbage_is_collected_before_the_limit_is_reached_oldest_first() -> None:
-    """GIVEN a threshold of 100 MiB WHEN a segment is needed beyond it THEN old cached ones are returned first."""
+    """GIVEN a threshold of 100 MiB WHEN another segment would exceed it THEN the oldest cached segments are returned first."""
     memory = memory_of(200 * MIB, settings="garbage_collection_threshold:0.5,per_process_memory_fraction:1.0")
     old, young = take(memory, 60 * MIB), take(memory, 50 * MIB)
     memory.free(old)
@@ -363,7 +363,7 @@ def test_a_block_cannot_be_freed_twice() -> None:
 
 
 def test_threads_share_one_allocator() -> None:
-    """GIVEN threads that allocate and free at once WHEN they are done THEN nothing is lost and nothing is left."""
+    """GIVEN threads that allocate and free concurrently WHEN they have ended THEN no memory is lost or still allocated."""
     memory = memory_of()
 
     def work(turn: Callable[[], Block]) -> None:

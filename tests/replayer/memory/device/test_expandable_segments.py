@@ -40,7 +40,7 @@ def test_memory_comes_in_pages_of_2_and_20_mib(request_bytes: int, mapped_bytes:
 
 
 def test_blocks_lie_side_by_side_and_only_the_shortfall_is_mapped() -> None:
-    """GIVEN 15 of 20 MiB in use WHEN 10 are asked for THEN 5 of the page and a page more serve them."""
+    """GIVEN 15 of 20 MiB in use WHEN 10 MiB are requested THEN they use the remaining 5 MiB of the page and one new page."""
     memory = memory_of()
     first, second = take(memory, 15 * MIB), take(memory, 10 * MIB)
     assert second.address == first.address + 15 * MIB
@@ -66,8 +66,8 @@ def growing_lengths(settings: str) -> DeviceMemory:
 
 
 def test_growing_sequences_reserve_less_than_with_plain_segments() -> None:
-    """GIVEN batches that grow WHEN each is freed before the next THEN one range grows with the largest batch, 195 x 940 KiB in
-    pages of 20 MiB; plain segments pile up."""
+    """GIVEN growing batches WHEN each is freed before the next THEN one range grows with the largest batch, 195 x 940 KiB in
+    pages of 20 MiB. Plain segments accumulate."""
     expandable, plain = growing_lengths(ON), growing_lengths(OFF)
     assert expandable.usage.peak_allocated_bytes == 195 * (940 << 10) <= plain.usage.peak_allocated_bytes
     assert expandable.usage.reserved_bytes == 180 * MIB
@@ -75,8 +75,8 @@ def test_growing_sequences_reserve_less_than_with_plain_segments() -> None:
 
 
 def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only() -> None:
-    """GIVEN two freed blocks of 20 MiB, 2 MiB in use in the first WHEN 38 MiB are asked for THEN one range has them side by
-    side; of two plain segments one can go back to the device, which is 20 MiB."""
+    """GIVEN two freed blocks of 20 MiB with 2 MiB in use in the first WHEN 38 MiB are requested THEN one range holds both side
+    by side. Of two plain segments, only one of 20 MiB can be returned to the device."""
     for settings, fits in ((ON, True), (OFF, False)):
         memory = memory_of(capacity_bytes=60 * MIB, settings=settings)
         first, second, _ = (take(memory, 20 * MIB) for _ in range(3))
@@ -91,8 +91,8 @@ def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only(
 
 
 def test_the_best_fit_counts_what_a_block_can_grow_to() -> None:
-    """GIVEN a free end of 1.5 MiB that can grow and a free block of 3 MiB that cannot WHEN 1.2 MiB are asked for THEN the end,
-    though the tighter fit, is kept for what is larger."""
+    """GIVEN a free end of 1.5 MiB that can grow and a free block of 3 MiB that cannot WHEN 1.2 MiB are requested THEN the block
+    is used, and the end, although it fits better, is kept for larger requests."""
     memory = memory_of()
     first = take(memory, 3 * MIB)
     start = first.address
@@ -103,7 +103,8 @@ def test_the_best_fit_counts_what_a_block_can_grow_to() -> None:
 
 
 def test_empty_pages_go_back_one_by_one_and_holes_are_filled_first() -> None:
-    """GIVEN three pages, the last in use WHEN the cache is emptied THEN two go back, and are mapped again where they were."""
+    """GIVEN three pages, the last in use WHEN the cache is emptied THEN two are unmapped, and are later mapped again at the
+    same place."""
     memory = memory_of()
     first, last = take(memory, 45 * MIB), take(memory, 10 * MIB)
     memory.free(first)
@@ -137,7 +138,8 @@ def test_each_stream_and_size_class_has_a_separate_address_range() -> None:
 
 
 def test_empty_pages_of_other_streams_are_reused_when_memory_runs_out() -> None:
-    """GIVEN pages cached for one stream WHEN another one needs them THEN they are unmapped and mapped anew: a retry."""
+    """GIVEN pages cached for one stream WHEN another stream needs memory THEN the pages are unmapped and mapped again, which
+    counts as a retry."""
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.free(take(memory, 70 * MIB))
     take(memory, 60 * MIB, stream=7)
@@ -146,7 +148,8 @@ def test_empty_pages_of_other_streams_are_reused_when_memory_runs_out() -> None:
 
 
 def test_an_out_of_memory_error_keeps_mapped_pages_and_names_the_segment_size() -> None:
-    """GIVEN 100 MiB of which 10 are others' WHEN more than 80 are asked for THEN it fails, in the words of a plain segment."""
+    """GIVEN 100 MiB, of which other processes use 10 WHEN more than 80 MiB are requested THEN it fails with the message of a
+    plain segment."""
     memory = memory_of(capacity_bytes=100 * MIB, outside_bytes=10 * MIB)
     kept = take(memory, 78 * MIB)
     with pytest.raises(OutOfMemory, match=r"Tried to allocate 20.00 MiB"):
@@ -158,7 +161,7 @@ def test_an_out_of_memory_error_keeps_mapped_pages_and_names_the_segment_size() 
 
 
 def test_growing_a_segment_must_fit_a_whole_segment_in_the_memory_fraction() -> None:
-    """GIVEN a free end of the last page WHEN 30 MiB are allowed and 20 mapped THEN growing by a little fails all the same."""
+    """GIVEN a free end of the last page WHEN 30 MiB are allowed and 20 MiB mapped THEN growing by any amount still fails."""
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.set_memory_fraction(0.3)
     take(memory, 19 * MIB)
@@ -168,7 +171,7 @@ def test_growing_a_segment_must_fit_a_whole_segment_in_the_memory_fraction() -> 
 
 
 def test_oversize_blocks_of_a_range_are_split_but_not_given_to_small_requests() -> None:
-    """GIVEN max_split_size WHEN a free block of a range is above it THEN a smaller request gets other memory."""
+    """GIVEN max_split_size WHEN a free block of a range is above it THEN a smaller request does not use the block."""
     memory = memory_of(settings="expandable_segments:True,max_split_size_mb:40")
     memory.free(take(memory, 60 * MIB))
     before = memory.usage.reserved_bytes
@@ -187,7 +190,8 @@ def test_garbage_is_collected_from_plain_segments_only() -> None:
 
 
 def test_expandable_segments_can_be_switched_off_temporarily() -> None:
-    """GIVEN a free expandable block WHEN it is switched off THEN requests get plain segments, and that block when it is on."""
+    """GIVEN a free expandable block WHEN the setting is off THEN requests get plain segments. WHEN it is on again THEN they get
+    that block."""
     memory = memory_of()
     memory.free(take(memory, 5 * MIB))
     memory.apply(parse_settings("expandable_segments:False"))
@@ -214,7 +218,8 @@ def test_the_history_shows_what_was_mapped_and_unmapped() -> None:
 
 
 def test_a_steady_program_becomes_a_cycle() -> None:
-    """GIVEN an allocator over expandable segments WHEN steps repeat THEN each has the first's addresses, and totals rise."""
+    """GIVEN an allocator with expandable segments WHEN steps repeat THEN each has the addresses of the first, and the totals
+    rise."""
     memory = memory_of()
     allocator = TensorAllocator(memory)
     seen = []
@@ -231,7 +236,8 @@ def test_a_steady_program_becomes_a_cycle() -> None:
 
 
 def test_large_pages_are_reserved_at_the_call_that_needs_them() -> None:
-    """GIVEN pages of 64 MiB on a device of 100 WHEN two streams ask for a little THEN the second runs out at its own call."""
+    """GIVEN pages of 64 MiB on a device of 100 MiB WHEN two streams request a little THEN the second request runs out of memory
+    at once."""
     for settings in ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64"):
         allocator = TensorAllocator(memory_of(capacity_bytes=100 * MIB, settings=settings))
         assert allocator.malloc(2 * MIB, 0) is not None

@@ -48,10 +48,8 @@ TEXTS = [
 
 
 def test_torch_accepts_the_same_allocator_settings() -> None:
-    """GIVEN spellings right and wrong WHEN torch's own parser reads them THEN it accepts those that ours accepts.
-
-    In a child process: torch keeps what it has read.
-    """
+    """GIVEN valid and invalid settings WHEN the parser of torch reads them THEN it accepts those that our parser accepts. It
+    runs in a child process, because torch keeps the settings it has read."""
     judge = (
         "import sys, torch\n"
         "for text in sys.argv[1:]:\n"
@@ -97,7 +95,8 @@ def test_a_setting_without_effect_is_reported_when_it_is_used(key: str) -> None:
 
 
 def test_settings_without_any_effect_on_memory_are_accepted_silently() -> None:
-    """GIVEN keys of no consequence WHEN they are set THEN nothing is said, nothing changes, and a typo is an error."""
+    """GIVEN settings without any effect on memory WHEN they are set THEN there is no message and no change, and a typo is an
+    error."""
     for key in IGNORED:
         assert parse_settings(f"{key}:True") == AllocatorSettings()
         with pytest.raises(SettingsError, match=f"'True' or 'False' for {key}"):
@@ -108,7 +107,8 @@ def test_settings_without_any_effect_on_memory_are_accepted_silently() -> None:
 
 
 def test_every_allocator_setting_of_torch_is_known() -> None:
-    """GIVEN the keys in torch's header WHEN they are set THEN each is known; others are of later releases."""
+    """GIVEN the keys in the header of torch WHEN they are set THEN each is known. Other known keys are those of later
+    releases."""
     header = Path(torch.__file__).parent / "include" / "c10" / "cuda" / "CUDAAllocatorConfig.h"
     listed = header.read_text().partition("keys{")[2].partition("}")[0]
     keys = re.findall(r'"(\w+)"', re.sub(r'"\s+"', "", re.sub(r"//.*", "", listed)))

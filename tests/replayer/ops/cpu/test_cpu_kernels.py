@@ -17,7 +17,8 @@ aten = torch.ops.aten
 
 @pytest.mark.parametrize("affine", [True, False])
 def test_sync_batch_norm_of_two_ranks_equals_batch_norm_of_the_joined_batch(affine: bool) -> None:
-    """GIVEN a batch of 5 in parts of 2 and 3 WHEN each goes the way of SyncBatchNorm THEN together they are BatchNorm."""
+    """GIVEN a batch of 5 split into 2 and 3 WHEN SyncBatchNorm processes both parts THEN the results equal those of
+    BatchNorm."""
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4, affine=affine)
     x, grad = torch.randn(5, 4, 3, 3, requires_grad=True), torch.randn(5, 4, 3, 3)
@@ -90,7 +91,7 @@ def test_efficient_attention_with_a_bias_agrees_with_torch() -> None:
 
 
 def test_attention_dropout_drops_the_same_weights_in_both_passes() -> None:
-    """GIVEN values of 1 WHEN a quarter of the weights is dropped THEN the rest counts 4/3 times."""
+    """GIVEN values of 1 WHEN a quarter of the weights is dropped THEN the remaining weights are multiplied by 4/3."""
     torch.manual_seed(3)
     q, k, v = torch.zeros(1, 1, 400, 4), torch.zeros(1, 1, 400, 4), torch.ones(1, 1, 400, 4)
     out, lse, _, _, _, _, seed, offset, _ = FORMS[aten._scaled_dot_product_flash_attention.default](q, k, v, 0.25)

@@ -65,7 +65,7 @@ def test_output_sizes_are_found_in_a_recording_without_steps() -> None:
 
 
 def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> None:
-    """GIVEN calls of repeat_interleave(x, repeats) WHEN what follows within the call is another op THEN nothing is known."""
+    """GIVEN calls of repeat_interleave(x, repeats) WHEN another op follows within the call THEN the size is unknown."""
     inner = Op("aten::repeat_interleave", 1, 10, shapes=((4,),))
     select = Op("aten::index_select", 20, 5, shapes=((4, 3), (9,)))
     whole = Op("aten::repeat_interleave", 0, 30, shapes=((4, 3), (4,)), children=[inner, select])
@@ -77,8 +77,8 @@ def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> Non
 
 
 def test_output_sizes_noted_by_the_recorder_are_found_by_step() -> None:
-    """GIVEN sizes noted in two steps WHEN a step has the kernels of the first and the values of the second THEN it finds what
-    the second found; of searches that were noted the profile is not asked, and one that could not be seen is not known."""
+    """GIVEN sizes noted in two steps WHEN a step has the kernels of the first and the values of the second THEN it gets the
+    sizes of the second. The profile is not used for noted ops, and a size that could not be noted is unknown."""
     trace = make_recording(FORWARD, [nonzero(0, 10), Op("aten::select", 20, 5, shapes=((7, 1),))], steps=2)
     rows = [("aten::_unique2", "6", 3, 0), ("aten::_unique2", "6", 4, 1), (NONZERO, "10", NONE, 1), (NONZERO, "10", 5, 1)]
     rows.append((NONZERO, "", 1, 1))

@@ -80,7 +80,7 @@ class Script(Stage):
 
 
 def test_two_gpus_take_the_published_time_for_each_part() -> None:
-    """GIVEN both columns of the study WHEN a script runs on each THEN they differ by what was published, and where."""
+    """GIVEN the one-GPU and the two-GPU recording WHEN a script runs on each THEN each part differs by the published time."""
     one, two = Stage(load(find("p100-no-cudnn"))), Script(load(find("p100x2-no-cudnn")))
     for _ in range(3):
         one.within("h2d", "aten::copy_")
@@ -135,7 +135,7 @@ def test_devices_are_busy_during_the_parts_and_between_them() -> None:
 
 
 def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None:
-    """GIVEN a step to learn from WHEN an event is recorded where backward's last part begins THEN it reads that time."""
+    """GIVEN a first step WHEN an event is recorded where the last part of backward starts THEN it reads that time."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -198,7 +198,7 @@ def test_parts_of_a_kernel_grained_replay_have_the_times_of_their_ops() -> None:
 
 
 def test_a_part_that_outlasts_its_phase_adds_no_gpu_time() -> None:
-    """A loss within a replica, say, is another phase."""
+    """A loss within a replica, for example, is another phase."""
     script = Script(load(find("p100x2-no-cudnn")))
     script.within("h2d", "aten::copy_")
     part = script.simulator.tracker.begin_stage(script.thread, "scatter", 0)
@@ -219,7 +219,7 @@ def test_recorded_parts_without_a_device_are_not_replayed() -> None:
 
 
 def test_an_evaluation_batch_is_split_into_the_forward_parts() -> None:
-    """GIVEN a script that trained WHEN it evaluates a batch THEN its parts take what they take in training."""
+    """GIVEN a script that trained WHEN it evaluates a batch THEN its parts take the times they have in training."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -285,8 +285,8 @@ def played_us(stage: Stage) -> dict[str, tuple[float, float]]:
 
 
 def test_a_thread_launching_on_three_devices_is_charged_its_host_time_once() -> None:
-    """GIVEN calls at 10, 20, 30 and 50 us for devices 0, 1, 2 and 1, of 10 us each, WHEN one thread makes them
-    THEN they begin when recorded, and the forward pass takes its recorded 100 us."""
+    """GIVEN calls of 10 us each at 10, 20, 30 and 50 us for devices 0, 1, 2 and 1 WHEN one thread makes them THEN they start at
+    their recorded times, and the forward pass takes its recorded 100 us."""
     starts_us = {"aten::a": 10, "aten::b": 20, "aten::c": 30, "aten::d": 50}
     ops = [Op(name, start, 10, kernel=(start + 5, 2)) for name, start in starts_us.items()]
     stage = Stage(on_devices(ops, [0, 1, 2, 1], []))

@@ -109,7 +109,8 @@ def test_validation_replays_recorded_validation_and_repeats_it() -> None:
 
 
 def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation() -> None:
-    """GIVEN the epochs above WHEN validation runs under no_grad THEN each copy takes the time of its own kind: 8 or 4 us."""
+    """GIVEN the epochs above WHEN validation runs under no_grad THEN each copy takes the time of its own kind of step: 8 or 4
+    us."""
     stage = Stage(recording_of([TRAIN, TRAIN, EVALUATION, EVALUATION] * 2))
     grads = True
     stage.simulator.tracker.grads_enabled = lambda: grads

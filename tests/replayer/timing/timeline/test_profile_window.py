@@ -11,8 +11,9 @@ from traces.model.trace import Device, DeviceSpans, HostKind, HostSpans, Thread,
 
 
 def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans() -> None:
-    """GIVEN an op that both know, one that the virtual GPU alone knows, and one of a thread that began meanwhile WHEN a call of
-    Kineto's begins or ends within the second THEN it does so at its end; the third is in no thread of Kineto's."""
+    """GIVEN an op known to Kineto and the virtual GPU, an op known only to the virtual GPU, and an op of a new thread WHEN a
+    call recorded by Kineto begins or ends within the second op THEN it does so at the op's end. The third op is in no thread of
+    Kineto."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main"), Thread(0, 1, "replica")])
     names = [window.strings.add(name) for name in ("aten::mm", "aten::copy_", "aten::relu")]
     window.host = HostSpans.of(
@@ -43,9 +44,9 @@ def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans() -> None:
 
 
 def test_the_range_of_a_batch_wait_has_its_recorded_length() -> None:
-    """GIVEN a loader that took 2 us here and 70 us in recorded time WHEN Kineto has noted torch's range around it THEN that
-    has the recorded times, what came before it and after it keeps its own, and a range of a loader of whose wait nothing is
-    known is moved as anything else."""
+    """GIVEN a loader that took 2 us here and 70 us in recorded time WHEN Kineto has recorded torch's range around it THEN the
+    range has the recorded times, and events before and after it keep their times. A loader range without a known wait is moved
+    like any other event."""
     window = Trace(devices=[Device(0, 0, "Tesla V100")], threads=[Thread(0, 0, "main")])
     name = window.strings.add("aten::mm")
     window.host = HostSpans.of(thread=[0], kind=[HostKind.OP], name=[name], start_ns=[100_000], duration_ns=[20_000])

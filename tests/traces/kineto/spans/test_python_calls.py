@@ -47,7 +47,8 @@ def kept(*rows: tuple[int, str]) -> list[str]:
 
 
 def test_threads_started_by_the_tool_are_removed_completely() -> None:
-    """GIVEN a thread of the tool, one of the script and torch's own WHEN filtered THEN the first goes, with all it called."""
+    """GIVEN a thread of the tool, a thread of the script and a thread of torch WHEN filtered THEN the first is removed with all
+    its calls."""
     begun = [(0, "threading.py(1002): _bootstrap"), (1, "threading.py(1045): _bootstrap_inner"), (2, "threading.py(982): run")]
     of_script = [*begun, (3, "train.py(3): work"), (4, HOOK), (5, "train.py(9): forward"), (6, "aten::add")]
     of_torch = [*begun, (3, "torch/utils/data/_utils/pin_memory.py(9): loop"), (4, HOOK), (5, "aten::pin_memory")]
@@ -81,7 +82,7 @@ def test_functions_of_the_tool_are_removed_with_calls_only_they_make() -> None:
 
 
 def test_a_user_file_with_the_name_of_a_tool_file_is_kept() -> None:
-    """GIVEN the user's traces/script/script_hooks.py, whose functions begin on other lines WHEN told apart THEN it stays."""
+    """GIVEN a file traces/script/script_hooks.py of the user, whose functions begin on other lines THEN its functions stay."""
     mine = "traces/script/script_hooks.py(1): module_calls"
     assert kept((0, mine), (1, "<built-in function len>"), (0, HOOK)) == [mine, "<built-in function len>"]
 
@@ -134,8 +135,8 @@ def rows_of(trace: Trace) -> list[tuple[Any, ...]]:
 
 @given(profiles())
 def test_folding_removes_only_functions_that_run_no_op(profile: Trace) -> None:
-    """GIVEN any profile WHEN folded THEN ops, modules and functions that run ops are all there, each in the innermost of what
-    is left around it, with its kernels; of any other function all calls are, or none; and figures of functions stay."""
+    """GIVEN any profile WHEN folded THEN all ops, modules and functions that run ops are kept, each within its innermost kept
+    parent, with its kernels. Of any other function, all calls are kept or none. The figures of functions do not change."""
     lean = folded(profile)
     before, after = rows_of(profile), rows_of(lean)
     places = [before.index(row) for row in after]  # rows are told apart by their starts and names
