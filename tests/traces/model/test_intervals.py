@@ -1,0 +1,31 @@
+"""Intervals against a model that marks each nanosecond."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.model.intervals import Intervals
+
+TIMES = st.integers(0, 30)
+SPANS = st.lists(st.tuples(TIMES, TIMES).map(sorted), max_size=8)
+
+
+@given(SPANS, st.lists(TIMES, min_size=1, max_size=5))
+def test_covered_time_is_the_number_of_marked_nanoseconds(spans: list[list[int]], times: list[int]) -> None:
+    marked = {at for start, end in spans for at in range(start, end)}
+    covered = Intervals([start for start, _ in spans], [end for _, end in spans])
+    assert covered.total_ns == len(marked)
+    assert covered.before(times).tolist() == [sum(at < time for at in marked) for time in times]
+    for start in times:
+        ends = [time for time in times if time >= start]
+        within = covered.within([start] * len(ends), ends).tolist()
+        assert within == [sum(start <= at < end for at in marked) for end in ends]
+
+
+@given(SPANS)
+def test_intervals_that_meet_are_joined_and_stay_in_order(spans: list[list[int]]) -> None:
+    covered = Intervals([start for start, _ in spans], [end for _, end in spans])
+    starts, ends = covered.start_ns.tolist(), covered.end_ns.tolist()
+    assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
+    assert {at for span in zip(starts, ends, strict=True) for at in range(*span)} == {at for span in spans for at in range(*span)}

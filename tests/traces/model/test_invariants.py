@@ -1,0 +1,119 @@
+"""What a valid trace may hold: each limit with the last value that is allowed and the first that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.traces.handmade import data_parallel, training
+from traces.model.invariants import clear_dangling_references, column_at, fault, limits
+from traces.model.trace import NONE, MemoryEvents, Trace, Values
+
+
+def test_each_column_may_hold_its_lowest_and_highest_number_and_no_others() -> None:
+    """GIVEN a column with one number at its limit WHEN it is one further THEN the fault names column, number and limits."""
+    tried = 0
+    for where, (lowest, count) in limits(training()).items():
+        least, most = (np.iinfo(column_at(training(), where).dtype).min, np.iinfo(column_at(training(), where).dtype).max)
+        for last, beyond in ((lowest, lowest - 1), (count - 1, count)):
+            trace = training()
+            column = column_at(trace, where)
+            if not len(column) or not least <= beyond <= most or count <= 0:
+                continue
+            column[0] = beyond
+            assert fault(trace) == f"{where} holds {beyond}, outside {lowest}..{count - 1}"
+            column[0] = last
+            assert f"{where} holds" not in (fault(trace) or "")
+            tried += 1
+    assert tried > 60
+
+
+def test_the_first_of_several_wrong_numbers_is_named() -> None:
+    trace = training()
+    trace.device.launch[[2, 3]] = [len(trace.host), len(trace.host) + 5]
+    assert fault(trace) == f"device.launch holds {len(trace.host)}, outside -1..{len(trace.host) - 1}"
+
+
+def of_last_duration(duration_ns: int) -> Trace:
+    trace = training()
+    trace.device.duration_ns[:] = 0
+    trace.device.start_ns[:] = 0
+    trace.device.duration_ns[-1] = duration_ns
+    return trace
+
+
+def test_sums_fit_in_64_bits() -> None:
+    most = (1 << 56) - 1  # of one duration
+    trace = of_last_duration(most)
+    assert fault(trace) is None
+    trace.device.start_ns[-1] = (1 << 62) - 1 - most
+    assert fault(trace) is None
+    trace.device.start_ns[-1] += 1
+    assert fault(trace) == "device.start_ns and device.duration_ns end beyond 2**62"
+    events = 64  # of 2**56 bytes are 2**62 bytes
+    trace = training()
+    trace.memory = MemoryEvents.of(
+        thread=[0] * events, device=[0] * events, time_ns=list(range(events)), bytes=[1 << 55] * events, address=[0] * events
+    )
+    assert fault(trace) is None
+    trace.memory.bytes[:] = (1 << 56) - 1
+    assert fault(trace) == "memory.bytes adds up to 2**62 or more"  # to a float of 53 bits, these are 2**56
+
+
+def _device(trace: Trace, **fields: int) -> None:
+    trace.devices[0] = replace(trace.devices[0], **fields)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (lambda trace: _device(trace, rank=(1 << 31) - 1), None),
+        (lambda trace: _device(trace, rank=1 << 31), "devices.rank holds a number outside 0..2147483647"),
+        (lambda trace: _device(trace, rank=-1), "devices.rank holds a number outside 0..2147483647"),
+        (lambda trace: _device(trace, index=-(1 << 62) + 1), None),
+        (lambda trace: _device(trace, index=-(1 << 62)), "devices.index holds a number beyond 2**62"),
+        (lambda trace: trace.problems.update({"lost-launches": 1 << 62}), "problems holds a number beyond 2**62"),
+        (lambda trace: trace.strings.texts.append(trace.strings.texts[0]), "a text occurs twice in the string table"),
+        (lambda trace: trace.host.parent.__setitem__(0, 0), "host.parent contains a cycle"),
+        (lambda trace: trace.host.parent.__setitem__([0, 1], [1, 0]), "host.parent contains a cycle"),
+        (lambda trace: trace.host.parent.__setitem__(0, 1), "host.parent contains a cycle"),
+        (lambda trace: trace.host.parent.__setitem__([0, 1], [1, NONE]), None),
+    ],
+)
+def test_the_header_texts_and_parents(changed: Callable[[Trace], None], reason: str | None) -> None:
+    trace = training()
+    changed(trace)
+    assert fault(trace) == reason
+
+
+def test_columns_have_the_length_and_kind_of_their_table() -> None:
+    trace = training()
+    trace.steps.kind = trace.steps.kind[:-1]
+    assert fault(trace) == "steps.kind is uint8(3,), not uint8(4,)"
+
+
+def test_references_to_lost_rows_become_none_and_phases_of_lost_steps_go() -> None:
+    """GIVEN two steps of nn.DataParallel, whose first step is lost WHEN repaired THEN parts find their phase in the new place."""
+    trace = data_parallel()
+    trace.phases.step[:6] = len(trace.steps)  # the first step's phases; its forward pass is row 2
+    trace.parts.phase[1] = len(trace.phases)
+    trace.parts.phase[2] = NONE
+    trace.values = Values.of(step=[0, len(trace.steps) - 1, len(trace.steps)])
+    before = trace.parts.phase.tolist()
+    phases = len(trace.phases)
+    clear_dangling_references(trace)
+    assert len(trace.phases) == phases - 6
+    assert trace.parts.phase.tolist() == [NONE] * 5 + [row - 6 for row in before[5:]]
+    assert trace.values.step.tolist() == [0, len(trace.steps) - 1, NONE]
+
+
+def test_parents_and_launches_beyond_the_last_host_span_become_none() -> None:
+    trace = training()
+    hosts = len(trace.host)
+    trace.host.parent[[1, 2]] = [hosts - 1, hosts]
+    trace.device.launch[:2] = [hosts - 1, hosts]
+    clear_dangling_references(trace)
+    assert trace.host.parent[[1, 2]].tolist() == trace.device.launch[:2].tolist() == [hosts - 1, NONE]

@@ -1,0 +1,77 @@
+"""What a trace says of itself: its rows, ranks, names of devices, and whether it is a replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from tests.traces.handmade import replay_of, training
+from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
+from traces.model.run import Run
+from traces.model.trace import Trace
+
+
+def test_a_trace_is_shown_by_the_rows_of_its_tables() -> None:
+    assert repr(Trace()) == "Trace(kernel grain, 0 devices, no rows)"
+    assert repr(training()).startswith("Trace(kernel grain, 1 devices, 4 steps, 24 phases, ")
+
+
+def test_devices_are_named_with_their_rank_if_there_are_several_ranks() -> None:
+    trace = training()
+    trace.devices = [replace(trace.devices[0], index=3)]
+    assert (trace.ranks, trace.device_label(0)) == ([0], "cuda:3")
+    trace.devices.append(replace(trace.devices[0], rank=2))
+    assert (trace.ranks, trace.device_label(1)) == ([0, 2], "rank 2 cuda:3")
+
+
+def test_the_timeline_of_notebooks_has_one_lane_for_phases_and_each_stream() -> None:
+    trace = training()
+    trace.device.stream[1::5] = 20
+    page = trace._repr_html_()
+    assert [label in page for label in ("phases", "cuda:0 stream 7", "cuda:0 stream 20", "rank 0")] == [True, True, True, False]
+    assert page.count("volta_sgemm_nn") == 4 and page.count("softmax") == 4
+    trace.devices.append(replace(trace.devices[0], rank=1))
+    page = trace._repr_html_()
+    assert "rank 0 phases" in page and "rank 0 cuda:0 stream 7" in page and "rank 1 cuda:0 stream" not in page
+
+
+def test_a_trace_with_replay_notes_or_recorded_steps_is_a_replay() -> None:
+    cut = replay_of(training())
+    assert cut.is_replay and not training().is_replay
+    cut.runs = {}
+    assert cut.is_replay  # the steps still name recorded ones
+    cut.steps.recorded_step[:] = -1
+    assert not cut.is_replay
+
+
+def test_a_unix_clock_counts_from_1970() -> None:
+    assert Run("hand", "unix").is_epochal and not Run("hand", "monotonic").is_epochal
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Facts:
+    name: str
+    colour: Colour = Colour.RED
+    notes: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)
+    count: int | None = field(default=None, metadata=OMITTED_IF_NONE)
+    always: int | None = None
+
+
+@dataclass
+class Longer(Facts):
+    more: tuple[int, ...] = ()
+
+
+def test_facts_as_json_leave_out_what_their_fields_say() -> None:
+    assert as_json(Facts("a")) == {"name": "a", "colour": "red", "always": None}
+    assert as_json(Facts("a", notes=["b"], count=0)) == {"name": "a", "colour": "red", "notes": ["b"], "count": 0, "always": None}
+    assert as_json({1: (Facts("a"),)}) == {"1": [{"name": "a", "colour": "red", "always": None}]}
+
+
+def test_facts_are_extended_by_fields() -> None:
+    assert extended(Longer, Facts("a", count=2), more=(1,)) == Longer("a", count=2, more=(1,))
+    assert extended(Longer, Facts("a"), name="b", more=(2,)) == Longer("b", more=(2,))
