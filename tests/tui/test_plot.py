@@ -88,7 +88,8 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Axes
     monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: figures.append(figure))
 
     def axes_of(what: str, *traces: Trace) -> Axes:
-        draw(what, [NamedTrace(f"{name}.msgpack", trace) for name, trace in zip("ab", traces, strict=False)], tmp_path / "x.svg")
+        sides = [NamedTrace(f"{name}.msgpack", trace) for name, trace in zip("ab", traces, strict=False)]
+        draw(what, sides, tmp_path / "x.svg")
         axes: Axes = figures[-1].axes[0]
         return axes
 

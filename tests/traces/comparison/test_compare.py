@@ -20,7 +20,7 @@ from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.figures.measure import step_windows
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
-from traces.model.run import QUEUES, REPLAY, STREAMS, ReplayNotes, Run
+from traces.model.run import QUEUES, REPLAY, STREAMS, MemoryUse, ReplayNotes, Run
 from traces.model.trace import (
     NONE,
     Collectives,
@@ -381,6 +381,34 @@ def test_other_ops_are_a_different_program() -> None:
     others = [Call(f"aten::op{i}", f"{i + 2},7", 31 + i, f"kernel {i}") for i in range(4)]
     same, reason = _verdict(training(), training(made=others))
     assert same is False and reason.startswith("other ops: only 0 %")
+
+
+def test_the_most_frequent_op_that_only_one_trace_has_is_named() -> None:
+    """GIVEN thirty relu per step WHEN the other trace also calls tanh twice and sigmoid once per step."""
+    relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(30)]
+    more = [Call(f"aten::{name}", "4,4", 40, name) for name in ("sigmoid", "tanh", "tanh")]
+    assert _verdict(training(made=relus), training(made=[*relus, *more]))[1].endswith("tanh 2 times a step here alone")
+    assert _verdict(training(made=[*relus, *more]), training(made=relus))[1].endswith("tanh 2 times a step recorded alone")
+
+
+def test_what_the_replay_says_of_its_devices_memory_is_compared() -> None:
+    """GIVEN notes of two devices, only the first of which the trace has WHEN a device was never used THEN it has no verdict."""
+    used = MemoryUse(capacity_bytes=8 << 30, outside_bytes=1 << 20, most_reserved_bytes=6 << 20)
+    for use, fits in ((used, True), (replace(used, ooms=1), False), (MemoryUse(ooms=2), False), (MemoryUse(), None)):
+        replay = replay_of(training())
+        replay.runs[0] = replace(replay.runs[0], replay=ReplayNotes(memory=(use, used)))
+        comparison = compare(training(), replay)
+        memory = comparison.memory["cuda:0"]
+        assert list(comparison.memory) == ["cuda:0"] and memory.fits is fits
+        assert memory.ooms == (use.ooms if fits is not None else None)
+        assert comparison.without_an_end().memory["cuda:0"].fits is (False if fits is False else None)
+
+
+def test_a_comparison_is_printed_with_the_times_that_both_have() -> None:
+    lines = repr(compare(training(), training(stretch=1.5))).splitlines()
+    assert lines[1] == "  step 0.100 -> 0.140 ms (+40.0%)"
+    assert lines[-1].startswith("  not within 5.0% of ")
+    assert "step" not in repr(compare(Trace(), training())).partition(")")[2]
 
 
 def test_another_optimizer_is_a_different_program() -> None:

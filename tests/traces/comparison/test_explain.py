@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from tests.traces.handmade import training
 from tests.traces.kineto.test_odd_files import call, imported, kernel, span
+from traces.analyses.idle import IdleTime
 from traces.comparison.compare import compare
 from traces.comparison.explain import Explanation, explain
 from traces.format.trace_file import load
@@ -175,3 +177,52 @@ def test_kernels_of_unknown_ops_are_not_called_an_op() -> None:
         side.device.launch[:] = NONE
     texts = [reason.text for reason in explained(*sides).reasons]
     assert any(text.startswith("matrix product kernels take 8.0 µs more: 20.0 µs -> 28.0 µs") for text in texts), texts
+
+
+def idle(steps: int = 4, **by_reason: int) -> IdleTime:
+    return IdleTime(window_ns=400_000, busy_ns=200_000, by_reason=by_reason, steps=steps)
+
+
+def idle_reasons(recorded: dict[str, IdleTime], replayed: dict[str, IdleTime]) -> list[tuple[str, Any, Any, str]]:
+    """What is said about idle time, if two traces had these times. The times are sums of all steps."""
+    comparison = compare(training(), training())
+    both = comparison.analyses
+    both = replace(both, recorded=replace(both.recorded, idle=recorded), replayed=replace(both.replayed, idle=replayed))
+    reasons = explain(replace(comparison, analyses=both)).reasons
+    return [(one.what, one.before_ns, one.after_ns, one.text) for one in reasons if one.what.startswith("idle")]
+
+
+def test_idle_time_is_explained_per_step_also_if_one_trace_has_none() -> None:
+    words = "idle time of cuda:0 while waiting for work on another stream"
+    found = idle_reasons({"cuda:0": idle(stream=0)}, {"cuda:0": idle(stream=40_000)})
+    assert found == [("idle: stream (cuda:0)", 0, 10_000, f"{words} is 10.0 \N{MICRO SIGN}s more: 0 -> 10.0 \N{MICRO SIGN}s")]
+    found = idle_reasons({"cuda:0": idle(2, stream=40_000)}, {"cuda:0": idle()})
+    assert found == [("idle: stream (cuda:0)", 20_000, 0, f"{words} is 20.0 \N{MICRO SIGN}s less: 20.0 \N{MICRO SIGN}s -> 0")]
+
+
+def test_idle_time_of_devices_with_other_names_or_in_one_trace() -> None:
+    """GIVEN as many devices THEN the first is compared with the first. GIVEN a second device in B THEN its time is new."""
+    (found,) = idle_reasons({"cuda:0": idle(host=0)}, {"cuda:3": idle(host=80_000)})
+    assert found[:3] == ("idle: host (cuda:0 (B: cuda:3))", 0, 20_000)
+    (found,) = idle_reasons({"cuda:0": idle(host=80_000)}, {"cuda:0": idle(host=80_000), "cuda:1": idle(host=80_000)})[-1:]
+    assert found[:3] == ("idle: host (cuda:1 (not in A))", None, 20_000) and " is new: 20.0" in found[3]
+    (found,) = idle_reasons({"cuda:0": idle(host=80_000)}, {"cuda:0": idle(0, host=80_000)})
+    assert found[2] is None and " is gone: 20.0" in found[3]  # no steps were profiled there
+    assert idle_reasons({}, {"cuda:0": idle(host=80_000)}) == []
+
+
+def test_a_difference_within_the_noise_of_the_steps_is_said_to_be_noise() -> None:
+    """GIVEN steps of 100 and 110 us, so half of the range between their quartiles is 4.8 % of the median, 105 us."""
+    noisy = training(8, jitter_us=(0, 10))
+    comparison = compare(noisy, training(8, jitter_us=(0, 10), loader_us=25))
+    assert explain(comparison).caution == "The steps of A differ by 4.8 %, so this difference may be noise."
+    assert explain(compare(noisy, training(8, jitter_us=(0, 10), loader_us=26))).caution == ""
+    assert explain(compare(noisy, noisy)).caution == ""  # nothing differs
+
+
+def test_reasons_below_a_500th_of_the_longer_step_are_left_out() -> None:
+    """GIVEN a step of 1000 us WHEN data loading takes 2 us more THEN the reason is given. 1 us more is not."""
+    before = training(loader_us=920)
+    reasons = {more: explained(training(loader_us=920 + more), before).reasons for more in (0, 1, 3)}
+    assert (reasons[0], reasons[1]) == ([], [])
+    assert reasons[3][0].text.startswith("waiting for data (loader) takes 3.0 \N{MICRO SIGN}s less")

@@ -12,7 +12,8 @@ import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
 from traces.comparison.compare import MemoryComparison, compare
-from traces.comparison.gate import KEYS, GateError, check, read_budgets
+from traces.comparison.gate import KEYS, GateError, check, read_budgets, starting_budgets
+from traces.figures.summary import summarize
 from traces.format.trace_file import save
 from tui.cli import run
 from tui.text.gate import gate_line
@@ -122,3 +123,12 @@ def test_the_budgets_in_the_documentation_are_valid(tmp_path: Path) -> None:
     block = text.partition("```toml\n")[2].partition("```")[0]
     (tmp_path / "b.toml").write_text(block, encoding="utf-8")
     assert read_budgets(tmp_path / "b.toml").keys() == tomllib.loads(block)["budget"].keys() < set(KEYS)
+
+
+def test_budgets_to_begin_with_have_twice_the_noise_of_the_steps() -> None:
+    """GIVEN steps of 100 and 110 us. Half of the range between their quartiles is 5 us: 4.8 % of the median, 105 us."""
+    steady = starting_budgets(summarize(training(8)))
+    assert (steady["step_time_change"], steady["matched"], steady["missing_ops"]) == ('"3 %"', '"99 %"', "0")
+    assert starting_budgets(summarize(training(8, jitter_us=(0, 10))))["step_time_change"] == '"10 %"'
+    of_phases = starting_budgets(summarize(phase_grained()))
+    assert "missing_ops" not in of_phases and "memory_peak_change" not in of_phases

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.replayer.compiled.handmade_recording import Events, recording
+from tests.traces.comparison.test_fused_ops import FUSED
 from tests.traces.handmade import replay_of, training
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
-from traces.comparison.fused_ops import FusedOps
 from traces.compiled.graph_breaks import GraphBreak
 from traces.compiled.region_figures import compiled_figures
 from traces.model.trace import Trace
@@ -131,60 +131,6 @@ def test_a_graph_break_of_a_replay_is_recognized_by_the_function_name() -> None:
     figures = compiled_figures(replace(trace, runs=replay_of(trace, compiled=told).runs))
     assert [(one.after, one.before, one.host_ns) for one in figures.breaks] == [("0/0", "1/0", 30_000)]
     assert [region.function for region in figures.regions] == list(functions.values())
-
-
-def fusing(*, compiled: bool) -> Trace:
-    """Three steps: add and relu, a matrix product, gelu, another product, mul, relu. If compiled, only products are not fused.
-
-    Kernels take 5, 4, 10, 6, 10, 7 and 2 us; fused kernels take 3 (add_relu), 2 (gelu) and 1 us (relu).
-    """
-    eager = (("add", 5), ("relu", 4), ("mm", 10), ("gelu", 6), ("mm", 10), ("mul", 7), ("relu", 2))
-    fused = (
-        ("triton_poi_fused_add_relu_0", 3),
-        ("mm", 10),
-        ("triton_poi_fused_gelu_1", 2),
-        ("mm", 10),
-        ("triton_poi_fused_relu_2", 1),
-    )
-    events = Events()
-    for step in range(3):
-        at = 1000 * step
-        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, 990)
-        if compiled:
-            events.op("Torch-Compiled Region: 0/0", at + 5, 900, [])
-        for place, (name, length) in enumerate(fused if compiled else eager):
-            start = at + 20 + 50 * place
-            is_fused = name.startswith("triton")
-            events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
-            events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
-    return events.trace()
-
-
-FUSED = (
-    FusedOps((), 1, 0, {"mul": 1}, 7_000),
-    FusedOps(("triton_poi_fused_add_relu_0",), 1, 3_000, {"add": 1, "relu": 1}, 9_000),
-    FusedOps(("triton_poi_fused_gelu_1",), 1, 2_000, {"gelu": 1}, 6_000),
-    FusedOps(("triton_poi_fused_relu_2",), 1, 1_000, {"relu": 1}, 2_000),
-)
-
-
-def test_an_eager_op_maps_to_the_fused_kernel_with_its_name_and_position() -> None:
-    """GIVEN two kernels with relu in their names THEN the relu before the products belongs to the first kernel.
-
-    No kernel has mul in its name.
-    """
-    eager, compiled = fusing(compiled=False), fusing(compiled=True)
-    assert compare(eager, compiled).fused == FUSED
-    assert compare(compiled, eager).fused == FUSED
-    assert compare(compiled, compiled).fused == ()
-
-
-def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
-    texts = [reason.text for reason in explain(compare(fusing(compiled=False), fusing(compiled=True))).reasons]
-    said = "add, relu (in B fused into triton_poi_fused_add_relu_0) takes 6.0 µs less: 9.0 µs -> 3.0 µs; on the GPU"
-    assert said in texts
-    assert "mul (in B in no fused kernel) is gone: 7.0 µs of a step; on the GPU" in texts
-    assert not [text for text in texts if text.startswith(("op ", "kernel "))]
 
 
 def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:

@@ -28,4 +28,5 @@ def test_intervals_that_meet_are_joined_and_stay_in_order(spans: list[list[int]]
     covered = Intervals([start for start, _ in spans], [end for _, end in spans])
     starts, ends = covered.start_ns.tolist(), covered.end_ns.tolist()
     assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
-    assert {at for span in zip(starts, ends, strict=True) for at in range(*span)} == {at for span in spans for at in range(*span)}
+    joined = zip(starts, ends, strict=True)
+    assert {at for span in joined for at in range(*span)} == {at for span in spans for at in range(*span)}

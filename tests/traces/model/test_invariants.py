@@ -96,7 +96,7 @@ def test_columns_have_the_length_and_kind_of_their_table() -> None:
 
 
 def test_references_to_lost_rows_become_none_and_phases_of_lost_steps_go() -> None:
-    """GIVEN two steps of nn.DataParallel, whose first step is lost WHEN repaired THEN parts find their phase in the new place."""
+    """GIVEN steps of nn.DataParallel, the first of which is lost WHEN repaired THEN parts find their phase in its new row."""
     trace = data_parallel()
     trace.phases.step[:6] = len(trace.steps)  # the first step's phases; its forward pass is row 2
     trace.parts.phase[1] = len(trace.phases)

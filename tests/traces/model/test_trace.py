@@ -68,7 +68,8 @@ class Longer(Facts):
 
 def test_facts_as_json_leave_out_what_their_fields_say() -> None:
     assert as_json(Facts("a")) == {"name": "a", "colour": "red", "always": None}
-    assert as_json(Facts("a", notes=["b"], count=0)) == {"name": "a", "colour": "red", "notes": ["b"], "count": 0, "always": None}
+    full = Facts("a", notes=["b"], count=0)
+    assert as_json(full) == {"name": "a", "colour": "red", "notes": ["b"], "count": 0, "always": None}
     assert as_json({1: (Facts("a"),)}) == {"1": [{"name": "a", "colour": "red", "always": None}]}
 
 

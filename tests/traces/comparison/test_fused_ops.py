@@ -1,0 +1,104 @@
+"""Which eager ops went into which fused kernels of a compiled trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.replayer.compiled.handmade_recording import Events
+from traces.comparison.compare import compare
+from traces.comparison.explain import explain
+from traces.comparison.fused_ops import FusedOps, fused_ops
+from traces.model.trace import Trace
+
+
+def fusing(*, compiled: bool) -> Trace:
+    """Three steps: add and relu, a matrix product, gelu, another product, mul, relu. If compiled, only products are not fused.
+
+    Kernels take 5, 4, 10, 6, 10, 7 and 2 us; fused kernels take 3 (add_relu), 2 (gelu) and 1 us (relu).
+    """
+    eager = (("add", 5), ("relu", 4), ("mm", 10), ("gelu", 6), ("mm", 10), ("mul", 7), ("relu", 2))
+    fused = (
+        ("triton_poi_fused_add_relu_0", 3),
+        ("mm", 10),
+        ("triton_poi_fused_gelu_1", 2),
+        ("mm", 10),
+        ("triton_poi_fused_relu_2", 1),
+    )
+    events = Events()
+    for step in range(3):
+        at = 1000 * step
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, 990)
+        if compiled:
+            events.op("Torch-Compiled Region: 0/0", at + 5, 900, [])
+        for place, (name, length) in enumerate(fused if compiled else eager):
+            start = at + 20 + 50 * place
+            is_fused = name.startswith("triton")
+            events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
+            events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
+    return events.trace()
+
+
+FUSED = (
+    FusedOps((), 1, 0, {"mul": 1}, 7_000),
+    FusedOps(("triton_poi_fused_add_relu_0",), 1, 3_000, {"add": 1, "relu": 1}, 9_000),
+    FusedOps(("triton_poi_fused_gelu_1",), 1, 2_000, {"gelu": 1}, 6_000),
+    FusedOps(("triton_poi_fused_relu_2",), 1, 1_000, {"relu": 1}, 2_000),
+)
+
+
+def test_an_eager_op_maps_to_the_fused_kernel_with_its_name_and_position() -> None:
+    """GIVEN two kernels with relu in their names THEN the relu before the products belongs to the first kernel.
+
+    No kernel has mul in its name.
+    """
+    eager, compiled = fusing(compiled=False), fusing(compiled=True)
+    assert compare(eager, compiled).fused == FUSED
+    assert compare(compiled, eager).fused == FUSED
+    assert compare(compiled, compiled).fused == ()
+
+
+def test_an_eager_and_a_compiled_trace_are_explained_by_what_was_fused() -> None:
+    texts = [reason.text for reason in explain(compare(fusing(compiled=False), fusing(compiled=True))).reasons]
+    said = "add, relu (in B fused into triton_poi_fused_add_relu_0) takes 6.0 µs less: 9.0 µs -> 3.0 µs; on the GPU"
+    assert said in texts
+    assert "mul (in B in no fused kernel) is gone: 7.0 µs of a step; on the GPU" in texts
+    assert not [text for text in texts if text.startswith(("op ", "kernel "))]
+
+
+def running(*work: tuple[str, float]) -> Trace:
+    """One step that launches the work in this order, whose names and times in us are given. Fused kernels are a region's."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#1", 0, 9000)
+    for place, (name, length) in enumerate(work):
+        start, is_fused = 20 + 50 * place, name.startswith("triton")
+        if is_fused:
+            events.op(f"Torch-Compiled Region: {place}/0", start - 5, 40, [])
+        events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
+        events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
+    return events.trace()
+
+
+def test_an_op_belongs_to_the_stretch_between_the_same_products() -> None:
+    """GIVEN a relu before, between and after two products, and fused kernels of relu in the same places THEN each has its own.
+
+    Without the first of these kernels, the first relu belongs to the nearest one that is left.
+    """
+    eager = running(("relu", 9), ("mm", 10), ("relu", 5), ("relu", 4), ("bmm", 10), ("relu", 2))
+    kernels = [(f"triton_poi_fused_relu_{number}", 1) for number in range(3)]
+    fused = kernels[0], ("mm", 10), kernels[1], ("bmm", 10), kernels[2]
+    found = {of.kernels[0][-1]: (of.ops["relu"], of.eager_ns) for of in fused_ops(eager, running(*fused), 0, 0)}
+    assert found == {"0": (1, 9_000), "1": (2, 9_000), "2": (1, 2_000)}
+    found = {of.kernels[0][-1]: (of.ops["relu"], of.eager_ns) for of in fused_ops(eager, running(*fused[1:]), 0, 0)}
+    assert found == {"1": (3, 18_000), "2": (1, 2_000)}
+
+
+def test_kernels_that_follow_each_other_are_one_stretch_and_equal_stretches_are_added() -> None:
+    """GIVEN add and relu twice around a product, fused into two kernels each time."""
+    pair = ("triton_poi_fused_add_0", 2), ("triton_poi_fused_relu_1", 1)
+    eager = running(("add", 5), ("relu", 4), ("mm", 10), ("add", 7), ("relu", 6))
+    (of,) = fused_ops(eager, running(*pair, ("mm", 10), *pair), 0, 0)
+    assert of == FusedOps(tuple(name for name, _ in pair), 2, 6_000, {"add": 2, "relu": 2}, 22_000)
+    comparison = replace(compare(fusing(compiled=False), fusing(compiled=True)), fused=(of,))
+    (reason,) = (one for one in explain(comparison).reasons if one.what.startswith("fused"))
+    said = "2 x add, 2 x relu (in B fused into triton_poi_fused_add_0 + 1 more) takes 16.0 \N{MICRO SIGN}s less"
+    assert reason.text.startswith(said) and reason.names == ("triton_poi_fused_add_0",)
