@@ -1,0 +1,215 @@
+"""What keeps an entry out of the library, and what a reviewer is told: each limit with a case on each side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.traces.handmade import US, training
+from tests.traces.library.test_library_cells import GPU, NETWORK, a_cell, own_library
+from traces.format.trace_file import save
+from traces.library.cells import CellSource, LibraryCell, write_cells
+from traces.library.check import ERROR, WARNING, check
+from traces.library.recorded_cells import cell_of, gpu_of, row_of
+from traces.model.trace import NONE, StepKind, Trace, TraceLibraryError
+from traces.model.workload import InputTensor, WorkloadSignature
+
+__all__ = ["own_library"]
+MS = 1_000_000
+SOURCE = CellSource(commit="abc", repository="https://example.org/figures", spread="not published")
+
+
+def measured(times_ms: list[float], batches: list[int] | None = None, **changes: Any) -> LibraryCell:
+    """A cell without a fault: its forward pass takes `times_ms` at the batch sizes 1, 2, 4, 8, ..."""
+    of = np.array(batches or [1 << place for place in range(len(times_ms))], np.int64)
+    times = {"forward": np.array([round(time * MS) for time in times_ms], np.int64)}
+    return replace(a_cell(), batches=of, phases_ns=times, source=SOURCE, **changes)
+
+
+def found(folder: Path, cell: LibraryCell) -> list[tuple[str, str]]:
+    path = folder / "new" / "x.cells"
+    path.parent.mkdir(exist_ok=True)
+    write_cells(path, cell.gpu, [cell], {})
+    return [(fault.level, fault.text) for fault in check(path)]
+
+
+LESS = "forward at batch 2 takes less than half of what the batch before took"
+VARIES = "forward at batch 2 varies by more than 10%: record more steps"
+LINE = "the last batches' forward lie on one line: extrapolated, not measured"
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "spread_ms", "told"),
+    [
+        ([10, 5], None, []),
+        ([10, 4.9], None, [(WARNING, LESS)]),
+        ([0.9, 0.1], None, []),  # no phase is longer than a millisecond
+        ([10, 20], [1, 2], []),
+        ([10, 20], [1, 2.1], [(WARNING, VARIES)]),
+        ([1, 1], [1, 1], []),
+        ([1, 1.1], [1, 1], [(WARNING, VARIES)]),
+    ],
+)
+def test_times_that_fall_or_vary(
+    own_library: Path, times_ms: list[float], spread_ms: list[float] | None, told: list[tuple[str, str]]
+) -> None:
+    spread = {} if spread_ms is None else {"forward": np.array([round(of * MS) for of in spread_ms], np.int64)}
+    assert found(own_library, measured(times_ms, spread_ns=spread)) == told
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "batches", "told"),
+    [
+        ([5, 6, 7, 8, 9], [1, 2, 3, 4, 5], [(ERROR, LINE)]),
+        ([5, 6, 7, 8, 9.001], [1, 2, 3, 4, 5], []),
+        ([5, 6, 7, 8.000002, 9], [1, 2, 3, 4, 5], []),  # 2 ns beside the line bend it by 4 ns
+        ([5, 6, 7, 8, 9.000002], [1, 2, 3, 4, 5], [(ERROR, LINE)]),  # a bend of 2 ns is rounding
+        ([5, 6, 7, 8], [1, 2, 3, 4], []),  # four points are too few
+        ([5, 6, 7, 8, 9], [1, 2, 3, 4, 6], []),
+        ([0.6, 0.7, 0.8, 0.9, 1], [1, 2, 3, 4, 5], []),  # not longer than a millisecond
+    ],
+)
+def test_extrapolated_times_are_rejected(
+    own_library: Path, times_ms: list[float], batches: list[int], told: list[tuple[str, str]]
+) -> None:
+    assert found(own_library, measured(times_ms, batches)) == told
+
+
+def test_a_peak_above_the_memory_of_the_card_was_not_measured(own_library: Path) -> None:
+    memory = {"memory_batches": np.array([1, 2]), "persistent_bytes": np.array([0, 0])}
+    assert found(own_library, measured([10, 20], peak_bytes=np.array([1, 8 << 30]), **memory)) == []
+    (beyond,) = found(own_library, measured([10, 20], peak_bytes=np.array([1, (8 << 30) + 1]), **memory))
+    assert beyond == (ERROR, "at batch 2 more memory was used than Test GPU G9 has, so this was not measured")
+    assert found(own_library, measured([10], gpu=replace(GPU, memory_bytes=0))) == [(ERROR, "the card's memory is missing")]
+
+
+def test_what_a_source_and_a_signature_lack(own_library: Path) -> None:
+    assert found(own_library, measured([10])) == []
+    spread = "the variation of its times is missing"
+    assert found(own_library, replace(measured([10]), source=replace(SOURCE, spread=""))) == [(WARNING, spread)]
+    unsourced = "it does not name the source of its figures"
+    assert found(own_library, replace(measured([10]), source=replace(SOURCE, repository=""))) == [(ERROR, unsourced)]
+    for kind, lacking, level in (("", "optimizer", ERROR), ("published", "optimizer", WARNING), ("published", "inputs", ERROR)):
+        cell = replace(measured([10]), source=replace(SOURCE, kind=kind), workload=replace(NETWORK, **{lacking: None}))
+        assert found(own_library, cell) == [(level, f"its workload signature lacks {lacking}")]
+
+
+@pytest.mark.parametrize(
+    ("provenance", "told"),
+    [
+        ({"software": {"torch": "2.10"}}, []),
+        ({"command": ["python", "/home/me/train.py"]}, ["command holds a path in a home folder: /home/me/train.py"]),
+        ({"by": "someone@example.org"}, ["by holds an e-mail address: someone@example.org"]),
+        ({"run": {"on": "node7.corp"}}, ["run.on holds the name of a machine: node7.corp"]),
+        ({"run": {"host": "seven"}}, ["run.host names a person or a machine"]),
+        ({"run": {"host": ""}}, []),
+    ],
+)
+def test_personal_data_is_found_under_all_keys(own_library: Path, provenance: dict[str, Any], told: list[str]) -> None:
+    assert found(own_library, measured([10], provenance=provenance)) == [(ERROR, text) for text in told]
+
+
+def test_an_entry_that_the_library_has(own_library: Path) -> None:
+    """GIVEN a cell in one's own library THEN the same is a duplicate, other times under the name are an error."""
+    cell = measured([10, 20])
+    write_cells(own_library / "mine.cells", cell.gpu, [cell], {})
+    same, other = found(own_library, cell), found(own_library, measured([10, 30]))
+    assert [level for level, _ in same] == [WARNING] and same[0][1].startswith("your own library already has this entry: ")
+    assert [level for level, _ in other] == [ERROR] and "already has an entry with this name" in other[0][1]
+    (renamed,) = found(own_library, replace(cell, model="other"))
+    assert renamed == (WARNING, "the library has the same network on this card as g9/net")
+    assert found(own_library, replace(cell, gpu=replace(GPU, device="another"))) == []
+    assert [level for level, _ in found(own_library, replace(cell, gpu=replace(GPU, name="g8")))] == [WARNING]
+
+
+# --- recordings
+
+
+def recording(batch: int = 32, **changes: Any) -> Trace:
+    trace = training(8, batch=batch, **changes)
+    inputs = (InputTensor((batch, 3, 8, 8), "float32"),)
+    trace.workload = replace(NETWORK, inputs=inputs, batch_bytes=776 * batch)
+    trace.provenance = {"script": "train.py"}
+    return trace
+
+
+def of_recording(folder: Path, trace: Trace) -> list[tuple[str, str]]:
+    save(trace, folder / "x.msgpack")
+    return [(fault.level, fault.text) for fault in check(folder / "x.msgpack")]
+
+
+def test_recordings_are_checked_as_files_of_cells_are(tmp_path: Path) -> None:
+    """GIVEN steps of 100 and 122 us in turns, half of whose quartiles' range is 11 of 111 us WHEN 123 us THEN it is more than
+    10 %: 11.5 of 111.5 us."""
+    assert of_recording(tmp_path, recording()) == []
+    assert of_recording(tmp_path, recording(jitter_us=(0, 22))) == []
+    assert of_recording(tmp_path, recording(jitter_us=(0, 23))) == [(WARNING, "its steps vary by more than 10%")]
+    few = recording(jitter_us=(0, 80))
+    few.steps.kind[3:] = StepKind.EVALUATION
+    assert of_recording(tmp_path, few) == []  # three steps tell nothing of the noise
+    few.steps.kind[:] = StepKind.INCOMPLETE
+    assert of_recording(tmp_path, few) == [(ERROR, "it has no complete step")]
+    unknown = recording()
+    unknown.workload, unknown.provenance, unknown.problems = None, {}, {"lost-launches": 3}
+    assert [level for level, _ in of_recording(tmp_path, unknown)] == [ERROR, WARNING]
+    unknown.runs[0] = replace(unknown.runs[0], source="")
+    assert [level for level, _ in of_recording(tmp_path, unknown)] == [ERROR, ERROR, WARNING]
+
+
+def test_a_recording_becomes_a_row_of_medians_and_spreads() -> None:
+    """GIVEN device times of the optimizer phase of 27, 28, ..., 34 us."""
+    row = row_of(recording(jitter_us=tuple(range(8))))
+    assert (row.batch, row.steps, row.peak_bytes) == (32, 8, 3 << 20)
+    assert row.phases_ns["forward"] == 27 * US and row.spread_ns["forward"] == 0
+    assert row.phases_ns["optimizer"] == 30_500 and row.spread_ns["optimizer"] == 2_291  # sqrt((64 - 1) / 12) us
+    assert "loader" not in row.phases_ns
+
+
+def test_what_makes_no_row() -> None:
+    without = recording()
+    without.workload = None
+    nothing = recording()
+    nothing.phases.device_start_ns[:] = NONE
+    untimed = recording()
+    untimed.steps.kind[:] = StepKind.INCOMPLETE
+    mixed = recording()
+    mixed.workload = replace(NETWORK, inputs=(InputTensor((32, 3), "float32"), InputTensor((16, 3), "float32")))
+    counted = recording()
+    counted.workload = WorkloadSignature(inputs=NETWORK.inputs)
+    for trace, said in (
+        (without, "no workload signature"),
+        (counted, "no workload signature"),
+        (nothing, "no steady step"),
+        (untimed, "no steady step"),
+        (mixed, "do not share a batch size"),
+    ):
+        with pytest.raises(TraceLibraryError, match=said):
+            row_of(trace)
+
+
+def test_a_cell_of_two_recordings_is_ordered_by_batch_and_described_at_batch_one() -> None:
+    """GIVEN runs at 32, 8 and again 32 THEN the later run at 32 counts."""
+    gpu = gpu_of(recording())
+    assert (gpu.name, gpu.device, gpu.memory_bytes) == ("v100-dgxs-32gb", "Tesla V100-DGXS-32GB", 32 << 30)
+    known = replace(GPU, device="Tesla V100-DGXS-32GB")
+    assert gpu_of(recording(), [GPU, known]) is known
+    unused = recording(8)
+    unused.memory = type(unused.memory).empty()
+    cell = cell_of([recording(), unused, recording(stretch=2.0)], gpu, "net", 64, {"by": "hand"})
+    assert cell.batches.tolist() == [8, 32] and cell.phases_ns["forward"].tolist() == [27 * US, 47 * US]
+    assert (cell.memory_batches.tolist(), cell.peak_bytes.tolist()) == ([32], [3 << 20])
+    assert cell.workload.inputs == NETWORK.inputs and cell.workload.batch_bytes == 776
+    assert cell.provenance["steps"] == {"8": 8, "32": 8} and cell.provenance["by"] == "hand" and cell.out_of_memory_batch == 64
+    with pytest.raises(TraceLibraryError, match="no GPU"):
+        gpu_of(Trace())
+
+
+def test_cells_are_equal_if_their_figures_are() -> None:
+    cell = measured([10, 20])
+    assert cell.is_equal_to(measured([10, 20])) and not cell.is_equal_to(measured([10, 21]))
+    assert not cell.is_equal_to(replace(cell, out_of_memory_batch=4))
+    assert not cell.is_equal_to(replace(cell, phases_ns={"backward": cell.phases_ns["forward"]}))
