@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tests.replayer.recordings import US, Op, make_recording
+from tests.replayer.recordings import US, make_recording
 from traces.analyses.communication import communication, communication_kernels
-from traces.combining.replayed_ranks import one_replay, process_of_each_rank
 from traces.comparison.compare import Both
 from traces.figures.summary import summarize
-from traces.model.run import Run
-from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, StepKind, Trace
+from traces.model.trace import Collectives, DeviceKind, DeviceSpans, Trace
 from tui.text.analyses import communication_rows, exposure_sentence
 
 
@@ -65,35 +61,3 @@ def test_nccl_kernels_without_collectives_belong_to_the_ops_that_launched_them()
     assert not communication_kernels(trace).any() and summarize(trace).communication is None
     trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [5])
     assert communication_kernels(trace).tolist() == [True]
-
-
-def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
-    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 5, 20, kernel=(10, 50))], steps=steps)
-    trace.device.device = trace.device.device + device
-    trace.phases.device = trace.phases.device * 0 + device
-    devices = [Device(0, i, "GPU") for i in range(2)]
-    return replace(trace, devices=devices, runs={rank: Run()})
-
-
-def test_ranks_become_one_trace_each_with_the_device_it_used() -> None:
-    asked = Trace(devices=[Device(0, 0, "GPU"), Device(0, 1, "GPU")])  # torchrun's own process
-    trace, notes = one_replay({1: asked, 2: as_rank(1, 1), 3: as_rank(0, 0)}, main=1)
-    assert trace.ranks == [0, 1] and notes == []
-    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
-    assert sorted(trace.device.device.tolist()) == [0, 1]
-
-
-def test_one_process_per_rank_counts_the_main_one_or_the_longest() -> None:
-    trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0)}, main=3)
-    assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
-    trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)
-    assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
-
-
-def test_a_loader_worker_never_replaces_the_process_that_trained() -> None:
-    # GIVEN a DataLoader's worker that inherited the recorder: many evaluation steps, of which the main process has none
-    worker, main, child = as_rank(0, 0, steps=9), as_rank(0, 0), as_rank(0, 0, steps=2)
-    worker.steps.kind[:] = StepKind.EVALUATION
-    assert process_of_each_rank({5: worker, 7: main}, main=7) == {0: 7}
-    # AND a launcher that trained nothing itself does not stand for its children
-    assert process_of_each_rank({5: worker, 7: child}, main=5) == {0: 7}

@@ -57,7 +57,7 @@ def test_an_eager_op_maps_to_the_fused_kernel_with_its_name_and_position() -> No
     assert compare(compiled, compiled).fused == ()
 
 
-def test_an_eager_and_a_compiled_trace_are_explained_by_what_was_fused() -> None:
+def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
     texts = [reason.text for reason in explain(compare(fusing(compiled=False), fusing(compiled=True))).reasons]
     said = "add, relu (in B fused into triton_poi_fused_add_relu_0) takes 6.0 µs less: 9.0 µs -> 3.0 µs; on the GPU"
     assert said in texts

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import FunctionType, ModuleType
 from typing import Any
 
-from traces.script.patching import around
+import pytest
+
+from traces.script import patching
+from traces.script.patching import OutermostCalls, Patches, PhaseScope, argument, around, patch_everywhere, when_imported
 
 
 def test_a_wrapper_has_the_defaults_of_its_function() -> None:
@@ -28,3 +34,133 @@ def test_calls_use_the_default_arguments_of_the_replacement() -> None:
         return call(x)
 
     assert around(original, by)() == 7
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes modules that scripts can import, and undoes the patches of the test."""
+    monkeypatch.setattr(patching, "PATCHES", patches := Patches())
+
+    def make(name: str, **names: Any) -> ModuleType:
+        module = ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    yield make
+    patches.undo()
+
+
+def test_a_function_is_replaced_in_all_modules_of_torch_and_no_others(modules: Any) -> None:
+    def function() -> str:
+        return "torch's"
+
+    def ours() -> str:
+        return "ours"
+
+    named = {"function": function}
+    first, second, other = modules("torch.one", **named), modules("torch.two", **named), modules("torchlike", **named)
+    alike = modules("torch.three", function=ours)
+    patch_everywhere(function, ours)
+    assert (first.function, second.function, other.function, alike.function) == (ours, ours, function, ours)
+
+
+def test_a_module_that_imported_a_name_before_the_patch_is_patched_and_gets_its_name_back(modules: Any) -> None:
+    """GIVEN a script's module with `from torch.one import function` and one of torch's own WHEN patched THEN only the script's
+    module follows, and undoing gives the function back, also where the script imported ours."""
+
+    def function() -> str:
+        return "torch's"
+
+    def ours() -> str:
+        return "ours"
+
+    function.__module__ = "torch.one"
+    of_torch, inner = modules("torch.one", function=function), modules("torch.x", f=function)
+    script = modules("train", kept=function)
+    of_tool = modules("replayer.imports", kept=function)
+    patches = Patches()
+    patches.set(of_torch, "function", ours)
+    patches.extend_to_importers()
+    assert (of_torch.function, script.kept, inner.f, of_tool.kept) == (ours, ours, function, function)
+    later = modules("later", kept=ours)
+    patches.undo()
+    assert (of_torch.function, script.kept, inner.f, later.kept) == (function, function, function, function)
+
+
+def test_a_callback_runs_when_its_module_is_imported_or_at_once(
+    modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "module_of_a_script.py").write_text("value = 7\n", encoding="utf-8")
+    (tmp_path / "another_module_of_a_script.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[int] = []
+    when_imported("module_of_a_script", lambda module: seen.append(module.value))
+    importer = __import__
+    importer("another_module_of_a_script")
+    assert seen == []
+    importer("module_of_a_script")
+    assert seen == [7]
+    when_imported("module_of_a_script", lambda module: seen.append(module.value + 1))
+    assert seen == [7, 8]
+
+
+def test_an_argument_is_found_by_place_or_name() -> None:
+    def call(one: int, two: int = 0) -> None: ...
+
+    two = argument(call, "two")
+    assert (two((1, 5), {}), two((1,), {"two": 6}), two((1,), {})) == (5, 6, None)
+
+
+def test_only_the_outermost_call_of_a_name_enters_its_scope() -> None:
+    calls, scopes = OutermostCalls(), []
+
+    def scope(args: Any, kwargs: Any) -> Any:
+        scopes.append(args)
+        return nullcontext() if args[0] > 0 else None
+
+    inner = calls.around("name", lambda x: x, scope)
+    other = calls.around("other", lambda x: inner(x) + 10, scope)
+    outer = calls.around("name", lambda x: other(x) + 100, scope)
+    assert outer(1) == 111 and scopes == [(1,), (1,)]  # the name's outermost, and the other name's
+    scopes.clear()
+    assert outer(0) == 110 and scopes == [(0,), (0,), (0,)]  # no scope was entered, so the inner calls are asked again
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def enter_phase(self, name: str) -> None:
+        self.events.append(f"+{name}")
+
+    def leave_phase(self, name: str) -> None:
+        self.events.append(f"-{name}")
+
+
+def test_a_phase_is_reported_once_however_deeply_it_is_entered() -> None:
+    heard = Heard()
+    phase = PhaseScope("backward", lambda: heard)
+    with phase, phase:
+        assert heard.events == ["+backward"]
+        with phase:
+            pass
+        assert heard.events == ["+backward"]
+    assert heard.events == ["+backward", "-backward"]
+    done: list[Any] = []
+    step = phase.around(lambda x: step(x - 1) if x else "end", lambda listener, args: done.append((listener, args)))
+    assert step(2) == "end" and heard.events[2:] == ["+backward", "-backward"] and done == [(heard, (2,))]
+    with phase:
+        assert step(1) == "end"
+    assert heard.events[4:] == ["+backward", "-backward"] and len(done) == 1
+
+
+def test_a_phase_whose_call_fails_ends_and_is_not_completed() -> None:
+    heard, done = Heard(), []
+    failing = PhaseScope("optimizer", lambda: heard).around(lambda: 1 / 0, lambda listener, args: done.append(args))
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert heard.events == ["+optimizer", "-optimizer"] and done == []
+    assert PhaseScope("optimizer", lambda: None).around(lambda: 3)() == 3  # nobody listens
+    with PhaseScope("optimizer", lambda: None):
+        pass

@@ -1,0 +1,97 @@
+"""What the processes of a replay leave is one trace, with one process per rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.replayer.recordings import Op, make_recording
+from tests.traces.handmade import training
+from traces.combining.profiler_cycles import cycles_of
+from traces.combining.replayed_ranks import one_replay, process_of_each_rank
+from traces.model.run import Run
+from traces.model.trace import NONE, Device, DeviceSpans, StepKind, Thread, Trace
+
+
+def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
+    trace = make_recording([("forward", 0, 100)], [Op("aten::mm", 5, 20, kernel=(10, 50))], steps=steps)
+    trace.device.device = trace.device.device + device
+    trace.phases.device = trace.phases.device * 0 + device
+    devices = [Device(0, i, "GPU") for i in range(2)]
+    return replace(trace, devices=devices, runs={rank: Run()})
+
+
+def test_ranks_become_one_trace_each_with_the_device_it_used() -> None:
+    asked = Trace(devices=[Device(0, 0, "GPU"), Device(0, 1, "GPU")])  # torchrun's own process
+    trace, notes = one_replay({1: asked, 2: as_rank(1, 1), 3: as_rank(0, 0)}, main=1)
+    assert trace.ranks == [0, 1] and notes == []
+    assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (1, 1)]
+    assert sorted(trace.device.device.tolist()) == [0, 1]
+
+
+def test_one_process_per_rank_counts_the_main_one_or_the_longest() -> None:
+    trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0)}, main=3)
+    assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
+    trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)
+    assert (trace.steps.rank == 0).sum() == 3 and notes[0].startswith("3 processes used the GPU as 2 ranks")
+
+
+def test_a_loader_worker_never_replaces_the_process_that_trained() -> None:
+    # GIVEN a DataLoader's worker that inherited the recorder: many evaluation steps, of which the main process has none
+    worker, main, child = as_rank(0, 0, steps=9), as_rank(0, 0), as_rank(0, 0, steps=2)
+    worker.steps.kind[:] = StepKind.EVALUATION
+    assert process_of_each_rank({5: worker, 7: main}, main=7) == {0: 7}
+    # AND a launcher that trained nothing itself does not stand for its children
+    assert process_of_each_rank({5: worker, 7: child}, main=5) == {0: 7}
+
+
+def test_a_process_that_used_the_gpu_wins_over_the_main_one_and_more_work_over_less() -> None:
+    """GIVEN processes that all trained WHEN they claim one rank THEN the GPU decides, the main process, steps, GPU work."""
+    idle, two, one = as_rank(0, 0, steps=2), as_rank(0, 0, steps=2), as_rank(0, 0)
+    idle.device, idle.phases.device[:] = DeviceSpans.empty(), NONE
+    assert process_of_each_rank({5: idle, 7: one}, main=5) == {0: 7}
+    of_phases = as_rank(0, 0)
+    of_phases.device = DeviceSpans.empty()  # a recording of phases: the GPU was used
+    assert process_of_each_rank({5: of_phases, 7: idle}, main=7) == {0: 5}
+    assert process_of_each_rank({5: one, 7: two}, main=5) == {0: 5}
+    assert process_of_each_rank({5: one, 7: two}, main=9) == {0: 7}
+    assert process_of_each_rank({7: two, 5: one}, main=9) == {0: 7}
+    busier = as_rank(0, 0)
+    busier.device = busier.device.take([0, 0])
+    assert process_of_each_rank({5: one, 7: busier}, main=9) == process_of_each_rank({7: busier, 5: one}, main=9) == {0: 7}
+    assert process_of_each_rank({4: Trace(), 6: Trace()}, main=6) == {0: 6}  # nobody worked
+    kernels = as_rank(0, 0)
+    kernels.steps = kernels.steps.take([])
+    assert process_of_each_rank({4: Trace(), 8: kernels}, main=4) == {0: 8}  # work outside steps counts
+
+
+def test_one_rank_alone_keeps_its_number_and_its_devices() -> None:
+    trace, notes = one_replay({2: as_rank(3, 1), 9: Trace()}, main=9)
+    assert (trace.ranks, notes) == ([0, 3][-len(trace.ranks) :], []) and [device.index for device in trace.devices] == [1]
+    unused = as_rank(0, 0)
+    unused.device, unused.phases.device[:], unused.memory = DeviceSpans.empty(), NONE, type(unused.memory).empty()
+    other = as_rank(1, 1)
+    merged, _ = one_replay({2: unused, 3: other}, main=9)
+    assert len([device for device in merged.devices if device.rank == 0]) == 2  # none was used, so all are kept
+
+
+@pytest.mark.parametrize(
+    ("later_us", "clock", "grouped"),
+    [(400, "unix", [[0, 1]]), (407, "unix", [[0, 1]]), (390, "unix", [[0], [1]]), (500, "monotonic", [[0], [1]])],
+)
+def test_recordings_of_one_process_after_each_other_are_its_cycles(later_us: int, clock: str, grouped: list[list[int]]) -> None:
+    """GIVEN two recordings of four steps, 400 us, the last kernel of which ends before."""
+    first, second = training(), training()
+    for name in ("steps", "phases", "host", "device"):
+        getattr(second, name).start_ns[:] += later_us * 1000
+    for name in ("device_start_ns", "device_end_ns"):
+        column = getattr(second.phases, name)
+        column[column != NONE] += later_us * 1000
+    second.memory.time_ns[:] += later_us * 1000
+    for trace in (first, second):
+        trace.runs = {0: Run("hand", clock)}
+    assert cycles_of([first, second], [("a.json", None), ("a.json", None)]) == grouped
+    assert cycles_of([first, second], [("a.json", None), ("b.json", None)]) == [[0], [1]]
+    second.threads = [Thread(0, 101, "main", "main"), second.threads[1]]
+    assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)]) == [[0], [1]]  # another process

@@ -1,0 +1,38 @@
+"""Sizes of cuBLAS workspaces, as aten/src/ATen/cuda/CUDABlas.cpp and CublasHandlePool.cpp set them."""
+
+from __future__ import annotations
+
+import pytest
+
+from traces.names.cublas_workspace import Release, keeps_workspaces, workspace_bytes
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("release", "nvidia", "amd"),
+    [
+        ((1, 13), False, False), ((2, 0), True, False), ((2, 5), True, False), ((2, 6), True, True), ((2, 14), True, True),
+        ((2, 15), False, False), (None, False, False),
+    ],
+)  # fmt: skip
+def test_releases_that_keep_a_workspace_per_handle(release: Release | None, nvidia: bool, amd: bool) -> None:
+    assert (keeps_workspaces(release, is_amd=False), keeps_workspaces(release, is_amd=True)) == (nvidia, amd)
+
+
+@pytest.mark.parametrize(
+    ("major", "release", "size"),
+    [
+        (8, (2, 14), 8320 * KIB), (9, (2, 0), 32 * MIB), (10, (2, 11), 8320 * KIB), (10, (2, 12), 32 * MIB),
+        (12, None, 32 * MIB), (13, (2, 14), 8320 * KIB),
+    ],
+)  # fmt: skip
+def test_the_default_size_by_compute_capability(major: int, release: Release | None, size: int) -> None:
+    assert workspace_bytes(major, None, release) == workspace_bytes(major, "NVIDIA A100", release) == size
+
+
+def test_amd_and_the_variable_cublas_workspace_config() -> None:
+    assert [workspace_bytes(9, name, (2, 10)) for name in ("gfx90a", "gfx942", "gfx950")] == [32 * MIB, 128 * MIB, 128 * MIB]
+    assert workspace_bytes(9, None, None, ":4096:2:16:8") == (2 * 4096 + 8 * 16) * KIB
+    assert workspace_bytes(9, "gfx942", None, ":16:3") == 48 * KIB
+    assert workspace_bytes(8, None, None, "anything") == workspace_bytes(8, None, None, "") == 8320 * KIB

@@ -1,0 +1,40 @@
+"""Names and shapes by which calls of several releases are compared, and names of kernels without their parameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from traces.names.equivalent_ops import canonical_op, canonical_shapes, kernel_text, shapes_of_canonical
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [("aten::add_.Tensor", "add"), ("__", "__"), ("aten::_local_scalar_dense", "item"), ("relu_", "relu"), ("mm", "mm")],
+)
+def test_an_op_without_namespace_overload_and_underscore(op: str, name: str) -> None:
+    assert canonical_op(op) == name
+
+
+def test_shapes_of_matrices_decide_if_there_are_any() -> None:
+    assert canonical_shapes(((4, 3), (4,), (2, 2), (4, 3))) == ((2, 2), (4, 3))
+    assert canonical_shapes(((4,), (), (3,))) == ((3,), (4,))
+    shapes = ((8,), (2, 3), (4, 4), (3, 2))
+    assert shapes_of_canonical("convolution", shapes) == ((4, 4), (2, 3), (3, 2))  # the op has several names
+    assert shapes_of_canonical("cumsum", shapes) == shapes
+    assert shapes_of_canonical("convolution", ((8,),)) == ((8,),)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text"),
+    [
+        ("void gemm<int>(float*, int)", "gemm<int>"),
+        ("softmax", "softmax"),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
+        ("f(int (*)(int))", "f"),
+        ("(anonymous)", "(anonymous)"),
+        ("void (anonymous namespace)::k(int)", "(anonymous namespace)::k"),
+        ("k)", "k)"),
+    ],
+)
+def test_a_kernel_without_its_parameters(kernel: str, text: str) -> None:
+    assert kernel_text(kernel) == text

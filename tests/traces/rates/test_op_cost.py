@@ -1,0 +1,33 @@
+"""Floating-point operations of ops, counted by hand: a multiplication and an addition are two."""
+
+from __future__ import annotations
+
+import pytest
+
+from traces.model.layouts import Shape
+from traces.rates.op_cost import flops
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "count"),
+    [
+        ("mm", ((2, 3), (3, 5)), 2 * 2 * 3 * 5),
+        ("linear", ((2, 3), (5, 3)), 2 * 2 * 3 * 5),
+        ("bmm", ((7, 2, 3), (7, 3, 5)), 7 * 2 * 2 * 3 * 5),
+        ("addmm", ((2, 5), (2, 3), (3, 5)), 2 * 2 * 3 * 5),
+        ("addmm", ((5,), (2, 3), (3, 5)), 2 * 2 * 3 * 5),
+        ("convolution", ((2, 3, 8, 8), (4, 3, 3, 3), (4,)), 2 * 2 * 64 * 4 * 27),
+        ("convolution_backward", ((2, 4, 6, 6), (2, 3, 8, 8), (4, 3, 3, 3)), 2 * 2 * 2 * 64 * 4 * 27),
+        ("_cudnn_rnn", ((5, 2, 3), (16, 3), (16, 4), (16,), (1, 2, 4)), 2 * 10 * (48 + 64)),
+        ("_cudnn_rnn_backward", ((5, 2, 3), (16, 3), (16, 4), (16,)), 2 * 2 * 10 * (48 + 64)),
+        ("_cudnn_rnn", ((5, 2, 3),), 0),
+        ("attention", ((2, 4, 10, 8), (2, 4, 12, 8), (2, 4, 12, 8)), 4 * 2 * 4 * 10 * 8 * 12),
+        ("attention_backward", ((2, 4, 10, 8), (2, 4, 12, 8), (2, 4, 12, 8)), 10 * 2 * 4 * 10 * 8 * 12),
+        ("attention", ((2, 4, 10, 8), (2, 4, 12, 8)), 0),
+        ("attention", ((40, 10, 8), (40, 12, 8), (40, 12, 8)), 0),
+        ("mm", ((2, 3),), 0),
+        ("relu", ((2, 3), (3, 5)), 0),
+    ],
+)
+def test_operations_of_one_call(op: str, shapes: tuple[Shape, ...], count: int) -> None:
+    assert flops(op, shapes) == count
