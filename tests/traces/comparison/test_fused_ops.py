@@ -65,7 +65,7 @@ def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
     assert not [text for text in texts if text.startswith(("op ", "kernel "))]
 
 
-def running(*work: tuple[str, float]) -> Trace:
+def running(*work: tuple[str, int]) -> Trace:
     """One step that launches the work in this order, whose names and times in us are given. Fused kernels are a region's."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 9000)

@@ -80,7 +80,7 @@ def test_extrapolated_times_are_rejected(
 
 
 def test_a_peak_above_the_memory_of_the_card_was_not_measured(own_library: Path) -> None:
-    memory = {"memory_batches": np.array([1, 2]), "persistent_bytes": np.array([0, 0])}
+    memory: dict[str, Any] = {"memory_batches": np.array([1, 2]), "persistent_bytes": np.array([0, 0])}
     assert found(own_library, measured([10, 20], peak_bytes=np.array([1, 8 << 30]), **memory)) == []
     (beyond,) = found(own_library, measured([10, 20], peak_bytes=np.array([1, (8 << 30) + 1]), **memory))
     assert beyond == (ERROR, "at batch 2 more memory was used than Test GPU G9 has, so this was not measured")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_sums_fit_in_64_bits() -> None:
     assert fault(trace) == "memory.bytes adds up to 2**62 or more"  # to a float of 53 bits, these are 2**56
 
 
-def _device(trace: Trace, **fields: int) -> None:
+def _device(trace: Trace, **fields: Any) -> None:
     trace.devices[0] = replace(trace.devices[0], **fields)
 
 
