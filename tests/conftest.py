@@ -64,7 +64,7 @@ def recordings(names: Iterable[str]) -> list[Any]:
 
 @pytest.fixture(scope="session")
 def shared_traces() -> Path:
-    """The folder of real recordings that lies beside the checkout; tests that need it skip without it."""
+    """The folder of real recordings next to the checkout. Tests that need the folder are skipped without it."""
     if not (SHARED_TRACES / "INDEX.md").exists():
         missing = "the real recordings (../shared/traces) are not beside this checkout"
         if os.environ.get("TRACE_REQUIRE_SHARED"):

@@ -1,4 +1,4 @@
-"""A child process that may lock no more than so much memory: what unprivileged users of most systems are."""
+"""A child process with a limit on locked memory, as unprivileged users have on most systems."""
 
 from __future__ import annotations
 

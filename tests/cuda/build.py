@@ -35,7 +35,7 @@ def _run(*command: str | Path) -> str:
 
 
 def compiler() -> str:
-    """The C compiler's path. Raises CannotBuild where there is none."""
+    """The C compiler's path. Raises CannotBuild if there is none."""
     name = os.environ.get("CC", "cc")
     found = shutil.which(name)
     if not found or not shutil.which("nm"):

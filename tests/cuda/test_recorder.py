@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cuda
 Recorded = Callable[[str, str], Run]
 _DEFAULT_STREAM = 7
 
-# Programs whose recordings are not right yet: (test, program, grain) and why. A mark goes when its reason has gone.
+# Programs with wrong recordings: (test, program, grain) and the reason. Remove an entry when its reason is fixed.
 PENDING: dict[tuple[str, str, str], str] = {
     ("replay", "terminate", "kernel"): "26 % of the ops have the same names: SIGTERM ends the replay too",
     ("replay", "fsdp2", "kernel"): "GPU busy up to 1.5 % off: transfers overlap with other work by other amounts",
@@ -108,8 +108,8 @@ def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
     """(phase, time between its events, the same from the log) for the steady steps and the phases of the default stream.
 
     An event on the default stream completes when it is recorded, or when the last work that was launched there before ends.
-    A phase on another stream, such as a copy beside the other work, is left out, because its first event is recorded later than
-    the phase begins.
+    A phase on another stream, such as a copy that overlaps with other work, is left out, because its first event is recorded
+    after the start of the phase.
     """
     work = sorted((work for work in log.work if work.stream == _DEFAULT_STREAM), key=lambda work: work.issued_ns)
     issued = np.array([one.issued_ns for one in work])

@@ -9,7 +9,7 @@ from traces.library import find
 
 
 def unsigned(name: str, folder: Path) -> Path:
-    """A copy of a table of the library that does not tell what was trained, so that small scripts can be timed by it."""
+    """A copy of a library entry without a workload signature, so small scripts can use its times."""
     trace = load(find(name))
     trace.workload = None
     save(trace, folder / f"unsigned-{name}.msgpack")

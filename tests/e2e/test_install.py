@@ -126,7 +126,7 @@ def test_two_packages_with_one_module_name_work_in_either_install_order(
     if order[1] == "theirs":
         assert not [path for path in there.site.rglob("*trace_replay*") if path.is_file()]
     else:
-        # THEN the other names within our distribution are nobody's: a folder without __init__.py may have them
+        # THEN the other names in our distribution are free: a folder without __init__.py may use them
         (there.work / "tracer").mkdir()
         (there.work / "tracer" / "inner.py").write_text("mine = True")
         (there.work / "train.py").write_text(f"{TRAIN}\n{WHOSE}\nimport tracer.inner")
@@ -181,7 +181,7 @@ def test_no_command_imports_the_users_modules(trace: Command) -> None:
     # GIVEN modules named like ours, like the libraries that they import, and like some of Python's own
     others = "json gzip tempfile subprocess typer click numpy textual rich"
     modules = (*OURS, *(f"{name}.py" for name in others.split()))
-    # WHEN any command runs beside them THEN it works as ever
+    # WHEN any command runs next to them THEN it works as usual
     for words, says in {
         ("--help",): "Usage: trace",
         ("--version",): "trace 0.",

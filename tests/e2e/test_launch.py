@@ -1,4 +1,4 @@
-"""A script that is run under `traces.script.launch` must not be able to tell, and our room must have been started in it.
+"""A script must not notice that it runs under `traces.script.launch`, and our package must have been started in it.
 
 Each script runs twice: natively and under a fake room that is started by the import of a tiny module instead of torch.
 """
@@ -247,7 +247,7 @@ def test_a_recorder_or_replayer_that_cannot_start_ends_the_script(place: Place, 
     (place.root / "traces" / "model" / "trace.py").write_text("from fakeroom.deep import TraceError")
     child = place.root / "fakeroom" / "child.py"
     child.write_text(child.read_text().replace("import os, sys", "import os, sys, traces.model.trace"))
-    # GIVEN trouble that is told in a line WHEN the room starts THEN that line is all, and the script ends with 2
+    # GIVEN an error with a one-line message WHEN our package starts THEN only this line is printed, and the script ends with 2
     launched, result = place.launched("script.py", fail="trouble")
     assert launched == Run(2, "", "trace: no such trace\n")
     assert (result.triggered, result.started) == (frozenset([result.pid]), frozenset())

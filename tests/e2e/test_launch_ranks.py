@@ -233,7 +233,7 @@ def test_each_rank_has_its_own_traceback_and_exit_handlers(place: Place) -> None
 
 def test_errors_of_torch_and_of_the_trace_are_reported_as_usual(place: Place) -> None:
     place.write("script.py", SAYS + "say('here')\nimport tiny")
-    # GIVEN trouble that is told in a line THEN it is told once, and no rank is started
+    # GIVEN an error with a one-line message THEN the line is printed once, and no rank is started
     run = place.ranks(2, "script.py", fail=True)
     assert (run.code, run.out, run.err) == (2, [], "trace: no such trace\n")
     # GIVEN no torch THEN each rank meets that where its script imports it

@@ -81,7 +81,7 @@ def test_a_replay_of_our_own_recording_knows_every_size(tmp_path: Path) -> None:
 
 
 def test_an_unrecorded_output_size_raises_an_error_with_constant_values(tmp_path: Path) -> None:
-    # Of data from the host the values are known, and so the sizes; what the device draws nobody knows.
+    # The values of data from the host are known, so the sizes are known too. Random numbers of the device are unknown.
     (tmp_path / "script.py").write_text(SCRIPT.replace("torch.rand(10, 4).to(device)", "torch.rand(10, 4, device=device)"))
     without = Trace()
     without.sizes = Sizes.empty()

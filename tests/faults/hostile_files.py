@@ -2,7 +2,7 @@
 
     for name, data in amplified(): ...    # "rows-of-zeros", b"\\x92\\xactrace-replay..."
 
-Right checksums only keep accidents out: whoever writes such a file can compute them too.
+Checksums only exclude accidents: the author of such a file can compute valid checksums too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def file_of(contents: list[bytes], strings: int = 0, rows: dict[str, int] | None
 
 
 def header(trace: Trace | None = None, **changes: Any) -> bytes:
-    """A header item, whatever `changes` put into it."""
+    """A header item with any `changes`."""
     trace = trace or small_trace()
     facts: dict[str, Any] = {"grain": trace.grain, "problems": {}, "lacks": [], "rows": {}, "provenance": {}}
     facts["devices"] = [asdict(device) for device in trace.devices]

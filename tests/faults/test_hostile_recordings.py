@@ -1,4 +1,4 @@
-"""What importing a profiler's JSON may cost per megabyte, whatever the shape of the JSON."""
+"""The time and memory that an import may take per megabyte of JSON, for any shape of the JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake GPU with streams, events and phases, for the surfaces: time stands still but for what a test adds.
+"""A fake GPU with streams, events and phases, for the surfaces: time advances only if a test advances it.
 
     gpu = SurfaceGpu(devices=2)
     gpu.work(gpu.stream(0), 5_000_000)      # 5 ms of kernels

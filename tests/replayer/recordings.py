@@ -39,7 +39,7 @@ US = 1_000
 
 
 class FakeClock:
-    """Time that stands still but for waits and what a test adds to `time_ns`."""
+    """A clock that only waits and tests advance. Tests add to `time_ns`."""
 
     speed = Fraction(1)
     flows = True

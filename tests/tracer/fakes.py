@@ -1,4 +1,4 @@
-"""Stand-ins for what the recorder meets: a clock that tests set, CUDA events, a profiler that only notes what it is told."""
+"""Stand-ins for what the recorder meets: a clock that tests set, CUDA events, a profiler that only records its calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CudaError(RuntimeError):
 
 
 class FakeCuda:
-    """Devices whose streams hold work until `busy_until_ns`; events are done when the clock has passed their time.
+    """Devices with streams that are busy until `busy_until_ns`. An event is done when the clock has passed its time.
 
     CUDA's rules hold: during a capture most calls fail and destroy it, after a sticky error all calls fail, and a device that
     hangs never passes an event.

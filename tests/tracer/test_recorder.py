@@ -272,7 +272,7 @@ def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> 
         (0, 2_000, 90_000, Ending.SEEN),  # nothing else to do: the stream stands still
         (60_000, 2_000, 90_000, Ending.SEEN),  # the operation ends after what the stream did meanwhile
         (200_000, 2_000, 200_000, Ending.BY),  # the stream has other work when the operation ends
-        (0, 100_000, 100_000, Ending.BY),  # the operation ends while the host makes up its mind: nobody can tell when
+        (0, 100_000, 100_000, Ending.BY),  # the operation ends between two events of the host, so its end is unknown
     ],
 )
 def test_an_asynchronous_collective_ends_when_a_stream_had_to_wait(

@@ -25,7 +25,7 @@ TABLE = [
     ("-o r --strict train.py --trace t", "-o r --strict --trace t | train.py"),
     ("-or train.py --trace t", "-or --trace t | train.py"),
     ("--output=r train.py --trace t", "--output=r --trace t | train.py"),
-    # after the script everything else is the script's, whatever it is called
+    # after the script, every other option belongs to the script
     ("train.py --trace t -o x --strict --help -t5", "--trace t | train.py -o x --strict --help -t5"),
     ("train.py --tra t", "| train.py --tra t"),
     ("train.py --tracefile t", "| train.py --tracefile t"),

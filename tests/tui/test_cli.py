@@ -101,7 +101,7 @@ def test_an_error_is_one_line_and_exit_code_2(folder: Path, words: str, said: st
     (folder / "script.py").write_text("print('not reached')")
     save(small_trace(DeviceKind.SYNC), folder / "idle.msgpack")
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    # WHEN a command cannot do what it was told
+    # WHEN a command fails
     code = run(words.split())
     # THEN there is one line, on stderr, and no file has changed
     out, err = capfd.readouterr()
@@ -260,7 +260,7 @@ def test_a_result_that_cannot_be_written_gives_an_error_exit_code(
     monkeypatch.setattr(replay_command, "write_json", full)
     child["code"] = code
     assert run("replay --report r.json train.py --trace t.msgpack".split()) == expected
-    # THEN what was measured is told all the same, and the trouble after it
+    # THEN the measured figures are still printed, and the error follows
     told, _, trouble = capfd.readouterr().err.rstrip("\n").rpartition("\n")
     assert trouble == "trace: r.json: No space left on device"
     assert told.startswith("PASS: ") if code == 0 else not told

@@ -34,7 +34,7 @@ def test_json_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     write_json(path, {"a": 1})
     assert json.loads(path.read_text()) == {"a": 1}
-    # WHEN what is to be written is no JSON THEN the old file stands, and nothing lies beside it
+    # WHEN the value cannot be written as JSON THEN the old file is unchanged, and no other file is left
     with pytest.raises(ValueError, match="JSON"):
         write_json(path, {"a": float("nan")})
     assert json.loads(path.read_text()) == {"a": 1}

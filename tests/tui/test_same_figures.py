@@ -1,4 +1,4 @@
-"""The same fact is the same figure wherever it is told: info, diff, report, app, --json and the library."""
+"""A fact has the same figure in every output: info, diff, report, app, --json and the library."""
 
 from __future__ import annotations
 

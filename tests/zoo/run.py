@@ -3,7 +3,7 @@
     trace replay --values compute --trace T tests/zoo/run.py RESULTS.jsonl compute [linalg] [linalg.solve]
 
 A line of RESULTS names a group as it begins, another one how it went, so that it is known which group ended the process.
-Groups that RESULTS tells of already are left out. Without names all are run.
+Groups that are in RESULTS already are left out. Without names all are run.
 """
 
 from __future__ import annotations

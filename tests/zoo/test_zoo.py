@@ -1,7 +1,7 @@
 """The zoo: every group of operations on the virtual GPU, with recorded and with computed values, as a user runs a script.
 
 Each way is one replay of all groups. A group that ends the process is the one that began and was not heard of again; the rest
-follow in another process. `python tests/zoo/run.py` runs groups by name, also with another interpreter's torch.
+follow in another process. `python tests/zoo/run.py` runs groups by name, even with the torch of another interpreter.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def results(model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def without_chance(model: nn.Module) -> nn.Module:
-    """The CPU draws for dropout in another order than CUDA's kernels."""
+    """On the CPU, dropout draws its random numbers in a different order from CUDA's kernels."""
     for module in model.modules():
         for name in ("dropout", "p"):
             if isinstance(getattr(module, name, None), float):

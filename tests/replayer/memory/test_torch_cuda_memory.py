@@ -1,4 +1,4 @@
-"""torch.cuda's questions about memory, answered by the allocator; on torch's own CPU build, in a process of its own."""
+"""The allocator answers torch.cuda's memory queries. The test uses torch's CPU build, in a separate process."""
 
 from __future__ import annotations
 

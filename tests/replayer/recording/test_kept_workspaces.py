@@ -1,4 +1,4 @@
-"""Whether cuBLAS kept a workspace, as an imported recording's memory events tell."""
+"""Whether cuBLAS kept a workspace, according to the memory events of an imported recording."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Calls of outermost modules, with and without gradient, are told; modules work as ever. Runs in the warm interpreter."""
+"""Calls of outermost modules are reported, with and without gradients. Modules work as usual. Runs in the warm interpreter."""
 
 from __future__ import annotations
 

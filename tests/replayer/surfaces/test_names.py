@@ -141,7 +141,7 @@ def _own(module: types.ModuleType) -> dict[str, Any]:
 
 
 def _attempt(call: Callable[[], object]) -> None:
-    """A call must work or be refused by name; whatever else it raises is raised."""
+    """A call must work or raise NotEmulated. Any other error fails the test."""
     try:
         call()
     except NotEmulated as refused:

@@ -83,7 +83,7 @@ PUBLISHED = {
 def test_unmodified_data_parallel_reproduces_the_published_part_times(amp: bool) -> None:
     """GIVEN the recording of two P100 WHEN nn.DataParallel trains on it THEN its parts take their published times."""
     trace = load(find("p100x2-no-cudnn"))
-    trace.workload = None  # here a small network stands for what it tells
+    trace.workload = None  # a small network is used here instead of the recorded one
     _, log = _use(trace)
     _train(nn.DataParallel(_net()), 3, amp=amp)
     assert len(log.steps) == 3 and log.phases

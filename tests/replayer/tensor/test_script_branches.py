@@ -1,4 +1,4 @@
-"""Conditions that nobody recorded are answered so that no error follows."""
+"""Conditions without recorded values get the answer that leads to no error."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.replayer.recordings import US, Op, Stage, make_recording
 from traces.model.trace import Origin, Trace
 
 names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "aten::nothing"])
-# A call: the op, whether at another shape than recorded, and by how much the script's clock goes on before it, in us.
+# A call: the op, whether its shape differs from the recorded shape, and how far the script's clock advances before it (us).
 Call = tuple[str, bool, int]
 calls = st.tuples(names, st.sampled_from([False] * 5 + [True]), st.sampled_from([0, 0, 0, 1, 7, 400, 30_000]))
 
@@ -118,7 +118,7 @@ def test_batched_ops_start_at_the_times_of_single_ops(
     for forward in (called, called, called, other, other, called, called):
         for script in scripts:
             script.step(forward, called[::-1], every)
-    # THEN nobody can tell them apart
+    # THEN both give the same results
     assert scripts[0].outcome() == scripts[1].outcome()
 
 

@@ -1,4 +1,4 @@
-"""A recording that drives another program than the recorded one: what the script does not do takes no time."""
+"""A replay of a program that differs from the recorded one: recorded work that the script does not do takes no time."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from traces.model.trace import NONE, Ending
 
 
 class Notes:
-    """A recorder that keeps what it is told."""
+    """A recorder that stores the calls that it gets."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()

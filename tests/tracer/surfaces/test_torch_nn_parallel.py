@@ -19,7 +19,7 @@ from traces.script.data_parallel_hooks import DataParallelHooks
 
 
 class Notes:
-    """A recorder that keeps what it is told."""
+    """A recorder that stores the calls that it gets."""
 
     profiling = False
 

@@ -1,4 +1,4 @@
-"""Clipping is reported, however the script gets at it. In a process of its own, for torch stays patched."""
+"""Clipping is reported, however the script gets at it. Runs in a separate process, because torch stays patched."""
 
 from __future__ import annotations
 

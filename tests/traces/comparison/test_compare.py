@@ -421,7 +421,7 @@ def test_another_optimizer_is_a_different_program() -> None:
             trace.host.shapes[:] = NONE
         assert _verdict(ours, same)[0] is True
         assert _verdict(ours, other) == (False, "the same forward pass, but another optimizer: SGD recorded, AdamW here")
-    # WHEN one of them does not tell its optimizer THEN that is no difference
+    # WHEN one of them has no optimizer THEN this does not count as a difference
     assert _verdict(training(), stepping("SGD"))[0] is True
 
 
@@ -433,7 +433,7 @@ def test_frozen_parameters_shown_by_the_signatures_are_a_different_program() -> 
     reason = "the same forward pass, but 100 trainable parameters recorded, 40 here"
     assert _verdict(whole, frozen) == (False, reason)
     assert _verdict(whole, unknown)[0] is True
-    # WHEN the optimizers have no ranges THEN signatures tell them
+    # WHEN the optimizers have no ranges THEN the signatures show them
     frozen.workload = replace(whole.workload, optimizer="Adam")
     assert _verdict(whole, frozen) == (False, "the same forward pass, but another optimizer: SGD recorded, Adam here")
 
@@ -590,7 +590,7 @@ def test_workload_signatures_decide_sameness_without_kernels() -> None:
     twice.workload = published.workload
     reason = "the same model and batch, but 1 backward pass per step in the recording, 2 here"
     assert _verdict(published, twice) == (False, reason)
-    # WHEN only one trace has a signature THEN it cannot be told
+    # WHEN only one trace has a signature THEN the verdict is unknown
     assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
 
 

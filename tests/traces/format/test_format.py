@@ -137,7 +137,7 @@ def test_every_codec_decompresses_to_the_original_content(codec: int, content: b
 
 
 def file_of(*contents: bytes, end: bytes | None = None) -> bytes:
-    """A file whose frames have right checksums, whatever they say."""
+    """A file with valid checksums and any contents."""
     parts: list[bytes] = []
     writer = FrameWriter(parts.append)
     for content in contents:

@@ -1,4 +1,4 @@
-"""Steps that no mark tells: repeated launches, marks on the GPU; what comes before a step's first phase; kinds by kernels.
+"""Steps without marks: repeated launches, marks on the GPU; what comes before a step's first phase; kinds by kernels.
 
 Times are microseconds.
 """

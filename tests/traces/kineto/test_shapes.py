@@ -1,4 +1,4 @@
-"""What an import keeps of an op's arguments: shapes and dtypes as far as the file tells them, without results."""
+"""What an import keeps of an op's arguments: shapes and dtypes, if the file has them, without results."""
 
 from __future__ import annotations
 

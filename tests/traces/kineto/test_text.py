@@ -1,4 +1,5 @@
-"""Damage: whatever is done to a recording's bytes, the importer gives a trace or one clear line. And the op tree."""
+"""Damage: for any change of a recording's bytes, the importer returns a trace or raises an error with one clear line. And the
+op tree."""
 
 from __future__ import annotations
 

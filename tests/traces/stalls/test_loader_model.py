@@ -30,7 +30,7 @@ def test_throughput_is_that_of_the_slowest_stage(
     run = loaded(cost, workers=workers, cores=cores, step_ns=step_ms * MS, disk=disk, prefetch=prefetch)
     read_ns = read_bytes / 200e6 * 1e9
     gpu, fetch = step_ms * MS, read_ns
-    # One worker reads and computes in turn; several share the cores.
+    # One worker alternates between reading and computing. Several workers share the cores.
     prepare = max(cpu_ms * MS / min(workers, cores), (cpu_ms * MS + read_ns) / workers)
     assert run.step_ns >= 0.99 * max(gpu, prepare, fetch) - MS
     assert run.step_ns <= 1.35 * max(gpu, prepare, fetch) + gpu / (prefetch * workers) + MS

@@ -1,4 +1,4 @@
-"""How two traces come to lie over each other."""
+"""How two traces are aligned."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_late_start_is_a_single_gap_when_aligned_by_counterpart() -> None:
         times = table.time_ns if table is replayed.memory else table.start_ns  # type: ignore[union-attr]
         times[times >= int(recorded.steps.start_ns[1])] += 20 * US
     axis = by_their_counterparts(recorded, replayed)
-    # THEN each kernel lies over its counterpart, before the gap and behind it
+    # THEN each kernel is drawn above its counterpart, before and after the gap
     for row in range(len(recorded.device)):
         positions = begins(axis, recorded, replayed, row)
         assert None not in positions and abs(positions[0] - positions[1]) <= ANCHOR_NS, row  # type: ignore[operator]

@@ -441,7 +441,7 @@ def test_the_help_lists_every_key_and_fits_the_screen(size: tuple[int, int]) -> 
         text = "".join(str(page) for _, page in help_pages(app.timeline.palette))
         for key in KEYS:
             assert f"{key.shown:>6}  {key.help}\n" in text
-        for _ in range(5):  # whatever page is looked at, nothing lies outside the screen
+        for _ in range(5):  # nothing is outside the screen on any page
             box = app.screen.children[0]
             assert box.region.height <= size[1] and box.virtual_size.height <= box.size.height
             for page in app.screen.query(Static):

@@ -46,7 +46,7 @@ def test_a_replay_is_followed_step_by_step_to_its_end(tmp_path: Path) -> None:
     # first there is only the recording
     first = next(found)
     assert first.scene is not None and len(first.scene.traces) == 1 and first.doing == "waiting for the first step"
-    # then what has been replayed lies over it
+    # then the replayed part is drawn above it
     (tmp_path / "replay-1.msgpack").write_bytes(b"")
     stream = TraceStream(tmp_path / "replay-4711.msgpack")
     stream.header(Trace(devices=recorded.devices, threads=recorded.threads))

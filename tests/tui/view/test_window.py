@@ -1,4 +1,4 @@
-"""The window: whatever is pressed, it stays on the axis, its columns stay in order and the cursor in sight."""
+"""The window: after any keys, the window is on the axis, its columns are in order, and the cursor is visible."""
 
 from __future__ import annotations
 

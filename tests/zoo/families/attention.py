@@ -96,7 +96,7 @@ def encoder_for_inference(device: str) -> Any:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).to(device).eval()
     x = torch.randn(2, 5, 16).to(device)
     padded = torch.tensor([[False] * 5, [False] * 3 + [True] * 2]).to(device)
-    seen = (~padded)[..., None]  # what lies in the padding is anything
+    seen = (~padded)[..., None]  # the padding may contain any values
     with torch.no_grad():
         found = [model(x), model(x, src_key_padding_mask=padded).where(seen, 0.0)]
     with torch.inference_mode():

@@ -256,7 +256,7 @@ def indices_are_in_range(device: str) -> Any:
 
 @family.group
 def early_stopping(device: str) -> Any:
-    """A model whose loss improves is saved and trained to its end."""
+    """If the loss improves, the model is saved and trained to the end."""
     model = nn.Linear(8, 3).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)

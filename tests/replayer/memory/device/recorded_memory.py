@@ -1,4 +1,4 @@
-"""Memory events of real recordings, and the one thing that they do not tell: what was free when the recording began.
+"""Memory events of real recordings, and the one fact that they do not contain: what was free when the recording began.
 
 A recording starts in the middle of a program, with blocks cached from before. Which ones follows from where the
 recorded allocator placed later blocks: what a block was placed on without a new segment was free at the start. That

@@ -226,7 +226,7 @@ def test_sizes_are_written_as_pytorch_writes_them(size: int, text: str) -> None:
 
 
 class Times:
-    """A host whose present is set by hand, and which notes how long it was made to wait."""
+    """A host with a time that tests set. It records how long it had to wait."""
 
     def __init__(self) -> None:
         self.now_ns = 0

@@ -1,4 +1,4 @@
-"""The allocator against a model of lists: whatever is asked in whatever order, both agree in every block and figure."""
+"""The allocator against a model of lists: for any requests in any order, both agree in every block and figure."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Model:
 
 
 class SideStream:
-    """A stream whose work ends when the test says so."""
+    """A stream with work that ends when the test ends it."""
 
     number = 99
 

@@ -1,4 +1,4 @@
-"""Expandable segments against a model of bytes: whatever is asked in whatever order, both agree in every block and figure.
+"""Expandable segments against a model of bytes: for any requests in any order, both agree in every block and figure.
 
 The model keeps no lists of free blocks. It knows which pages of a range have memory and which bytes are in use; a free
 block is what is left between them. The setting changes while it runs, so both kinds of segments lie side by side.

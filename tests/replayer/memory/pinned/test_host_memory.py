@@ -38,7 +38,7 @@ class _NoLocks(PageLocks):
 
 
 class _Device:
-    """A device whose clock stands until told otherwise."""
+    """A device with a clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now_ns = 0

@@ -1,4 +1,4 @@
-"""Values that nobody recorded: those of a run that makes progress."""
+"""Values that were not recorded: those of a run that makes progress."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def test_merged_ranks_keep_separate_host_scales() -> None:
     trace = with_marks(recording_of([CLEAN, PROFILED]))
     trace.runs = {0: Run(host_scale={"forward": 0.5}), 1: Run(host_scale={"forward": 0.1})}
     assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 40 * US
-    # WHEN a file tells nonsense THEN it is not scaled by it
+    # WHEN a file has impossible values THEN times are not scaled by them
     for scale in (float("nan"), -1.0, 0.0):
         trace.runs = {0: Run(host_scale={"forward": scale})}
         assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 80 * US
@@ -583,7 +583,7 @@ def test_each_inference_pass_is_a_step_that_begins_with_its_copy(grad: bool) -> 
     for _ in range(4):
         _infer(stage, grad=grad)
     stage.simulator.tracker.stop(stage.thread)
-    # THEN each pass is a step of its own, with its own copy
+    # THEN each pass is a separate step with its own copy
     assert kinds(stage) == "EEEE"
     assert [end - start for start, end, _ in stage.log.steps] == [60 * US] * 4
     assert charged(stage) == {Origin.EXACT: 4 * 33 * US}
