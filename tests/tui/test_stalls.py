@@ -1,0 +1,121 @@
+"""`trace stalls`: descriptions of disks and cores, and the text, from figures that are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from traces.model.trace import TraceError
+from traces.stalls.data_stalls import Bottleneck, Modelled, Pace, Stalls
+from tui.commands.stalls import counts_of, disk_of, text
+from tui.options import StallsOptions
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "bytes_per_s", "latency_ns"),
+    [
+        ("ssd", 530e6, 0),
+        ("hdd", 160e6, 8 * MS),
+        ("530MB/s", 530e6, 0),
+        ("2.5 GB/s", 2.5e9, 0),
+        ("7kB/s", 7e3, 0),
+        ("9B/s", 9, 0),
+        ("160mb/s, 8ms", 160e6, 8 * MS),
+        ("160MB/s,80us", 160e6, 80_000),
+    ],
+)
+def test_a_disk_is_a_rate_and_a_latency(asked: str, bytes_per_s: float, latency_ns: int) -> None:
+    disk = disk_of(asked)
+    assert (disk.bytes_per_s, disk.latency_ns) == (bytes_per_s, latency_ns)
+
+
+@pytest.mark.parametrize("asked", ["0MB/s", "fast", "160", "160MB/s,8", "-1MB/s"])
+def test_other_texts_are_no_disk(asked: str) -> None:
+    with pytest.raises(TraceError, match="is not a disk"):
+        disk_of(asked)
+
+
+def test_counts_of_cores() -> None:
+    assert (counts_of("1, 2,128"), counts_of("")) == ((1, 2, 128), ())
+    for asked in ("0", "129", "1,,2", "two"):
+        with pytest.raises(TraceError, match="is not a list of core counts"):
+            counts_of(asked)
+
+
+FOUND = Stalls(
+    gpu=Pace(20, 80 * MS, 0, 400.0),
+    estimated_share=0.0,
+    prepared=Pace(20, 100 * MS, 20 * MS, 320.0),
+    fetched=None,
+    batch_samples=32.0,
+    step_batches=1,
+    workers=2,
+    batch_cpu_ns=150 * MS,
+    batch_wall_ns=160 * MS,
+    batch_bytes=3 << 20,
+    batch_missed_bytes=None,
+    batch_pin_ns=None,
+    batch_pin_cpu_ns=None,
+    data_set_bytes=None,
+    bottleneck=Bottleneck.PREPARATION,
+    check=None,
+    taken_cores=0.0,
+    enough=None,
+    by_cores=[],
+    disk_bytes_per_s=None,
+    notes=["a note"],
+)
+
+
+def said(asked: StallsOptions | None = None, cached: float = 0.0, **changes: Any) -> list[str]:
+    return text(replace(FOUND, **changes), asked or StallsOptions(["train.py"]), cached)
+
+
+def test_the_verdict_and_the_paces_of_cached_data() -> None:
+    lines = said()
+    preparing = "Preparing batches on the CPU is the bottleneck: preparing batches takes up 20.0 % of a step"
+    assert lines[0] == f"{preparing} (to include a disk, add --disk)."
+    assert [line.split() for line in lines[2:5]] == [
+        ["measured", "step", "waiting", "samples/s"],
+        ["data", "ready", "in", "memory", "(GPU", "speed)", "80.0", "ms", "0.0", "%", "400.0"],
+        ["data", "cached", "100.0", "ms", "20.0", "%", "320.0"],
+    ]
+    assert lines[6:] == [
+        "one batch of 32 samples takes a worker 150.0 ms of CPU time, reads 3.0 MiB",
+        "modelled: no number of workers up to 128 would be fast enough",
+        "a note",
+    ]
+
+
+def test_a_disk_has_its_own_share_of_the_step() -> None:
+    """GIVEN 100 ms with cached data and 125 ms with the disk THEN reading takes a fifth of a step."""
+    disk = StallsOptions(["train.py"], disk="160MB/s")
+    lines = said(disk, 0.35, fetched=Pace(20, 125 * MS, 50 * MS, 256.0), disk_bytes_per_s=212e6, bottleneck=Bottleneck.STORAGE)
+    assert lines[0].startswith("Storage is the bottleneck: ") and lines[0].endswith("and reading from the disk 20.0 %.")
+    assert lines[5].split() == "data from 160MB/s, 35% cached (lru) 125.0 ms 40.0 % 256.0".split()
+    assert "a disk of 212 MB/s would be fast enough" in lines
+    own = said(StallsOptions(["train.py"], disk="own"), fetched=Pace(20, 125 * MS, 50 * MS, 256.0))
+    assert own[5].startswith("data from this machine's disk, nothing cached")
+    assert "(the script read no files that a disk could delay)" in said(disk)[0]
+
+
+def test_workers_cores_and_estimates() -> None:
+    lines = said(enough=Modelled(1, 1, 400.0, 0.0), step_batches=2, batch_pin_ns=2 * MS)
+    assert "modelled: 1 worker with its own core would be fast enough" in lines
+    assert "a step uses 2 batches from 2 workers in total" in lines
+    assert "one batch of 32 samples takes a worker 150.0 ms of CPU time, reads 3.0 MiB, and takes 2.0 ms to pin" in lines
+    lines = said(
+        enough=Modelled(3, 3, 400.0, 0.0), check=Modelled(2, 1, 304.0, 0.2), taken_cores=0.25, estimated_share=0.2,
+        by_cores=[Modelled(4, 4, 390.0, 0.025)],
+    )  # fmt: skip
+    assert "modelled: 3 workers, each with its own core, would be fast enough" in lines
+    here = "the model for this machine (2 workers, 1 core, 0.25 used by other programs)"
+    assert f"{here}: 304.0 samples/s, -5.0 % from the measurement" in lines
+    assert lines[-2].split() == ["4", "390.0", "2.5", "%"]
+    assert any(line.startswith("ESTIMATE: 20.0 % of GPU time is estimated") for line in lines)
+    assert lines[3].startswith("data ready in memory (GPU speed, estimated)")
+    assert not any("ESTIMATE" in line for line in said(estimated_share=0.01))
