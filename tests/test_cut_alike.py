@@ -1,4 +1,4 @@
-"""The recorder and the replayer divide any script into the same steps and phases."""
+"""The recorder and the replayer cut the same script into the same steps and phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three limits keep a room easy to find one's way in: no import cycles, small folders, small classes. Read from the source."""
+"""The source has no import cycles, no large folders and no large classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of docs/ that one command makes: what their figures must show, from costs that are given."""
+"""The generated study pages of docs/, made from given costs."""
 
 from __future__ import annotations
 

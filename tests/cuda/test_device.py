@@ -1,4 +1,4 @@
-"""The simulated device keeps CUDA's rules, as far as torch shows them."""
+"""The simulated device follows the rules of CUDA that torch can observe."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recording never harms the script: on a device that fails, it ends as it would without the recorder, and the file says what
-is missing."""
+"""Recording never harms the script. On a device that fails, the script ends as it would without the recorder, and the file
+says what is missing."""
 
 from __future__ import annotations
 

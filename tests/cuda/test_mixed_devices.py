@@ -1,4 +1,4 @@
-"""The table of mixed devices is what PyTorch's CUDA build says on the simulated device."""
+"""The table of mixed devices has the outcomes of PyTorch's CUDA build on the simulated device."""
 
 from __future__ import annotations
 

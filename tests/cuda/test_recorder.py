@@ -1,4 +1,5 @@
-"""Records programs below torch's real CUDA runtime and compares each recording with what the device says that it did."""
+"""Records programs with torch's real CUDA runtime on the simulated device and compares each recording with the log of the
+device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trace replay` on cells of the library: by GPU and by name, with batch sizes that change, and what is not in the library.
+"""`trace replay` on cells of the library: by GPU, by name, with changing batch sizes, and for models missing from the library.
 
 Under `--clock recorded` the times are exact on a busy machine too.
 """

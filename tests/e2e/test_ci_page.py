@@ -1,4 +1,4 @@
-"""docs/ci.md, followed literally in a shell, and the commands of action.yml."""
+"""The commands of docs/ci.md run in a shell, and so do those of action.yml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nn.DataParallel as a user runs it: on the recording of two GPUs, predicted from one, recorded again, and for its memory."""
+"""nn.DataParallel as a user runs it: replayed from two GPUs, predicted from one, recorded again, and limited by memory."""
 
 from __future__ import annotations
 

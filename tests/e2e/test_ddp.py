@@ -1,4 +1,4 @@
-"""Several ranks as a user starts them: by torchrun or by `--nproc`; what they print, leave and end with. They really wait."""
+"""Several ranks as a user starts them, with torchrun or `--nproc`: their output, files and exit codes. Waits take real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a script that fails ends under a replay: its own error said last, and what a replay is where the driver was asked for."""
+"""How a failing script ends under a replay: its error is printed last, with an explanation if the driver was missing."""
 
 from __future__ import annotations
 

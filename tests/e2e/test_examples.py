@@ -1,4 +1,4 @@
-"""The examples are plain scripts: here they run natively, on the CPU."""
+"""The examples are plain scripts. Here they run natively on the CPU."""
 
 from __future__ import annotations
 

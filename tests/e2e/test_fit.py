@@ -1,4 +1,4 @@
-"""`trace fit` on real scripts: the steps that it runs, what it says, and that nothing of the script is left behind."""
+"""`trace fit` on real scripts: the steps that it runs, its output, and that it leaves no files behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guides of docs/: every command that they show runs as it stands, and prints what the guide says, numbers aside."""
+"""Every command in the guides of docs/ runs and prints the output shown, except for numbers."""
 
 from __future__ import annotations
 

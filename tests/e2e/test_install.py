@@ -1,4 +1,4 @@
-"""What installing the tool does to others, and what others' names do to the tool.
+"""How this package and other packages affect each other when both are installed.
 
 The registry's package `traces` is somebody else's, about unevenly-spaced time series. The wheel is installed beside it into
 environments that see this one's torch and numpy.

@@ -1,4 +1,5 @@
-"""Would it fit? `trace replay --gpu-memory`, the recorded PyTorch's own words, and a real recording's allocations."""
+"""`trace replay --gpu-memory`: whether a script fits, the error of the recorded PyTorch, and the allocations of a real
+recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks of docs/notebooks run, and their stored outputs say what they print now."""
+"""The notebooks of docs/notebooks run, and their stored outputs are current."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/on_gpu.sh, on a virtual GPU: what a person gets who runs it where a real one is."""
+"""benchmarks/on_gpu.sh on a virtual GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: suites in processes of their own, with and without a virtual GPU."""
+"""The pytest plugin: test suites in separate processes, with and without a virtual GPU."""
 
 from __future__ import annotations
 

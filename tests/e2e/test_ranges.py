@@ -1,4 +1,4 @@
-"""Ranges that a script names (NVTX, record_function), from the replay's timeline to what another viewer is given."""
+"""Named ranges of a script (NVTX, record_function), from the timeline of the replay to its export."""
 
 from __future__ import annotations
 

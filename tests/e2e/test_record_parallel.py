@@ -1,4 +1,4 @@
-"""`trace record` of scripts that train in several replicas or processes: on a virtual GPU, and as two ranks with gloo."""
+"""`trace record` of scripts with several replicas or processes: on a virtual GPU, and as two ranks with gloo."""
 
 from __future__ import annotations
 

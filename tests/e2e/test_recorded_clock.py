@@ -1,4 +1,5 @@
-"""On a clock that only recorded time moves, what a script times is the recorded host, and a recording of it is the recording.
+"""On the recorded clock, a script measures the times of the recorded host, and recording it reproduces the recording. These
+tests do not depend on the speed or load of this machine.
 
 Nothing here depends on how fast this machine is, or how busy.
 """

@@ -1,4 +1,4 @@
-"""Sizes that only values tell: recorded from a script that computes, found again by one that does not."""
+"""Data-dependent output sizes: recorded from a script with computed values, and used in a replay without values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DistributedDataParallel in processes that the script starts itself, by torch.multiprocessing.spawn: nobody sets RANK there.
+"""DistributedDataParallel in processes that the script starts with torch.multiprocessing.spawn, without RANK in the
+environment. A process uses its GPU before it joins the group, and a script can number its ranks in any way.
 
 A started process uses its GPU before it joins the group, and a script may number its ranks in its own way.
 """

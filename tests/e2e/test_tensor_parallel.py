@@ -1,4 +1,4 @@
-"""Tensor parallelism replayed with its numbers computed: two ranks' shards give what one process gives."""
+"""Tensor parallelism replayed with computed values: the shards of two ranks give the results of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.jit.script compiles what it compiles without us, though functions that it meets have been replaced."""
+"""torch.jit.script compiles the same scripts as without a replay, although some functions are replaced."""
 
 from __future__ import annotations
 

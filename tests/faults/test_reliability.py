@@ -1,4 +1,4 @@
-"""The quick form of benchmarks/reliability.py: what it tries ends without a fault."""
+"""The quick form of benchmarks/reliability.py runs without a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small file that would unpack to gigabytes is refused at once, in one line, within bounded memory."""
+"""A small file that would unpack to gigabytes is rejected at once, in one line and with bounded memory."""
 
 from __future__ import annotations
 

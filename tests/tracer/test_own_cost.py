@@ -1,4 +1,4 @@
-"""What the recorder says that it takes of a step."""
+"""The recorder's report of its own overhead per step."""
 
 from __future__ import annotations
 

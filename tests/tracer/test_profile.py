@@ -1,4 +1,4 @@
-"""When the recorder's profile begins and ends: never in a capture, never with a wait that has no end, never with a context."""
+"""When the recorder's profile begins and ends: never in a capture, never with an endless wait, never by creating a context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provenance: enough to judge a recording by, and nothing that names a person or a machine."""
+"""Provenance describes a recording without naming a person or a machine."""
 
 from __future__ import annotations
 

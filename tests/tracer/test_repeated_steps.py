@@ -1,4 +1,4 @@
-"""Steps that repeat are recorded without being cut again, and the recording is the same."""
+"""Repeated steps are recorded without being cut again, with the same recording as a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which words are ours and which are the script's: the rule as a table, and what holds for any words."""
+"""Which arguments belong to trace and which to the script: the rule as a table, and its invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `trace` command: what it imports, what it prints where, and how trouble becomes one line and an exit code."""
+"""The `trace` command: its imports, its output, and how errors become one line and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents: a page per command that is what its `--help` says, a short README, and links that lead somewhere."""
+"""The documentation: a page per command that equals its `--help`, a short README, and valid links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trace doctor`: each check by itself, and what becomes of one that fails."""
+"""`trace doctor`: each check separately, and the report of a failed check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a replay of which nothing was measured."""
+"""The report of a replay without any measured time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trace fit`: what comes of what a script requested, at two batch sizes."""
+"""`trace fit`: its results from the memory requests of a script at two batch sizes."""
 
 from __future__ import annotations
 

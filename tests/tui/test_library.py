@@ -1,4 +1,4 @@
-"""`trace library`: the lists, a user's own part, and what is judged of an entry that someone sends."""
+"""`trace library`: the lists, the entries of a user, and the checks of a contributed entry."""
 
 from __future__ import annotations
 

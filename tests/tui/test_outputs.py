@@ -1,4 +1,4 @@
-"""Where output goes: whole files or none, a sign of life only where a person watches, colour only where it shows."""
+"""Output: complete files or none, progress and colour only on a terminal."""
 
 from __future__ import annotations
 

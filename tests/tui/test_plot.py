@@ -1,4 +1,4 @@
-"""`trace plot`: each figure in each format, and what is refused."""
+"""`trace plot`: each figure in each format, and rejected requests."""
 
 from __future__ import annotations
 

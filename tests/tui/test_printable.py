@@ -1,4 +1,4 @@
-"""Names in a recording are somebody else's: what a terminal would obey is not printed, our own styles are."""
+"""Names in a recording are not trusted: control characters are not printed, and our own styles are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trace record` after its script has ended: one file of what the processes left, or what they left."""
+"""`trace record` after its script has ended: one merged file, or the partial files of the processes."""
 
 from __future__ import annotations
 

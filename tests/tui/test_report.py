@@ -1,4 +1,4 @@
-"""`trace report`: a whole page that needs nothing but itself, about one trace or two."""
+"""`trace report`: a complete page without external files, about one trace or two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU refuses or notices later: whole scripts with recorded and with computed values."""
+"""Errors that a GPU raises, at once or later: whole scripts with recorded and with computed values."""
 
 from __future__ import annotations
 

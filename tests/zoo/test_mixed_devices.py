@@ -1,4 +1,5 @@
-"""Calls with tensors or generators on wrong devices end as on a GPU: mixed_devices.tsv says what PyTorch's CUDA build says."""
+"""Calls with tensors or generators on wrong devices have the outcomes of a GPU, listed in mixed_devices.tsv from PyTorch's
+CUDA build."""
 
 from __future__ import annotations
 

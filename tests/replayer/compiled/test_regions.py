@@ -1,4 +1,4 @@
-"""Compiled regions of a script take the kernels of the recorded regions."""
+"""Compiled regions of a script get the kernels of the recorded regions."""
 
 from __future__ import annotations
 

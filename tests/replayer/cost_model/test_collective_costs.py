@@ -1,4 +1,4 @@
-"""What operations between ranks take: by bytes on the wire, from the recording or from data sheets."""
+"""The times of collectives, by bytes on the wire, from the recording or from data sheets."""
 
 from __future__ import annotations
 

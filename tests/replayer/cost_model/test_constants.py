@@ -1,4 +1,4 @@
-"""Numbers that decide an estimate have one place."""
+"""Constants that decide an estimate are defined in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What copies take: fitted from the trace by kind, else published, else a guess, and marked as what it is."""
+"""The times of copies: fitted from the trace by kind, or published, or estimated, and marked accordingly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ops should take: kinds of work from shapes, curves on several GPUs, and what recorded ops say of their likes."""
+"""Estimated times of ops: kinds of work from shapes, curves on several GPUs, and corrections from similar recorded ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between ranks: what one rank's time is on another's clock."""
+"""Messages between ranks, and the conversion of times between their clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocation cycles: steps that use memory as earlier ones are not executed again, with the same results as if they were."""
+"""Allocation cycles: steps that repeat earlier memory requests are not executed again, with the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a virtual device has: as recorded, as given, or as its chip usually has."""
+"""The memory of a virtual device: as recorded, as given, or as usual for its GPU model."""
 
 from __future__ import annotations
 

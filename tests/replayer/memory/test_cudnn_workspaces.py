@@ -1,4 +1,4 @@
-"""cuDNN's workspaces by shape, against those that a V100's recording holds (ResNet-50, batch 32, PyTorch 1.9)."""
+"""cuDNN's workspaces by shape, compared with a recording of a V100 (ResNet-50, batch 32, PyTorch 1.9)."""
 
 from __future__ import annotations
 

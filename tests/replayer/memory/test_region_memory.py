@@ -1,4 +1,4 @@
-"""Memory of a compiled region's call: recorded requests in place of the tensors' own."""
+"""Memory of a call of a compiled region: recorded requests replace those of the tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether requests fit, on any card and at any batch size."""
+"""Whether memory requests fit on any GPU and at any batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocations of tensors: the blocks and figures of the allocator beneath, whenever frees come."""
+"""Allocations of tensors have the blocks and figures of the underlying allocator, whenever tensors are freed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Which kernels composite ops come to, as on CUDA. Runs in the warm interpreter, see warm.py."""
+"""Composite ops launch the same kernels as on CUDA. Runs in the warm interpreter, see warm.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as large as a mask has elements set. Runs in the warm interpreter, see warm.py."""
+"""Results whose size is the number of set elements of a mask. Runs in the warm interpreter, see warm.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Losses that are made of other ops begin the loss by their name, as recordings have it. Runs in the warm interpreter."""
+"""Losses composed of other ops start the loss phase. Runs in the warm interpreter."""
 
 from __future__ import annotations
 

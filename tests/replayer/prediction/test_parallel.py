@@ -1,4 +1,4 @@
-"""What several GPUs add to a step of one."""
+"""The time that several GPUs add to a step of one GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings under other conditions: which kernels change by how much, when everything happens then, and what is refused."""
+"""Predictions for other conditions: how kernel times change, when everything happens then, and what is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several ranks from a recording of one GPU: shards and split products, what they move, keep and cannot tell."""
+"""Several ranks predicted from a recording of one GPU: shards and split products, their communication and memory."""
 
 from __future__ import annotations
 

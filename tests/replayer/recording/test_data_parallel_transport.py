@@ -1,4 +1,4 @@
-"""How a recording shows that nn.DataParallel's parameters travelled: by NCCL, by copies, or not at all."""
+"""How a recording shows the transfer of nn.DataParallel's parameters: by NCCL, by copies, or none."""
 
 from __future__ import annotations
 

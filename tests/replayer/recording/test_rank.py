@@ -1,4 +1,4 @@
-"""Which rank a process is, what it plays and what devices it sees."""
+"""The rank of a process, the recorded rank it replays, and the devices it sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time core against real recordings: a recording played by its own ops must come out as it went in."""
+"""Real recordings replayed with their own ops have the recorded times."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # mypy: allow-untyped-calls
-"""Calls of outermost modules are reported, with and without gradients. Modules work as usual. Runs in the warm interpreter."""
+"""Calls of outermost modules, with and without gradients, are reported, and modules work as usual. Runs in the warm
+interpreter."""
 
 from __future__ import annotations
 

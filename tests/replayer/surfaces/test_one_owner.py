@@ -1,4 +1,4 @@
-"""Each name of torch is replaced by one surface: what a reader finds in its table holds. In a fresh interpreter."""
+"""Each name of torch is replaced by one surface only. In a fresh interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said after an error of a package that asks for NVIDIA's driver."""
+"""The message after an error of a package that asks for NVIDIA's driver."""
 
 from __future__ import annotations
 

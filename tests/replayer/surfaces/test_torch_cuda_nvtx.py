@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""torch.cuda.nvtx and record_function: which ranges are added to the timeline. Runs in the warm interpreter."""
+"""torch.cuda.nvtx and record_function: which ranges are reported to the timeline. Runs in the warm interpreter."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Functional collectives, and what stands on them: DTensor and tensor parallelism."""
+"""Functional collectives, DTensor and tensor parallelism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Futures of operations between ranks: when their values are ready, on the host's and on the stream's time."""
+"""Futures of collectives: when their values are ready on the host and on the stream."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Operations between ranks that CUDA graphs capture. tests/e2e/scripts/rank_programs.py checks their values."""
+"""Collectives captured in CUDA graphs. tests/e2e/scripts/rank_programs.py checks their values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Tensors that go to another process, by torch.multiprocessing and RPC. Runs in the warm interpreter, see warm.py."""
+"""Tensors sent to another process with torch.multiprocessing and RPC. Runs in the warm interpreter, see warm.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Checkpoints: true size, plain content, readable without us, and back onto the device."""
+"""Checkpoints have the real size and plain content, load without trace, and load back onto the device."""
 
 from __future__ import annotations
 

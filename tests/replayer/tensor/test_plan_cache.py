@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""The plan cache: what its keys tell apart, that it stays small, and that what it remembers is what would be learned again."""
+"""The plan cache: what its keys distinguish, that it stays small, and that cached plans equal newly inferred ones."""
 
 from __future__ import annotations
 

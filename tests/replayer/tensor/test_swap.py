@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Tensors that C++ refers to weakly are swapped, and the references stay what they were."""
+"""Tensors with weak references from C++ are swapped, and the references stay valid."""
 
 from __future__ import annotations
 

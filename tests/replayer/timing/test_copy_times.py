@@ -1,4 +1,4 @@
-"""What a copy of the script takes against a recorded one: by the same kind exactly, by another kind or size by bandwidth."""
+"""The times of copies compared with recorded copies: exact for the same kind, by bandwidth for another kind or size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: order, the three nets, and that no recorded time is given twice."""
+"""Matching calls to recorded calls: order, the three kinds of match, and that no recorded time is used twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passages: calls that come as they came the last time, played at once, lie where they would lie one by one."""
+"""Batches of repeated calls have the times that the calls would have one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated GPU plays for a few programs and recordings: every row, in golden/, to be read by people."""
+"""The work of a simulated GPU for a few programs and recordings: every row, in golden/, for people to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time core on a fake clock: what is played when, and what is charged as what."""
+"""The simulator on a fake clock: when work runs, and how its time is charged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules that place an op: by hand, by what must hold of them, and over arrays as one op after another."""
+"""The timing rules of ops: examples by hand, invariants, and arrays compared with loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boundary events: differences of events add up to one clock, exactly, and the host never waits."""
+"""Boundary events: event differences add up exactly to one clock, and the host never waits."""
 
 from __future__ import annotations
 

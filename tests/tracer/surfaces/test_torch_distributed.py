@@ -1,4 +1,4 @@
-"""What is noted of collectives: in a world of one, with gloo, on the functions of torch itself."""
+"""Recorded collectives in a world of one rank with gloo, on the functions of torch."""
 
 from __future__ import annotations
 

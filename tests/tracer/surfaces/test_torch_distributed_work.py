@@ -1,4 +1,4 @@
-"""Waiting for works: gloo's own, in a world of one, as if their operations had events on a GPU."""
+"""Waiting for work objects of gloo in a world of one rank, as if their operations had GPU events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of nn.DataParallel as the surface tells them; on a virtual device they are in tests/e2e/test_record_parallel.py."""
+"""The parts of nn.DataParallel that the surface reports. tests/e2e/test_record_parallel.py tests them on a virtual device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clipping is reported, however the script gets at it. Runs in a separate process, because torch stays patched."""
+"""Gradient clipping is reported from every entry point. Runs in a separate process, because torch stays patched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a result's shape tells of how much was found, whatever stands beside a mask in an index."""
+"""Output sizes read from the shapes of results, for any index with a mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flight recorder's ring, as torch gives it: what is read of it, how often, and what of it is known already."""
+"""PyTorch's flight recorder: which entries of its ring buffer are read, and how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is worked out of a trace: idle time by reason, launches, rates, modules, stragglers, the critical path."""
+"""The analyses of a trace: idle time by reason, launches, rates, modules, stragglers, the critical path."""
 
 from __future__ import annotations
 

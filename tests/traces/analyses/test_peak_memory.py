@@ -1,4 +1,4 @@
-"""What is held when memory is fullest."""
+"""The memory that is allocated at the peak."""
 
 from __future__ import annotations
 

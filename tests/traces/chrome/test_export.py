@@ -1,4 +1,4 @@
-"""The Chrome export: what the viewers' rules ask for, and that an import gives the trace back."""
+"""The Chrome export follows the rules of the viewers, and an import reproduces the trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported and imported again a trace is the same, to the nanosecond: made ones and every real recording."""
+"""A trace that is exported and imported again is the same to the nanosecond: handmade traces and every real recording."""
 
 from __future__ import annotations
 

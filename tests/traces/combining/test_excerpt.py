@@ -1,4 +1,4 @@
-"""A stretch of a trace: what touches it is there, whole, and points where it pointed."""
+"""An excerpt of a trace has every row that overlaps it, with valid references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks made one trace, and a profile set into a recording."""
+"""Merging ranks into one trace, and a profile into a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the profiler took of the host: found from clean and profiled steps, and taken out again."""
+"""The host time that the profiler costs: found from clean and profiled steps, and subtracted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two traces compared op by op, and kernel by kernel within ops: what was renamed, fused or split is not new or gone."""
+"""Two traces compared op by op, and kernel by kernel within ops. Renamed, fused or split ops are neither new nor gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing traces: which steps, how far apart, the same program or not, and the JSON that scripts rely on."""
+"""Comparing traces: which steps are compared, the errors, the verdict, and the JSON that scripts use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel of one trace is which of another."""
+"""Which kernel of one trace corresponds to which kernel of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets: what they may say, what a comparison makes of them, and what a build reads in the end."""
+"""Budgets: their syntax, their checks against a comparison, and the output for a build."""
 
 from __future__ import annotations
 

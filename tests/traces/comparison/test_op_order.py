@@ -1,4 +1,4 @@
-"""How many calls are out of place, against an exhaustive definition."""
+"""The number of moved calls, against an exhaustive definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that decide a verdict have one place, and docs/constants.md lists them."""
+"""Thresholds that decide a verdict are defined in one place, and docs/constants.md lists them."""
 
 from __future__ import annotations
 

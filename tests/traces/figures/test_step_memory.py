@@ -1,4 +1,4 @@
-"""How far a step's memory rises above its beginning."""
+"""The rise of memory within a step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The trace file byte by byte, as traces/format/FORMAT.md has it: single fields patched by their offsets, and the exact
-answers.
-"""
+"""The trace file byte by byte, as in traces/format/FORMAT.md: single fields changed at their offsets, and the exact errors."""
 
 from __future__ import annotations
 

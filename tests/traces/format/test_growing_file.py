@@ -1,4 +1,4 @@
-"""Following a trace file that grows: at every byte what is read is what was whole by then, and in the end it is all."""
+"""Following a trace file that grows: at every byte, exactly the complete rows are read, and all rows in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace file: what is saved is loaded, whole or streamed, and what cannot be a trace is refused in one line."""
+"""The trace file: a saved or streamed trace is loaded, and an invalid one is rejected in one line."""
 
 from __future__ import annotations
 

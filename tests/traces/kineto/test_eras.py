@@ -1,4 +1,5 @@
-"""What differs by era, on small made recordings: clocks, ids, categories, threads, shapes, phases."""
+"""Differences between releases of the profiler on small handmade recordings: clocks, ids, categories, threads, shapes,
+phases."""
 
 from __future__ import annotations
 

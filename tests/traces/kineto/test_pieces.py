@@ -1,4 +1,4 @@
-"""Reading a recording in pieces: however the text is cut, what comes out is what one reading of the whole gives."""
+"""A recording read in chunks of any size equals one read as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an import keeps of an op's arguments: shapes and dtypes, if the file has them, without results."""
+"""The shapes and dtypes of op arguments that an import keeps, without results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library: each entry of the index is a file that loads and says where it came from; a name finds it."""
+"""The library: each entry of the index loads, names its origin, and is found by name."""
 
 from __future__ import annotations
 

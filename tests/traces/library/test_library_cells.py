@@ -1,4 +1,4 @@
-"""Cells of the library: the published ones as they were published, the file they lie in, and how one is found."""
+"""Cells of the library: their published values, their file, and how a cell is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measured limit answers: beside an estimate, between batches that were measured, and for another program."""
+"""Measured batch limits: with an estimate, between measured batches, and for another program."""
 
 from __future__ import annotations
 

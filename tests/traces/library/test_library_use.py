@@ -1,4 +1,4 @@
-"""`import traces` as a notebook does it: names come when they are used, and give the facts that the commands print."""
+"""`import traces` as in a notebook: names are imported on first use, and functions return the facts that the commands print."""
 
 from __future__ import annotations
 

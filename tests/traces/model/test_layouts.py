@@ -1,4 +1,4 @@
-"""Layouts of images told by strides: as torch itself makes them."""
+"""Memory layouts of images are determined by strides, as torch creates them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording knows of its machine: in a file, and by Kineto's names."""
+"""The recorded facts about a machine: in a file, and under Kineto's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a header tells of the run of each rank: in a file, and who may read provenance."""
+"""The facts about the run of each rank in the header, and which code may read provenance."""
 
 from __future__ import annotations
 

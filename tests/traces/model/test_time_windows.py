@@ -1,4 +1,4 @@
-"""Which window holds a time, against a search through all windows."""
+"""Which window contains a time, compared with a search through all windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workload signatures: what they say of two runs, and their way through a file."""
+"""Workload signatures: comparing two runs, and saving and loading."""
 
 from __future__ import annotations
 

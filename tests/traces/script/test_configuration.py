@@ -1,4 +1,4 @@
-"""What the command, the launcher and the child agree on survives the session's file."""
+"""The configuration shared by command, launcher and child survives its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals that come while something must not be left half done."""
+"""Signals that arrive during a block that must not be interrupted."""
 
 from __future__ import annotations
 

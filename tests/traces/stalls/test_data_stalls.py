@@ -1,4 +1,4 @@
-"""What sets a script's pace, by three runs whose times are given."""
+"""The bottleneck of a script, from three runs with given times."""
 
 from __future__ import annotations
 

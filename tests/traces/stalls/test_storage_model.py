@@ -1,4 +1,4 @@
-"""A modelled disk serves one read after the other; a warm cache serves what simulated epochs say that it does."""
+"""A modelled disk serves one read after another, and the hit rate of a warm cache equals that of simulated epochs."""
 
 from __future__ import annotations
 

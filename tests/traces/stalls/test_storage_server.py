@@ -1,4 +1,4 @@
-"""Processes ask one server; who reads waits as long as the modelled disk takes, and all that was loaded is summed."""
+"""Processes send their reads to one server, wait as long as the modelled disk takes, and their reads are summed."""
 
 from __future__ import annotations
 

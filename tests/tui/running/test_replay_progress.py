@@ -1,4 +1,4 @@
-"""What a long replay says of how far it is."""
+"""The progress messages of a long replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory peaks, and whether a replay fitted, as text."""
+"""Memory peaks, and whether a replay fits, as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about the time of a replay."""
+"""The notes on the time of a replay."""
 
 from __future__ import annotations
 

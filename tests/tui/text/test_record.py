@@ -1,4 +1,4 @@
-"""The last lines of `trace record`: what the recording lacks, why, and what to do about it."""
+"""The last lines of `trace record`: what is missing from the recording, why, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trace view` where there is no terminal, its pictures, and what the documents say about it."""
+"""`trace view` without a terminal, its pictures, and its documentation."""
 
 from __future__ import annotations
 

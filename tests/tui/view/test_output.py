@@ -1,4 +1,4 @@
-"""What a script prints while the app has the terminal: as natively, in order, kept and then printed."""
+"""The output of a script while the app uses the terminal: unchanged, in order, kept and printed at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real recordings: every row can be drawn and told about, and what the lanes count is what `trace info` counts."""
+"""Real recordings: every row can be drawn and described, and the lanes have the figures of `trace info`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the app says: headline, status, details, ruler, tables; and what it finds."""
+"""The texts of the app: headline, status, details, ruler, tables and search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allocator against a model of lists: for any requests in any order, both agree in every block and figure."""
+"""The allocator and a model of lists agree in every block and figure for any sequence of requests."""
 
 from __future__ import annotations
 

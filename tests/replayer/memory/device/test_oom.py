@@ -1,4 +1,4 @@
-"""Out-of-memory messages in the recorded PyTorch's words, with this moment's figures."""
+"""Out-of-memory messages with the wording of the recorded PyTorch and the current figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocator settings: what torch accepts is accepted, what torch refuses is refused."""
+"""The allocator accepts and rejects the same settings as torch."""
 
 from __future__ import annotations
 

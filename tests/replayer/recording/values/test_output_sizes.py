@@ -1,4 +1,4 @@
-"""How much the recorded program found, read off its recording."""
+"""Output sizes of data-dependent ops, read from a recording."""
 
 from __future__ import annotations
 

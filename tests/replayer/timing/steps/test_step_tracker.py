@@ -1,4 +1,4 @@
-"""Which recorded step drives which step of the script: training, evaluation, warm-up, profiled and clean ones."""
+"""Which recorded step is used for each step of the script: training, evaluation, warm-up, profiled and clean steps."""
 
 from __future__ import annotations
 
