@@ -1,7 +1,7 @@
 """How this package and other packages affect each other when both are installed.
 
-The registry's package `traces` is somebody else's, about unevenly-spaced time series. The wheel is installed beside it into
-environments that see this one's torch and numpy.
+PyPI has an unrelated package called `traces`, about unevenly-spaced time series. The wheel is installed next to it into
+environments that use the torch and numpy of this one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Ranks on two machines. Each machine replays its own torchrun agent, and the agents meet at a network address. A machine
-is a Linux network namespace, or one of two loopback addresses if namespaces are not permitted.
-
-A machine is a network namespace of Linux, or one of two loopback addresses where namespaces are not permitted.
-"""
+is a Linux network namespace, or one of two loopback addresses if namespaces are not permitted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """On the recorded clock, a script measures the times of the recorded host, and recording it reproduces the recording. These
-tests do not depend on the speed or load of this machine.
-
-Nothing here depends on how fast this machine is, or how busy.
-"""
+tests do not depend on the speed or load of this machine."""
 
 from __future__ import annotations
 

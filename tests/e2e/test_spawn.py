@@ -1,8 +1,5 @@
 """DistributedDataParallel in processes that the script starts with torch.multiprocessing.spawn, without RANK in the
-environment. A process uses its GPU before it joins the group, and a script can number its ranks in any way.
-
-A started process uses its GPU before it joins the group, and a script may number its ranks in its own way.
-"""
+environment. A process uses its GPU before it joins the group, and a script can number its ranks in any way."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Damaged files: truncated at any byte, with any bit flipped, or on a disk that fills up at any write. Each gives the right
-data, a marked prefix of it, or a TraceFormatError (traces/format/FORMAT.md).
-
-The right data, a flagged prefix of it, or a TraceFormatError: nothing else may come of any of it (traces/format/FORMAT.md).
-"""
+data, a marked prefix of it, or a TraceFormatError (traces/format/FORMAT.md)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 # mypy: allow-untyped-calls
 """Facts about the recorded machine, from torch through the recorder and the file to torch in a replay. Each of them was
-once lost because two sides of a dictionary used different keys. Runs in the warm interpreter.
-
-Each of these was once lost because two sides of a dictionary used different keys. Runs in the warm interpreter.
-"""
+once lost because two sides of a dictionary used different keys. Runs in the warm interpreter."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ def test_a_step_cut_off_by_the_end_of_the_recording_is_incomplete() -> None:
 @pytest.mark.parametrize(
     "ops",
     [
-        pytest.param([("aten::mm", ["gemm"]), ("aten::relu", ["relu"])], id="layers repeat too"),
-        pytest.param([COPY], id="copies alone are no iteration"),
+        pytest.param([("aten::mm", ["gemm"]), ("aten::relu", ["relu"])], id="repeated layers"),
+        pytest.param([COPY], id="only copies"),
     ],
 )
 def test_a_repeated_sequence_that_is_not_an_iteration_is_one_step(ops: list[tuple[str, list[str]]]) -> None:
