@@ -191,6 +191,7 @@ class ComparedFigures:
 
     replay: bool  # whether the second trace is a replay instead of a recording
     steps_compared: Both[int]
+    ranks: Both[int]  # number of ranks; a step is that of one rank
     paces: Both[StepPace | None]
     bottlenecks: Both[PaceLimit | None]
     steps: Spread
@@ -338,6 +339,7 @@ def compare(
         verdict=verdict,
         replay=other.is_replay,
         steps_compared=Both(len(timed), len(timed_other)),
+        ranks=Both(len(recorded.ranks), len(other.ranks)),
         paces=paces,
         bottlenecks=Both(
             _bottleneck(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),

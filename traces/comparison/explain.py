@@ -16,12 +16,12 @@ sentence says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from traces.analyses.idle import IdleTime
 from traces.comparison.changed_ops import KERNEL_KINDS, ChangeLists, NameChange, Replacement, op_key
-from traces.comparison.compare import Comparison
+from traces.comparison.compare import Both, Comparison
 from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 from traces.figures.pace import DEVICE
@@ -157,22 +157,37 @@ def _idle(comparison: Comparison) -> Iterator[Reason]:
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if not before or not after:  # unknown in a trace, for example because kernels are missing
         return
-    pairs = [(device, device) for device in sorted(before.keys() | after.keys())]
-    if len(before) == len(after):  # the traces may number the devices of ranks differently
-        pairs = list(zip(sorted(before), sorted(after), strict=True))
-    for ours, theirs in pairs:
-        device = ours if ours == theirs else f"{ours} (B: {theirs})"
-        if ours not in before or theirs not in after:
-            device += f" (not in {'A' if ours not in before else 'B'})"
+    for device, ours, theirs in _paired(before, after, comparison.ranks):
         for reason, words in _REASONS.items():
-            before_ns, after_ns = _per_step(before.get(ours), reason), _per_step(after.get(theirs), reason)
+            before_ns, after_ns = _per_step(ours, reason), _per_step(theirs, reason)
             if before_ns or after_ns:
                 subject = f"idle time of {device} {words}"
                 yield _reason(f"idle: {reason} ({device})", before_ns, after_ns, "", subject, "", verb="is")
 
 
-def _per_step(idle: IdleTime | None, reason: str) -> int | None:
-    return None if idle is None or not idle.steps else idle.by_reason.get(reason, 0) // idle.steps
+def _paired(
+    before: Mapping[str, IdleTime], after: Mapping[str, IdleTime], ranks: Both[int]
+) -> Iterator[tuple[str, list[IdleTime], list[IdleTime]]]:
+    """Yield the devices to compare: a label and the idle times of each trace.
+
+    A step is that of one rank. So if the numbers of ranks differ, the means of all devices are compared.
+    """
+    if ranks.recorded != ranks.replayed:
+        yield f"a GPU (A: {len(before)}, B: {len(after)})", list(before.values()), list(after.values())
+    elif len(before) == len(after):  # the traces may number the devices of ranks differently
+        for one, other in zip(sorted(before), sorted(after), strict=True):
+            yield one if one == other else f"{one} (B: {other})", [before[one]], [after[other]]
+    else:
+        for name in sorted(before.keys() | after.keys()):
+            missing = next((f" (not in {trace})" for trace, of in (("A", before), ("B", after)) if name not in of), "")
+            ours, theirs = ([of[name]] if name in of else [] for of in (before, after))
+            yield name + missing, ours, theirs
+
+
+def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
+    """Return the idle time per step for a reason, as the mean of these devices."""
+    known = [of.by_reason.get(reason, 0) // of.steps for of in idle if of.steps]
+    return sum(known) // len(known) if known else None
 
 
 def _communication(comparison: Comparison) -> Iterator[Reason]:

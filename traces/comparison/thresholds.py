@@ -82,6 +82,11 @@ LONGEST_PERIOD = _declare(
     "LONGEST_PERIOD", 32, "steps", CHOSEN,
     "longest period of steps that follow each other in turn", "gradients are rarely summed over more batches",
 )
+SLOW_STEP = _declare(
+    "SLOW_STEP", 10, "times the pace", CHOSEN,
+    "`trace info` names a step that takes at least this many times as long as the median step",
+    "such a step contains more than a training step, such as a checkpoint or a validation",
+)
 STEPS_FOR_NOISE = _declare(
     "STEPS_FOR_NOISE", 4, "steps", CHOSEN,
     "the noise floor needs at least this many steps", "quartiles of three values say nothing",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traces.analyses.launches import LOADED
 from traces.comparison.thresholds import MUCH_IN_ONE_CALL
 from tui.formatting import counted, share_text, time_text
 
@@ -53,6 +54,9 @@ def answer(summary: Summary) -> str:
     call = next(iter(summary.analyses.idle_calls), None)
     if of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
         gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."
+    loaded_ns = sum(calls.host_ns for calls in summary.analyses.long_launches if calls.reason == LOADED)
+    if of.limit == "host" and pace.steps == 1 and of.gain_ns and loaded_ns >= of.gain_ns / 2:
+        gained += f" Launch calls load kernels at first use for {time_text(loaded_ns)}, which a later step does not need."
     return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
 
 

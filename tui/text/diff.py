@@ -168,6 +168,11 @@ def warning_sentences(comparison: Comparison) -> list[str]:
     said += compiled_sentences(comparison) + values_sentences(comparison) + pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
         said.append(loader_note(comparison))
+    ranks = comparison.ranks
+    if ranks.recorded != ranks.replayed:
+        names = ("The recording", "the replay") if comparison.replay else ("A", "B")
+        has = f"{names[0]} has {counted(ranks.recorded, 'rank')} and {names[1]} has {ranks.replayed}"
+        said.append(f"{has}. All times are those of one rank.")
     is_step_alone = comparison.verdict.same and "gpu_busy" not in comparison.judged_figures
     if is_step_alone and comparison.steps_compared.recorded and not _has_only_phases(comparison):
         said.append("GPU time is missing from at least one trace, so only step time is judged.")
@@ -251,14 +256,15 @@ class _DiffPage:
 
     def names(self, recorded: str, other: str) -> list[str]:
         """Returns the name of each trace with the number of compared steps."""
-        counts = self.of.steps_compared
+        counts, ranks = self.of.steps_compared, self.of.ranks
         # A replay repeats recorded steps, so the report does not mention the number of compared recorded steps.
         ours = 0 if self.of.replay else counts.recorded
-        rows = ((self.first, recorded, ours), (self.second, other, counts.replayed))
+        rows = ((self.first, recorded, ours, ranks.recorded), (self.second, other, counts.replayed, ranks.replayed))
         longest = max(len(self.first), len(self.second))
         lines = []
-        for which, name, count in rows:
-            text = fit(f"{name}, {counted(count, 'step')}" if count else name, self.width - longest - 2)
+        for which, name, count, ranks_of in rows:
+            steps = f", {counted(count, 'step')}{f' of {ranks_of} ranks' if ranks_of > 1 else ''}" if count else ""
+            text = fit(f"{name}{steps}", self.width - longest - 2)
             lines.append(f"{self.bold(which.ljust(longest))}  {text}")
         return lines
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
-from traces.comparison.thresholds import MUCH_SPREAD
+from traces.comparison.thresholds import MUCH_SPREAD, SLOW_STEP
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
 from traces.figures.summary import Summary
@@ -173,6 +173,7 @@ def note_sentences(summary: Summary) -> list[str]:
     if summary.steps and summary.analyses.idle and within_ns < summary.gpu_busy_ns / 2:
         share = share_text(1 - within_ns / summary.gpu_busy_ns)
         said.insert(0, f"{share} of the GPU's busy time is outside the steps counted in GPU busy and GPU idle")
+    said[:0] = _slow_steps(summary)
     noise = summary.pace.noise if summary.pace is not None else None
     if noise is not None and noise >= MUCH_SPREAD:
         said.insert(0, f"The steps vary by ±{share_text(noise)}: their median says little about a single step")
@@ -182,6 +183,21 @@ def note_sentences(summary: Summary) -> list[str]:
         said.insert(0, f"ESTIMATE: at least some times are estimated. {summary.estimate_error.sentence().rstrip('.')}")
     said = [*estimate_line(summary), *said]
     return [*said, f"missing: {', '.join(summary.lacks)}"] if summary.lacks else said
+
+
+def _slow_steps(summary: Summary) -> list[str]:
+    """Returns a sentence if the windows of busy and idle time include steps that take far longer than the others."""
+    pace = summary.pace
+    usual = [step for step in summary.steps if step.kind not in ("warmup", "evaluation", "incomplete")]
+    slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= SLOW_STEP * pace.pace_ns]
+    if pace is None or not slow:
+        return []
+    longest = max(slow, key=lambda step: step.interval_ns)
+    others = f" and {counted(len(slow) - 1, 'other step')}" if len(slow) > 1 else ""
+    return [
+        f"Step {longest.number}{others} took at least {SLOW_STEP} times as long as the median step (up to"
+        f" {time_text(longest.interval_ns)}): GPU busy and GPU idle include this time"
+    ]
 
 
 def estimate_line(summary: Summary, indent: str = "") -> list[str]:

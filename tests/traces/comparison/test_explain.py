@@ -10,7 +10,8 @@ import numpy as np
 from tests.traces.handmade import training
 from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.analyses.idle import IdleTime
-from traces.comparison.compare import compare
+from traces.combining.merge import merge_ranks
+from traces.comparison.compare import Both, compare
 from traces.comparison.explain import Explanation, explain
 from traces.format.trace_file import load
 from traces.library import find
@@ -226,3 +227,13 @@ def test_reasons_below_a_500th_of_the_longer_step_are_left_out() -> None:
     reasons = {more: explained(training(loader_us=920 + more), before).reasons for more in (0, 1, 3)}
     assert (reasons[0], reasons[1]) == ([], [])
     assert reasons[3][0].text.startswith("waiting for data (loader) takes 3.0 \N{MICRO SIGN}s less")
+
+
+def test_traces_with_other_numbers_of_gpus_compare_the_mean_idle_time_of_a_gpu() -> None:
+    """GIVEN the same step on one rank, and on two ranks that load data for 200 us more THEN the mean of a GPU is compared."""
+    one, slow = training(), training(loader_us=220)
+    two = merge_ranks([slow, training(loader_us=220)], [0, 1])
+    both = compare(one, two)
+    idle = [reason for reason in explain(both).reasons if reason.what.startswith("idle: data")]
+    assert both.ranks == Both(1, 2)
+    assert [(reason.what, reason.delta_ns) for reason in idle] == [("idle: data (a GPU (A: 1, B: 2))", 200_000)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tests.traces.handmade import Call, data_parallel, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
 from traces.analyses.idle import IdleCall
+from traces.analyses.launches import LOADED, LongLaunches
 from traces.analyses.stragglers import RankLateness
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.summary import summarize
@@ -139,6 +140,29 @@ def test_large_variation_between_steps_is_noted() -> None:
     trace.steps.start_ns[1:] = trace.steps.start_ns[0] + trace.steps.duration_ns.cumsum()[:-1]
     assert "The steps vary by ±30.0 %: their median says little about a single step" in note_sentences(summarize(trace))
     assert not any("vary" in said for said in note_sentences(summarize(training(steps=4))))
+
+
+def test_a_step_that_takes_ten_times_as_long_as_the_others_is_noted() -> None:
+    """GIVEN six steps of about 101 us WHEN the host sleeps for 1,000 us before the end of the fourth THEN info names step 8."""
+    trace = training(steps=6)
+    for table in (trace.steps, trace.phases, trace.host, trace.device):
+        later = table.start_ns >= trace.steps.end_ns[3]
+        table.start_ns[later] += 1_000_000
+    trace.steps.duration_ns[3] += 1_000_000
+    (said,) = [said for said in note_sentences(summarize(trace)) if "times as long" in said]
+    assert said.startswith("Step 8 took at least 10 times as long as the median step (up to 1.1 ms)")
+    assert not any("times as long" in said for said in note_sentences(summarize(training(steps=6))))
+
+
+def test_info_says_that_kernels_are_loaded_only_once() -> None:
+    """GIVEN one step that waits for the host WHEN launch calls load kernels for half of that time THEN the report says so."""
+    summary = summarize(training(steps=1, loader_us=1))
+    assert summary.bottleneck is not None and summary.bottleneck.limit == "host" and summary.bottleneck.gain_ns is not None
+    half_ns = summary.bottleneck.gain_ns // 2 + 1
+    for loaded_ns, is_said in ((half_ns, True), (half_ns - 2, False)):
+        calls = [LongLaunches("cudaLaunchKernel", LOADED, 1, loaded_ns, loaded_ns)]
+        text = answer(replace(summary, analyses=replace(summary.analyses, long_launches=calls)))
+        assert ("kernels at first use for" in text) == is_said
 
 
 def test_info_names_the_rank_that_the_others_wait_for() -> None:
