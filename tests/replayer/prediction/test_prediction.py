@@ -109,6 +109,15 @@ def test_the_predicted_time_of_a_device_copy_scales_with_its_bytes(recorded_us: 
     assert least < busy.predicted_ns / busy.recorded_ns < most + 0.01
 
 
+def test_work_from_before_the_recording_is_in_no_phase_and_no_kind() -> None:
+    """GIVEN four steps of 50 us of work WHEN the first copy of 10 us has no launch THEN 190 us are of steps: 47.5 us each."""
+    trace = training(steps=4)
+    trace.device.launch[0] = NONE
+    prediction = predict(trace, Conditions(gpu="Tesla T4"))
+    assert prediction.phases["h2d"].recorded_ns == 7_500 and "" not in prediction.phases
+    assert [sum(of.recorded_ns for of in parts.values()) for parts in (prediction.phases, prediction.kinds)] == [47_500] * 2
+
+
 def test_a_prediction_for_another_gpu_has_its_name_and_memory(tmp_path: Path) -> None:
     prediction = predict(training(), Conditions(gpu="Tesla T4"))
     trace = prediction.trace
