@@ -43,6 +43,7 @@ class OwnCost:
         self.clock = clock
         self.perf_ns = clock.perf_ns
         self.spent_ns = 0
+        self.excluded_ns = 0  # time of the current call that does not count for its step
         self.calls = 0  # number of calls of costed methods from outside
         self.is_inside = False  # True while a costed method runs; guarded by the lock
         self.lock = threading.RLock()
@@ -64,9 +65,15 @@ class OwnCost:
 
     def appended(self, took_ns: int) -> None:
         """Records that `took_ns` of a measured call was spent on appending to the file."""
-        self.spent_ns -= took_ns
+        self.excluded_ns += took_ns
         self._appending.append(took_ns)
         self._appended += 1
+
+    def call_ended(self, began_ns: int) -> None:
+        """Counts a measured call that began at `began_ns`."""
+        self.calls += 1
+        self.spent_ns += self.perf_ns() - began_ns - self.excluded_ns
+        self.excluded_ns = 0
 
     @property
     def per_step_ns(self) -> int:
@@ -130,8 +137,7 @@ def costed(method: T) -> T:
                 return method(self, *args, **kwargs)
             finally:
                 cost.is_inside = False
-                cost.calls += 1
-                cost.spent_ns += perf_ns() - began_ns
+                cost.call_ended(began_ns)
 
     return counted  # type: ignore[return-value]
 

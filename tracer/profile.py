@@ -25,13 +25,14 @@ Note [No context of the recorder's]
 Note [Memory or threads]
     The profiler records the thread that started it and autograd's threads. nn.DataParallel runs its replicas in Python threads,
     which are recorded only with `profile_all_threads`. In PyTorch 2.13 the option `profile_all_threads` turns memory events
-    off. So the option is set only after replicas have been seen.
+    off. So the option is set only after replicas, or modules called by other threads, have been seen.
 
 Note [What Kineto says]
-    Kineto writes to stderr when it starts and stops: "USDT:" lines at any log level, and warnings, such as missing permission
-    for CUPTI. stderr belongs to the script. So stderr is buffered meanwhile, and passed on without Kineto's lines. Kineto's
-    warnings are kept because they explain missing kernels. PyTorch also warns when the first block allocated before the profile
-    is freed during it. So the recorder frees such a block while stderr is buffered.
+    Kineto writes to stderr when it starts and stops: "USDT:" lines at any log level, an error if the thread is not the main
+    thread, and warnings, such as missing permission for CUPTI. stderr belongs to the script. So stderr is buffered meanwhile,
+    and passed on without Kineto's lines. Kineto's warnings are kept because they explain missing kernels. PyTorch also warns
+    when the first block allocated before the profile is freed during it. So the recorder frees such a block while stderr is
+    buffered.
 """
 
 from __future__ import annotations
@@ -52,8 +53,11 @@ from traces.model.run import ProfilerUse
 from traces.script.step_rule import RECORDERS_MARK
 
 # a line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text"
-_KINETO_LINE = re.compile(rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:)(.*)")
-_OLD_BLOCK = re.compile(rb"\[W\S+ \S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated before")
+_KINETO_LINE = re.compile(
+    rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:|ERROR: External init callback must run in)(.*)"
+)
+# a warning of torch, with the rank's prefix if torch.distributed is used
+_OLD_BLOCK = re.compile(rb"(?:\[rank\d+\]:)?\[W\S+ \S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated")
 _MOST_WARNINGS = 8  # maximum number of warnings kept
 
 
@@ -83,7 +87,7 @@ class Profiler:
         """
         self.wanted = path is not None
         self.paused = False  # True if the last `begin_step` took noticeable time
-        self.all_threads = False  # True if replicas run in separate Python threads
+        self.all_threads = False  # True if several Python threads call modules
         self.active = False  # True from attaching to the end of the window
         self.is_beginning = False  # True while the recorder starts a profile
         self._torch = torch

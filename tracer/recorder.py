@@ -193,6 +193,7 @@ class Recorder:
                 with self.cost.lock:
                     if not self.closed and not self._profiler.active and not self._writer.due_in_ns:
                         self._writer.flush_if_due()
+                        self.cost.excluded_ns = 0  # this thread's time is not counted
                     pause_ns = max(self._writer.due_in_ns, _LEAST_PAUSE_NS)
 
         threading.Thread(target=write, name="trace-writer", daemon=True).start()

@@ -26,7 +26,7 @@ from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
 from tracer.writing.step_writer import EndedStep, Found, Read, StepWriter
 from tracer.writing.thread_rows import ThreadRows
-from traces.model.trace import NONE, Trace, Untimed
+from traces.model.trace import NONE, Trace
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
@@ -82,12 +82,15 @@ class RecordingWriter:
         if access.is_capturing:
             return
         done = 0
-        for step in self.pending:  # read all events before writing, because later events make the clock offset more exact
+        # Read all events before writing, because later events make the clock offset more exact.
+        if self.pending and events.are_done(self.pending[-1].taken):
+            events.read_finished([event for step in self.pending for event in step.taken])
+        for step in self.pending:
             if not events.read_finished(step.taken) and not access.lost:
                 break
             done += 1
         for _ in range(max(done, len(self.pending) - _PENDING_STEPS)):
-            self._write(self.pending.popleft())
+            self._step_writer.write(self.pending.popleft(), self.rank)
         self.collectives.write_done()
 
     def flush_if_due(self) -> None:
@@ -102,13 +105,14 @@ class RecordingWriter:
                     self._counted = self.number
                 if due:
                     began_ns = cost.clock.perf_ns()
+                    self._step_writer.add_rows(self.rank)
                     self._output.flush(self._changed_header())
                     cost.appended(cost.clock.perf_ns() - began_ns)
 
     @property
     def due_in_ns(self) -> int:
         """Returns how long the collected data may still wait to be written, at least 0."""
-        if not self.number or not (self.pending or self._output.has_rows):
+        if not self.number or not (self.pending or self._output.has_rows or self._step_writer.has_steps):
             return FLUSH_NS
         return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
 
@@ -124,21 +128,17 @@ class RecordingWriter:
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
         """Writes all remaining data. `taken`, `reads` and `found` hold the data since the last step ended."""
         for step in self.pending:
-            self._write(step)
+            self._step_writer.write(step, self.rank)
         self.pending.clear()
         self._events.read_finished(taken)  # does not wait, because another rank may never arrive
         self.collectives.write_done()
         self.collectives.write_open()
         self._step_writer.write_reads(reads, NONE, self.rank)
         self._step_writer.write_found(found, NONE, self.rank)
+        self._step_writer.add_rows(self.rank)
         self._output.flush(self._header())
         self._facts.at_end(self._access)
         self._output.close(self._header())
-
-    def _write(self, step: EndedStep) -> None:
-        if step.untimed == Untimed.NO and NONE in [event.ticks_ns for event in step.taken]:
-            step.untimed = Untimed.LOST
-        self._step_writer.write(step, self.rank)
 
     def _changed_header(self) -> Trace | None:
         of = self._from

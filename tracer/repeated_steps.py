@@ -3,13 +3,16 @@
     repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptCut` has handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
     repeated.known[len(repeated.times_ns)]      # the next report, if the current step is like the one before
-    repeated.ended(now_ns, start_ns)            # the same step at other times
+    times_ns = repeated.ended(now_ns, start_ns)     # the same step at other times
+    repeated.plan.segments(times_ns)                # [Segment("other", ...), Segment("zero_grad", ...), ...]
 
 Note [Steps repeat]
     Steps of a training loop make the same reports: zero_grad is entered, a module is called, and so on. `ScriptCut` is a state
     machine. If a step leaves the machine in the state in which the step began, then a second step with the same reports has
     the same segments. The recorder then only notes the time of each report. When a report differs, `ScriptCut` gets the
     reports of the step so far, with their times, and cuts the rest of the step as usual.
+
+    The segments of such steps are computed when the steps are written, for many steps at once (step_writer.py).
 """
 
 from __future__ import annotations
@@ -36,6 +39,44 @@ class Meaning(NamedTuple):
     entered: str  # the phase that has been entered by name and not left yet, or ""
 
 
+class StepPlan:
+    """Says how the times of a repeated step divide the step into segments.
+
+    `times_ns` of a step are the begin of the step, its reports and its end. Segment k lasts from `times_ns[begins[k]]` to
+    `times_ns[ends[k]]`. If all events are on one stream, the event at `times_ns[ends[k]]` is `event_of_end[k]`, an index into
+    the events of the step. The event with index 0 is the step's begin.
+    """
+
+    __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
+
+    def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
+        """`ends` and `left` are numbers of reports. The number NONE means the begin of the step, and for `left` that the step
+        ends when it is reported.
+        """
+        self.names = names
+        self.ends = [0 if end == NONE else end + 1 for end in ends]
+        self.begins = [0, *self.ends[:-1]]
+        self.left = NONE if left == NONE else left + 1
+        at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
+        # On the GPU, a step ends when the optimizer returns. Otherwise its end has an event.
+        at += [len(reports) + 1] if left == NONE else []
+        self.events = len(at)
+        event_of = {time: event for event, time in enumerate(at)}
+        if left != NONE:
+            event_of[len(reports) + 1] = event_of[self.left]
+        self.event_of_begin = [event_of[begin] for begin in self.begins]
+        self.event_of_end = [event_of[end] for end in self.ends]
+
+    def segments(self, times_ns: list[int]) -> list[Segment]:
+        """Returns the segments of a step with these times."""
+        named = zip(self.names, self.begins, self.ends, strict=True)
+        return [new_segment((name, times_ns[begin], times_ns[end])) for name, begin, end in named]
+
+    def cut(self, times_ns: list[int]) -> CutStep:
+        """Returns a step with these times."""
+        return CutStep(False, self.segments(times_ns), None if self.left == NONE else times_ns[self.left], times_ns[-1])
+
+
 class RepeatedSteps:
     """Holds the reported calls of one step, and their times in the current step."""
 
@@ -43,9 +84,7 @@ class RepeatedSteps:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
         self.times_ns: list[int] = []  # of the current step's reports
         self._learning: list[Meaning] | None = []  # None if the current step cannot be learned
-        self._names: list[str] = []  # of the segments of `known`
-        self._ends: list[int] = []  # the numbers of the reports at which the segments end
-        self._left = NONE  # the number of the report that left the last phase, NONE if another event followed
+        self.plan: StepPlan | None = None  # of `known`
 
     def note(self, meaning: Meaning, now_ns: int) -> None:
         """Notes a report that `ScriptCut` has handled."""
@@ -78,24 +117,17 @@ class RepeatedSteps:
         if learned is None or not is_closed or step.is_evaluation or not step.segments:
             return
         begins = [i if of.action == BEGINS else of.boundary for i, of in enumerate(learned) if of.action in (BEGINS, CONTINUES)]
-        self._names = [segment.name for segment in step.segments]
+        names = [segment.name for segment in step.segments]
+        if begins[:1] != [NONE] and len(names) <= len(begins):
+            return
         # If a step begins with the phase "other", the step has one more segment than reported phase starts.
-        self._ends = [*begins, len(learned)][-len(self._names) :]
+        ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
-        self._left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        if (begins[:1] == [NONE] or len(self._names) > len(begins)) and self._cut(times_ns, step.segments[0].start_ns) == step:
-            self.known = [*learned, end]
+        plan = StepPlan(learned, names, ends, NONE if step.left_ns is None or not lefts else lefts[-1])
+        if plan.cut([step.segments[0].start_ns, *times_ns]) == step:
+            self.known, self.plan = [*learned, end], plan
 
-    def ended(self, now_ns: int, start_ns: int) -> CutStep:
-        """The step has made all known reports. Returns the current step, and begins the next step."""
+    def ended(self, now_ns: int, start_ns: int) -> list[int]:
+        """The step has made all known reports. Returns the step's times, see `StepPlan`, and begins the next step."""
         times_ns, self.times_ns = self.times_ns, []
-        return self._cut([*times_ns, now_ns], start_ns)
-
-    def _cut(self, times_ns: list[int], start_ns: int) -> CutStep:
-        segments: list[Segment] = []
-        begin_ns = start_ns
-        for name, end in zip(self._names, self._ends, strict=True):
-            end_ns = start_ns if end == NONE else times_ns[end]
-            segments.append(new_segment((name, begin_ns, end_ns)))
-            begin_ns = end_ns
-        return CutStep(False, segments, None if self._left == NONE else times_ns[self._left], times_ns[-1])
+        return [start_ns, *times_ns, now_ns]

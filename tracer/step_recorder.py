@@ -13,7 +13,7 @@ Note [Segments on several streams]
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from sys import exception
 from threading import get_ident
 from typing import Any
@@ -36,6 +36,7 @@ from tracer.repeated_steps import (
     STEPPED,
     Meaning,
     RepeatedSteps,
+    StepPlan,
 )
 from tracer.schedule import Schedule
 from tracer.writing.step_writer import DataParallelStage, EndedStep, Found, Read
@@ -118,7 +119,7 @@ class StepRecorder:
             if meaning is None or meaning[0] != kind or meaning[1] != argument:
                 self._report_other(kind, argument, thread, now_ns)
             elif (action := meaning[2]) == ENDS:
-                self._finish(repeated.ended(now_ns, self._start_ns))
+                self._repeats(repeated.ended(now_ns, self._start_ns), repeated.plan)
             else:
                 times_ns.append(now_ns)
                 if action == LEAVES:
@@ -133,7 +134,8 @@ class StepRecorder:
                 if kind == MODULE:
                     self.has_returned = False
             cost.calls += 1
-            cost.spent_ns += cost.perf_ns() - began_ns
+            cost.spent_ns += cost.perf_ns() - began_ns - cost.excluded_ns
+            cost.excluded_ns = 0
 
     @property
     def entered(self) -> str:
@@ -165,7 +167,9 @@ class StepRecorder:
         script, repeated = self.script, self._repeated
         is_beside = script.thread is not None and script.thread != thread
         if is_beside and not (kind == STEPPED and argument):
-            return self._tell(kind, argument, thread, now_ns)  # does nothing
+            if kind == MODULE:
+                self._profiler.all_threads = True
+            return self._tell(kind, argument, thread, now_ns)  # only an optimizer's step in a backward pass has an effect
         self.catch_up()
         if is_beside or script.thread is None:
             repeated.give_up()
@@ -292,16 +296,24 @@ class StepRecorder:
             if not events.is_current(before.of) and (begin := events.take(self._clock.now_ns())) is not None:
                 self._open = self._begins[boundary_ns] = begin
 
-    def _finish(self, step: CutStep) -> None:
-        """Keeps the step until the GPU has passed the step's events. Writes earlier steps that are done."""
+    def _repeats(self, times_ns: list[int], plan: StepPlan | None) -> None:
+        """Keeps a step that made the known reports. Its segments are computed when the step is written."""
+        assert plan is not None
+        left = plan.left
+        self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
+
+    def _finish(self, step: CutStep, plan: StepPlan | None = None, times_ns: Sequence[int] = ()) -> None:
+        """Keeps the step until the GPU has passed the step's events. Writes earlier steps that are done. A step with a plan has
+        no segments yet.
+        """
         is_evaluation, segments, left_ns, now_ns = step
         last = None if is_evaluation or left_ns is None else self._at.get(left_ns)
         if last is not None:
             self._at[now_ns] = last  # on the GPU, the step ended when the optimizer returned
         else:
             last = self._take_event(now_ns, self._open)
-        if segments:
-            self._keep(is_evaluation, segments, now_ns)
+        if segments or plan is not None:
+            self._keep(is_evaluation, segments, now_ns, plan, times_ns)
         else:
             self._events.untimed = Untimed.NO  # the events are read together with the events of the next step
         self._at, self._begins, self._stages = {}, {}, []
@@ -316,11 +328,16 @@ class StepRecorder:
         self.script.phases.begin_ns = now_ns
         self._writer.flush_if_due()
 
-    def _keep(self, is_evaluation: bool, segments: list[Segment], end_ns: int) -> None:
-        name, start_ns, first_end_ns = segments[0]
-        if self._start_ns != NONE:  # the first phase of a script begins with its event
-            start_ns = self._start_ns
-            segments[0] = new_segment((name, start_ns, first_end_ns))
+    def _keep(
+        self, is_evaluation: bool, segments: list[Segment], end_ns: int, plan: StepPlan | None, times_ns: Sequence[int]
+    ) -> None:
+        if plan is not None:
+            start_ns = times_ns[0]
+        else:
+            name, start_ns, first_end_ns = segments[0]
+            if self._start_ns != NONE:  # the first phase of a script begins with its event
+                start_ns = self._start_ns
+                segments[0] = new_segment((name, start_ns, first_end_ns))
         taken, untimed = self._events.hand_out()
         # A profiler of the script slows the host, and the kernels of a capture are unknown. Such steps are not clean.
         is_unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
@@ -329,7 +346,7 @@ class StepRecorder:
             kind = StepKind.WARMUP
         ended = EndedStep(
             self._writer.number, kind, start_ns, end_ns, segments, self._at, self._begins, taken, self._stages, self.reads,
-            self.found, untimed,
+            self.found, untimed, plan, times_ns,
         )  # fmt: skip
         # If a signal handler raises an exception here, the step is lost but never written twice.
         self.reads, self.found = [], []
@@ -347,7 +364,7 @@ class StepRecorder:
             self._schedule.postpone()
         self._profiler.end_step(self._writer.number - 1)
         self._profiler.begin_step(self._writer.number, self._schedule.profile)
-        self.cost.spent_ns -= self._clock.perf_ns() - began_ns
+        self.cost.excluded_ns += self._clock.perf_ns() - began_ns
 
     def _take_event(self, now_ns: int, begin: BoundaryEvent | None) -> BoundaryEvent | None:
         """Takes an event on the stream of `begin`, or on the current stream."""

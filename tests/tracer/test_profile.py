@@ -179,6 +179,8 @@ def test_messages_of_kineto_are_kept_and_other_output_is_passed_on(capfd: pytest
         DENIED
         + "INFO:2026-11-25 01:49:04 1:1 init.cpp:105] see https://...\nUSDT:2026-11-25 profiler_start\n"
         + "[W1125 01:57:31.04 CPUAllocator.cpp:245] Memory block of unknown size was allocated before ...\n"
+        + "[rank0]:[W1125 01:57:31.04 CPUAllocator.cpp:245] Memory block of unknown size was allocated before ...\n"
+        + "ERROR: External init callback must run in same thread as registerClient (1 != 2)\n"
         + "WARNING: the script's own\n"
     )
     here.steps("prepare")

@@ -305,7 +305,7 @@ def test_a_collective_without_a_wait_is_marked_as_call_time_only(bench: Bench) -
     """GIVEN a collective that can no longer be waited for, one waited for during a graph capture, and one without a wait."""
     forgotten, captured, left = (let_go(bench, 90_000) for _ in range(3))
     bench.recorder.communication.give_up_call(forgotten)
-    bench.cuda.capturing = True
+    bench.cuda.stream, bench.cuda.capturing = 7, True
     wait_for(bench, captured)
     assert left in bench.recorder._writer.collectives._open
     calls = recorded(bench).collectives

@@ -28,7 +28,9 @@ def test_a_repeated_step_is_cut_at_its_new_times() -> None:
     steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)
     assert len(steps.known) == 4
     steps.times_ns.extend([10, 14, 17])
-    assert steps.ended(18, 9) == CutStep(False, [Segment("forward", 9, 14), Segment("optimizer", 14, 18)], 17, 18)
+    assert steps.plan is not None and (steps.plan.event_of_begin, steps.plan.event_of_end) == ([0, 1], [1, 2])
+    times_ns = steps.ended(18, 9)
+    assert steps.plan.cut(times_ns) == CutStep(False, [Segment("forward", 9, 14), Segment("optimizer", 14, 18)], 17, 18)
     steps.times_ns.append(20)
     assert steps.differs() == [(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 20)] and steps.known == []
 
@@ -41,7 +43,8 @@ def test_a_step_with_time_before_its_first_phase() -> None:
     step = CutStep(False, [Segment("other", 0, 4), Segment("forward", 4, 9)], None, 9)
     steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)
     steps.times_ns.append(15)
-    assert steps.ended(18, 9) == CutStep(False, [Segment("other", 9, 15), Segment("forward", 15, 18)], None, 18)
+    assert steps.plan is not None and (steps.plan.event_of_begin, steps.plan.event_of_end) == ([0, 1], [1, 2])
+    assert steps.plan.cut(steps.ended(18, 9)) == CutStep(False, [Segment("other", 9, 15), Segment("forward", 15, 18)], None, 18)
 
 
 @pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])

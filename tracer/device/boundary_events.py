@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracer.device.clock import EpochClock
-from tracer.device.device_access import DeviceAccess
+from tracer.device.device_access import DEFAULT_STREAM, DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import NONE, Untimed
 
@@ -125,20 +125,24 @@ class BoundaryEvents:
         """Records an event on a stream. If `of` is None, the event is recorded on the current stream. Returns None if CUDA must
         not be called now."""
         access = self._access
-        closed = access.closed
+        closed = access.closed_to_all_streams
         if closed is not None:
             if self.untimed == Untimed.NO:
                 self.untimed = closed
             return None
         access.is_calling = True
         try:
+            cuda = self._cuda
+            key = cuda.stream_key(cuda.current_device())
+            if key[0] != DEFAULT_STREAM and access.is_current_stream_capturing:
+                self.untimed = self.untimed or Untimed.CAPTURE
+                return None
             if of is None:
-                cuda = self._cuda
-                of = self._streams.get(cuda.stream_key(cuda.current_device())) or self._current()
+                of = self._streams.get(key) or self._current()
                 if of is None:
                     return None
             free = of.clock.free
-            event = free.pop() if free else self._cuda.event()
+            event = free.pop() if free else cuda.event()
             event.record(of.stream)
         except RuntimeError as error:
             why = access.failed(error)
@@ -173,6 +177,10 @@ class BoundaryEvents:
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
+
+    def are_done(self, events: list[BoundaryEvent]) -> bool:
+        """Returns whether the GPU has passed the last event. Events of other streams may be unfinished."""
+        return bool(events and events[-1].ticks_ns == NONE and self._access.attempt(events[-1].event.query))
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
         """Reads finished events in the order in which they were taken. Returns whether all events are done."""

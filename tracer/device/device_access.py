@@ -11,7 +11,8 @@ Note [Captures of CUDA graphs]
     During a capture in CUDA's global mode, most calls in any thread are illegal, including cudaEventQuery and
     cudaEventSynchronize. Such a call fails and invalidates the capture (cudaStreamBeginCapture in CUDA's reference). So the
     recorder makes no call while any torch.cuda.CUDAGraph of this process captures, or while the calling thread's current
-    stream is being captured by other code.
+    stream is being captured by other code. The default stream is CUDA's legacy stream, which cannot be captured, so the
+    recorder does not ask before it takes an event there.
 
 Note [A lost device]
     After an illegal address or a failed assertion on the device, every later call fails with the same error. The script gets
@@ -31,10 +32,13 @@ import threading
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, TypeVar
 
+from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import Untimed
 
 # At the end of the script, the recorder waits this long for a device that makes no progress.
 PATIENCE_NS = 1_000_000_000
+
+DEFAULT_STREAM = 0  # torch's id of the default stream
 
 # After these CUDA and HIP errors, all later calls of the process fail: hardware faults, faults of a kernel, a destroyed
 # context, unknown errors (driver_types.h).
@@ -52,7 +56,8 @@ class DeviceAccess:
         """
         self.lost = ""  # the reason why the device counts as lost, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
-        self._cuda, self._captures, self._profiles = cuda, captures, profiles
+        self._cuda: TorchCuda = cuda
+        self._captures, self._profiles = captures, profiles
         self._is_used = False
 
     @property
@@ -71,18 +76,28 @@ class DeviceAccess:
         """Returns why CUDA must not be called now, or None if CUDA may be called. The reason `Untimed.NO` means that the script
         does not use CUDA.
         """
+        closed = self.closed_to_all_streams
+        if closed is None and self.is_current_stream_capturing:
+            return Untimed.CAPTURE
+        return closed
+
+    @property
+    def closed_to_all_streams(self) -> Untimed | None:
+        """Like `closed`, but does not ask whether other code captures the current stream."""
         if self.lost:
             return Untimed.LOST
         if not (self._is_used or self.is_used):
             return Untimed.NO
         if self._captures:
             return Untimed.CAPTURE
-        if self._profiles:  # asking for the current stream's capture would add a call to the script's profile
-            return Untimed.PROFILE
+        return Untimed.PROFILE if self._profiles else None  # a call would appear in the script's profile
+
+    @property
+    def is_current_stream_capturing(self) -> bool:
         try:
-            return Untimed.CAPTURE if self._cuda.is_current_stream_capturing() else None
+            return self._cuda.is_current_stream_capturing()
         except RuntimeError:  # a capture blocks the legacy stream (cudaErrorStreamCaptureImplicit)
-            return Untimed.CAPTURE
+            return True
 
     def lose(self, reason: str) -> None:
         """Marks the device as lost. See Note [A lost device]."""

@@ -14,13 +14,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from tracer.device.clock import EpochClock
 from traces.format.trace_file import TraceStream
-from traces.model.trace import TABLES, Strings, Table, Trace, TraceError
+from traces.model.trace import TABLES, Column, Strings, Table, Trace, TraceError
 from traces.script.deferred_signals import deferred_signals
 
 _Row = tuple[Any, ...]  # (names of columns, value, value...)
@@ -45,8 +44,8 @@ class RecordingFile:
         self.due_ns = 0  # when the collected rows should be written, by the raw counter
         self._stream: TraceStream | None = None
         self._written_strings = 0
-        self._rows: dict[str, list[_Row]] = {name: [] for name in TABLES}
-        self._written = dict.fromkeys(TABLES, 0)  # number of rows already removed from `_rows`
+        self._rows: dict[str, list[_Row | Table]] = {name: [] for name in TABLES}
+        self._written = dict.fromkeys(TABLES, 0)  # number of rows besides the length of `_rows`
 
     def add(self, table: str, **row: Any) -> int:
         """Appends a row and returns the row's number. Missing columns get default values."""
@@ -58,6 +57,13 @@ class RecordingFile:
         """Appends rows, given as tuples of column names and then values. Returns the number of the first row."""
         number = self.count(table)
         self._rows[table].extend(rows)
+        return number
+
+    def add_columns(self, table: str, **columns: Column) -> int:
+        """Appends rows, given as columns. Returns the number of the first row."""
+        number, block = self.count(table), TABLES[table].of(**columns)
+        self._rows[table].append(block)
+        self._written[table] += len(block) - 1
         return number
 
     def count(self, table: str) -> int:
@@ -98,7 +104,7 @@ class RecordingFile:
         except (TraceError, OSError) as failure:
             self._give_up(failure)
 
-    def _write(self, header: Trace | None, rows: dict[str, list[_Row]]) -> None:
+    def _write(self, header: Trace | None, rows: dict[str, list[_Row | Table]]) -> None:
         if self._stream is None:
             self._stream = TraceStream(self.path)
         if header is not None:
@@ -114,9 +120,12 @@ class RecordingFile:
         print(f"trace: recording stopped, the script continues: {failure}", file=sys.stderr)
 
 
-def _table(kind: type[Table], rows: list[_Row]) -> Table:
-    parts = []
-    for names, alike in groupby(rows, key=itemgetter(0)):
-        _, *columns = zip(*alike, strict=True)
-        parts.append(kind.of(**dict(zip(names, columns, strict=True))))
+def _table(kind: type[Table], rows: list[_Row | Table]) -> Table:
+    parts: list[Table] = []
+    for names, alike in groupby(rows, key=lambda row: None if isinstance(row, Table) else row[0]):
+        if names is None:
+            parts += [row for row in alike if isinstance(row, Table)]
+        else:
+            _, *columns = zip(*[row for row in alike if isinstance(row, tuple)], strict=True)
+            parts.append(kind.of(**dict(zip(names, columns, strict=True))))
     return kind.concatenated(parts)

@@ -189,9 +189,14 @@ class ScriptCut(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. `is_first` is true for the optimizer that ends steps."""
+        """Handle the return of an optimizer's `step`. `is_first` is true for the optimizer that ends steps.
+
+        An optimizer that steps during a backward pass ends no step. It may step on a thread of autograd.
+        """
         if is_first:
             self.thread = thread
+        elif self.phases.inside and self.phases.current == "backward":
+            return self._steps.stepped_in_backward()
         if (self.thread == thread or self._is_script(thread)) and (ends := self._steps.optimizer_stepped(is_first)):
             self._end(thread, ends, now_ns)
 

@@ -123,9 +123,10 @@ class ScriptHooks:
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
         stepping, zeroing = PhaseScope("optimizer", self._listener), PhaseScope("zero_grad", self._listener)
         known, seen = self._optimizers, WeakSet[type]()
+        running_backward = self._torch._C._current_graph_task_id  # -1 outside backward passes; hooks of parameters run inside
 
         def stepped(listener: CallListener, args: tuple[Any, ...]) -> None:
-            is_first = known.is_first(args[0])
+            is_first = running_backward() == -1 and known.is_first(args[0])
             if is_first and listener.workload.is_open:
                 listener.workload.optimizer_stepped(type(args[0]).__name__)
             listener.optimizer_stepped(is_first)

@@ -43,7 +43,8 @@ Note [Training without an optimizer]
     If no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call marks the
     update. After a backward pass, the training step then ends at the first of three events: the next batch is requested, an
     outermost module is called with gradients, or the module that started the step is called again. (Another module called
-    without gradients is a metric.) A script that uses only tensors, with neither a module nor a DataLoader, shows nothing
+    without gradients is a metric.) The same rule applies if optimizers step only during backward passes, called by hooks of
+    the parameters. A script that uses only tensors, with neither a module nor a DataLoader, shows nothing
     before its next backward pass, so its steps end there.
 """
 
@@ -112,6 +113,7 @@ class StepCut:
         self._optimizers = optimizers
         self._of_plain_tensors = True
         self._updates_by_hand = False
+        self._steps_in_backward = self._steps_outside = False  # where optimizers have stepped
         self._trains = False
         self._infers = False
         # of the previous batch; None if a step has ended since then
@@ -155,11 +157,16 @@ class StepCut:
 
     @property
     def _updated_by_hand(self) -> bool:
-        return self._backward and not self._optimizers
+        return self._backward and (not self._optimizers or (self._steps_in_backward and not self._steps_outside))
+
+    def stepped_in_backward(self) -> None:
+        """Handle an optimizer's `step` during a backward pass. It ends no step, because the backward pass goes on."""
+        self._trains = self._steps_in_backward = True
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
         """Handle the return of an optimizer's `step`. `is_first` is true for the first optimizer."""
         self._trains = True
+        self._steps_outside |= is_first
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:

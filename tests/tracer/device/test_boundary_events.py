@@ -116,14 +116,14 @@ def test_a_capture_is_left_alone(own_stream: bool) -> None:
     taken = [here.take()]
     calls = here.cuda.calls
     if own_stream:
-        here.cuda.capturing = True
+        here.cuda.stream, here.cuda.capturing = 7, True
     else:
         here.cuda.captures.add("graph")
     assert here.events.take(0) is None and here.access.closed is Untimed.CAPTURE
     assert not here.events.read_finished(taken) and not here.events.read_finished_within(taken, 1_000)
     assert not here.access.is_idle_within(1_000, [0])
     assert (here.cuda.calls, here.cuda.destroyed_captures) == (calls, 0)
-    here.cuda.capturing = False
+    here.cuda.stream, here.cuda.capturing = 0, False
     here.cuda.captures.clear()
     assert here.events.read_finished(taken)
 
