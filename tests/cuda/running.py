@@ -52,6 +52,7 @@ PROGRAMS = {
     "terminate": Program("ends.py", ("terminate",), steps=30, exit_code=143),
     "os_exit": Program("ends.py", ("exit",), steps=30, exit_code=5),
     "out_of_memory": Program("out_of_memory.py", steps=29, settings=(("SIMGPU_MEMORY_MB", "300"),)),
+    "steps_in_backward": Program("steps_in_backward.py", steps=26),
     "compiled": Program("compiled.py", ("default",)),
     "compiled_graphs": Program("compiled.py", ("reduce-overhead",)),
     "compiled_cnn": Program("compiled_cnn.py", ("default",)),

@@ -671,3 +671,45 @@ def test_the_time_of_reporting_a_module_call_counts_as_overhead(bench: Bench, mo
     before_ns = bench.recorder.cost.spent_ns
     bench.recorder.module_called(bench.model, True)
     assert bench.recorder.cost.spent_ns == before_ns + 3
+
+
+def test_modules_called_by_other_threads_are_profiled(bench: Bench) -> None:
+    bench.train_step()
+    assert not bench.profiler.all_threads
+    thread = threading.Thread(target=lambda: bench.recorder.module_called(object(), False))
+    thread.start()
+    thread.join()
+    assert bench.profiler.all_threads
+
+
+def test_an_optimizer_that_steps_on_a_thread_of_autograd_ends_no_step(bench: Bench) -> None:
+    """GIVEN an optimizer that a hook steps during the backward pass THEN the step ends with the first optimizer's step, on the
+    script's thread."""
+    recorder = bench.recorder
+    for _ in range(2):
+        recorder.module_called(bench.model, True)
+        bench.run(100, 200)
+        recorder.enter_phase("backward")
+        bench.run(100, 200)
+        thread = threading.Thread(target=lambda: recorder.optimizer_stepped(False))
+        thread.start()
+        thread.join()
+        assert recorder.phase == "backward"
+        recorder.leave_phase("backward")
+        recorder.optimizer_stepped(True)
+    bench.run(1_000)
+    assert recorded(bench).steps.kind.tolist() == [StepKind.WARMUP, StepKind.STEADY]
+
+
+def test_repeated_steps_are_written_as_columns(bench: Bench) -> None:
+    """GIVEN a training loop that has been learned THEN its steps wait in columns until the file is written."""
+    bench.recorder.workload.is_open = False
+    for _ in range(40):
+        bench.train_step()
+        bench.run(5_000)
+    writer = bench.recorder._writer._step_writer
+    assert writer.has_steps and writer._alike is not None and len(writer._alike.steps) >= 16
+    bench.run(FLUSH_NS)
+    bench.train_step()
+    assert not writer.has_steps
+    assert load(bench.path).steps.number.tolist() == list(range(40))

@@ -78,6 +78,27 @@ def test_a_training_loop_ends_a_step_at_each_optimizer_step() -> None:
     assert script.ended == "T" * 6
 
 
+def test_optimizers_that_step_only_in_backward_passes_end_steps_at_the_next_forward_pass() -> None:
+    """GIVEN parameters whose hooks step optimizers THEN a step ends before the model is called again, and the last one with the
+    script."""
+    script = Script()
+    for _ in range(3):
+        script.train(MODEL)
+        script.cut.stepped_in_backward()
+    assert script.ended == "TT" and script.cut.at_stop == StepEnd.TRAINING
+
+
+def test_an_optimizer_after_the_backward_pass_ends_steps_even_if_others_step_in_the_backward_pass() -> None:
+    """GIVEN two accumulated batches for each step of the optimizer, the first step excepted THEN the batches are one step."""
+    script = Script()
+    for accumulated in (1, 2, 2):
+        for _ in range(accumulated):
+            script.train(MODEL)
+            script.cut.stepped_in_backward()
+        script.step()
+    assert script.ended == "TTT"
+
+
 def test_accumulated_gradients_are_one_step() -> None:
     script = Script()
     for _ in range(2):
