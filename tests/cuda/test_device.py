@@ -152,6 +152,34 @@ answer({"pageable": pageable, "asynchronous": asynchronous, "same": same})
     assert [work.name for work in log.work if "PtoP" in work.name] == ["Memcpy PtoP (Device -> Device)"]
 
 
+def test_a_filled_tensor_has_its_value(on_device: OnDevice) -> None:
+    """GIVEN memory with the bytes of a copy WHEN tensors in this memory are filled, also by a graph THEN each has its value.
+
+    GradScaler therefore finds no infinite gradient and skips no step."""
+    result = on_device("""
+torch.rand(1 << 18).cuda()                       # the allocator uses this memory again
+dtypes = torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool
+filled = {str(dtype): torch.full((3,), 1, dtype=dtype, device="cuda").tolist() for dtype in dtypes}
+x, graph = torch.zeros(2, device="cuda"), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x.fill_(2.5)
+x.zero_()
+before = x.tolist()
+graph.replay()
+model = torch.nn.Linear(64, 64, device="cuda")
+optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler()
+steps = []
+optimizer.register_step_post_hook(lambda *_: steps.append(1))
+for _ in range(3):
+    scaler.scale(model(torch.rand(64, 64).cuda()).mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+answer({"filled": filled, "before": before, "graph": x.tolist(), "steps": len(steps)})
+""")
+    assert len(result["filled"]) == 7 and all(values == [1, 1, 1] for values in result["filled"].values())
+    assert (result["before"], result["graph"], result["steps"]) == ([0, 0], [2.5, 2.5], 3)
+
+
 def test_a_full_queue_blocks_the_host(on_device: OnDevice) -> None:
     """GIVEN a long kernel WHEN more than 1 024 launches follow it THEN the host waits for it in the launch."""
     result = on_device(

@@ -62,5 +62,5 @@ def analyse(trace: Trace) -> Analyses:
         modules=module_times(trace)[:MOST_ROWS],
         stragglers=stragglers(trace),
         critical_path=None if path is None else path.sums,
-        compiled=compiled if compiled.is_compiled else None,
+        compiled=compiled if compiled.is_compiled or compiled.graphs else None,
     )

@@ -389,7 +389,7 @@ def compare(
 def _compiled(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> Both[CompiledFigures] | None:
     sides = (compiled_figures(trace, trace.ranks[0], steps) for trace, steps in ((recorded, ours), (other, theirs)))
     both = Both(*sides)
-    return both if both.recorded.is_compiled or both.replayed.is_compiled else None
+    return both if any(of.is_compiled or of.graphs for of in both) else None
 
 
 def _fused(

@@ -130,8 +130,9 @@ def _figures(of: Comparison) -> dict[str, float | None]:
     found["memory_peak"] = peak_bytes
     found["missing_ops"] = len(of.missing)
     found["matched"] = None if of.coverage is None else of.coverage["exact"] + of.coverage["equivalent"]
-    compiled = of.compiled.replayed if of.compiled is not None else CompiledFigures(graph_breaks=0)
-    found["graph_breaks"], found["recompiles"] = compiled.graph_breaks, compiled.recompiles
+    compiled = of.compiled.replayed if of.compiled is not None else CompiledFigures()
+    found["graph_breaks"] = compiled.graph_breaks if compiled.is_compiled else 0
+    found["recompiles"] = compiled.recompiles
     found["same_program"] = None if of.verdict.same is None else float(of.verdict.same)
     return found
 

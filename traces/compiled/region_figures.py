@@ -13,22 +13,35 @@ from statistics import median
 
 import numpy as np
 
+from traces.compiled.compilations import Compilation, compilations
 from traces.compiled.graph_breaks import GraphBreak, graph_breaks
+from traces.compiled.graph_launches import CudaGraph, cuda_graphs, graph_launch_of
 from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
+from traces.figures.measure import device_ranks, grouped, launch_steps
 from traces.model.intervals import Intervals
 from traces.model.run import EagerRegion
-from traces.model.trace import Column, Trace
+from traces.model.trace import NONE, Column, Trace
 
 _FUSED = "triton_"
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKernel:
+    """A fused kernel of a region: launches and GPU time per step in which the region was called."""
+
+    name: str
+    launches: float
+    gpu_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """One compilation of a function. Counts and times are per step in which the region was called. Host times are medians.
 
-    `gpu_ns` is the time that the region's kernels keep the device busy, forward and backward together. `host_ns` is the time
-    that the host spends in the region's graphs. `fused` names fused kernels, `external` names the other ops with device work.
-    `recompilation` counts the earlier compilations of the same function. `function` is known for replays only.
+    `gpu_ns` is the time that the region's kernels keep the device busy, forward and backward together. `fused_ns` is the time
+    that its fused kernels keep the device busy. `host_ns` is the time that the host spends in the region's graphs. `fused`
+    lists the fused kernels, longest first. `external` names the other ops with device work. `recompilation` counts the earlier
+    compilations of the same function. `function` is known for replays only.
     """
 
     name: str
@@ -37,10 +50,11 @@ class Region:
     calls: float
     backwards: float
     gpu_ns: int
+    fused_ns: int
     host_ns: int
     kernels: float
     graph_launches: float
-    fused: tuple[str, ...]
+    fused: tuple[FusedKernel, ...]
     external: tuple[str, ...]
 
 
@@ -48,13 +62,20 @@ class Region:
 class CompiledFigures:
     """Compiled code in one trace. `recompiles` lists regions that are recompilations of a function.
 
-    `breaks` are graph breaks between calls in the compared steps. Some figures are known for replays only and cover the whole
-    run: `graph_breaks` with their reasons, `eager`, and the time `compile_ns` that the replaying host took.
+    `breaks` are graph breaks between calls in the compared steps. `compilations` happened anywhere in the recording. The shares
+    compare the device work of regions, of their fused kernels and of CUDA graphs with all device work of the rank in these
+    steps. Some figures are known for replays only and cover the whole run: `graph_breaks` with their reasons, `eager`, and the
+    time `compile_ns` that the replaying host took.
     """
 
     regions: tuple[Region, ...] = ()
     recompiles: int = 0
     breaks: tuple[GraphBreak, ...] = ()
+    graphs: tuple[CudaGraph, ...] = ()
+    compilations: tuple[Compilation, ...] = ()
+    region_share: float = 0.0
+    fused_share: float = 0.0
+    graph_share: float = 0.0
     graph_breaks: int | None = None
     break_reasons: Mapping[str, int] = field(default_factory=dict)
     compile_ns: int | None = None
@@ -62,6 +83,7 @@ class CompiledFigures:
 
     @property
     def is_compiled(self) -> bool:
+        """Whether torch.compile was used. A script can also launch CUDA graphs that it captured itself."""
         return bool(self.regions or self.eager or self.graph_breaks is not None)
 
 
@@ -77,7 +99,12 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
     functions = told.functions if told is not None else {}
     regions = tuple(_region(trace, name, of, functions.get(name, "")) for name, of in by_name.items())
     figures = CompiledFigures(
-        regions, sum(region.recompilation > 0 for region in regions), graph_breaks(trace, calls, functions)
+        regions,
+        sum(region.recompilation > 0 for region in regions),
+        graph_breaks(trace, calls, functions),
+        cuda_graphs(trace, rank, steps),
+        compilations(trace, rank),
+        *_shares(trace, calls, rank, steps),
     )
     if told is None:
         return figures
@@ -86,6 +113,31 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
         figures, recompiles=recompiles, graph_breaks=told.graph_breaks, break_reasons=told.break_reasons,
         compile_ns=told.compile_ns, eager=told.eager,
     )  # fmt: skip
+
+
+def _shares(trace: Trace, calls: list[RegionCall], rank: int, steps: Column | None) -> tuple[float, float, float]:
+    device = trace.device
+    is_own = device.is_work & (device_ranks(trace) == rank)
+    if steps is not None and len(steps):
+        is_own &= np.isin(launch_steps(trace), steps)
+    of_regions = np.zeros(len(device), bool)
+    of_regions[[row for call in calls for row in call.work]] = True
+    is_fused = trace.strings.matching(device.name, _is_fused)
+    whole_ns = max(int(device.duration_ns[is_own].sum()), 1)
+    parts = (of_regions, of_regions & is_fused, graph_launch_of(trace) != NONE)
+    first, second, third = (float(device.duration_ns[is_own & part].sum() / whole_ns) for part in parts)
+    return first, second, third
+
+
+def _fused_kernels(trace: Trace, work: Column, steps: int) -> tuple[FusedKernel, ...]:
+    device = trace.device
+    of_kernels = [(trace.strings[device.name[rows[0]]], rows) for rows in (work[of] for of in grouped(device.name[work]))]
+    made = [FusedKernel(name, len(rows) / steps, int(device.duration_ns[rows].sum()) // steps) for name, rows in of_kernels]
+    return tuple(sorted(made, key=lambda kernel: -kernel.gpu_ns))
+
+
+def _is_fused(kernel: str) -> bool:
+    return kernel.startswith(_FUSED)
 
 
 def _compilation(name: str) -> int:
@@ -100,11 +152,11 @@ def _region(trace: Trace, name: str, calls: list[RegionCall], function: str) -> 
     device, host, strings = trace.device, trace.host, trace.strings
     launching = [row for call in calls for row in call.launching]
     names = dict.fromkeys(strings[host.name[row]] for row in launching)
-    kernels = dict.fromkeys(strings[device.name[row]] for row in work.tolist())
     host_ns: Counter[int] = Counter()
     for call in calls:
         host_ns[call.step] += int(host.duration_ns[call.row])
     busy = Intervals(device.start_ns[work], device.end_ns[work])
+    fused = work[trace.strings.matching(device.name[work], _is_fused)]
     backwards = sum(call.is_backward for call in calls)
     return Region(
         name=name,
@@ -113,9 +165,10 @@ def _region(trace: Trace, name: str, calls: list[RegionCall], function: str) -> 
         calls=(len(calls) - backwards) / steps,
         backwards=backwards / steps,
         gpu_ns=busy.total_ns // steps,
+        fused_ns=Intervals(device.start_ns[fused], device.end_ns[fused]).total_ns // steps,
         host_ns=round(median(host_ns.values())),
         kernels=len(work) / steps,
         graph_launches=sum(strings[host.name[row]] in GRAPH_LAUNCHES for row in launching) / steps,
-        fused=tuple(one for one in kernels if one.startswith(_FUSED)),
-        external=tuple(one for one in names if not one.startswith(_FUSED) and one not in GRAPH_LAUNCHES),
+        fused=_fused_kernels(trace, fused, steps),
+        external=tuple(one for one in names if not _is_fused(one) and one not in GRAPH_LAUNCHES),
     )

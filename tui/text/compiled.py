@@ -9,22 +9,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from traces.compiled.region_figures import CompiledFigures
-from tui.formatting import FigureTable, Head, Unit, Value, count_text, counted, side_by_side, time_text
+from tui.formatting import FigureTable, Head, Unit, Value, count_text, counted, share_text, side_by_side, time_text
 
 if TYPE_CHECKING:
     from traces.comparison.compare import Comparison
     from traces.comparison.fused_ops import FusedOps
+    from traces.compiled.compilations import Compilation
     from traces.compiled.graph_breaks import GraphBreak
     from traces.compiled.region_figures import Region
 
+KERNELS_SHOWN = 12
 _NAMES_SHOWN = 3
 _LONGEST_NAME = 30
 _SHARED = 3  # number of a region's figures in a comparison
 _REGION = (
-    Head("GPU time", Unit.TIME), Head("host time", Unit.TIME), Head("calls", Unit.COUNT), Head("backward", Unit.COUNT),
-    Head("kernels", Unit.COUNT), Head("recompiled", Unit.COUNT),
+    Head("GPU time", Unit.TIME), Head("host time", Unit.TIME), Head("calls", Unit.COUNT), Head("fused", Unit.TIME),
+    Head("backward", Unit.COUNT), Head("kernels", Unit.COUNT), Head("recompiled", Unit.COUNT),
 )  # fmt: skip
 _BREAK = Head("host time", Unit.TIME), Head("GPU time", Unit.TIME), Head("times", Unit.COUNT)
+_GRAPH = (
+    Head("GPU time", Unit.TIME), Head("host time", Unit.TIME), Head("launches", Unit.COUNT), Head("kernels", Unit.COUNT),
+    Head("gaps", Unit.TIME),
+)  # fmt: skip
+_COMPILATION = Head("host time", Unit.TIME), Head("times", Unit.COUNT), Head("first in step", Unit.COUNT)
+_KERNEL = Head("GPU time", Unit.TIME), Head("launches", Unit.COUNT), Head("of its region", Unit.SHARE)
 _FUSED = [
     Head(""), Head("change", Unit.CHANGE), Head("eager", Unit.TIME), Head("compiled", Unit.TIME), Head("ops", Unit.COUNT),
     Head("kernels", Unit.COUNT),
@@ -37,7 +45,7 @@ def compiled_sentence(comparison: Comparison) -> str:
     The returned sentence says what the difference means for the figures.
     """
     both = comparison.compiled
-    if both is None:
+    if both is None or not (both.recorded.is_compiled or both.replayed.is_compiled):
         return ""
     first, second = ("the recording", "the script") if comparison.replay else ("A", "B")
     if not both.replayed.is_compiled and comparison.replay:
@@ -73,31 +81,90 @@ def compiled_sentences(comparison: Comparison) -> list[str]:
     return said
 
 
+def compiled_line(of: CompiledFigures | None) -> str:
+    """Returns the main figures of compiled code in one trace, or "": "2 regions with 87 % of the GPU's work (...)"."""
+    if of is None or not (of.regions or of.compilations):
+        return ""
+    counts = f", {counted(of.recompiles, 'recompilation')}" if of.recompiles else ""
+    breaks = f", {counted(len(of.breaks), 'graph break')}" if of.breaks else ""
+    fused = f" ({share_text(of.fused_share)} in fused kernels)" if of.fused_share else ""
+    regions = f"{counted(len(of.regions), 'region')} with {share_text(of.region_share)} of the GPU's work"
+    took = f"; compiling took {time_text(sum(one.host_ns for one in of.compilations))}" if of.compilations else ""
+    return f"{regions}{fused}{breaks}{counts}{took}"
+
+
+def graphs_line(of: CompiledFigures | None) -> str:
+    """Returns the main figures of CUDA graphs in one trace, or "": "2 CUDA graphs with 29.4 % of the GPU's work"."""
+    if of is None or not of.graphs:
+        return ""
+    return f"{counted(len(of.graphs), 'CUDA graph')} with {share_text(of.graph_share)} of the GPU's work"
+
+
 def compiled_tables(
-    sides: Sequence[CompiledFigures | None], words: Sequence[str], fused: Sequence[FusedOps] = ()
+    sides: Sequence[CompiledFigures | None],
+    words: Sequence[str],
+    fused: Sequence[FusedOps] = (),
+    most_kernels: int | None = KERNELS_SHOWN,
 ) -> list[FigureTable]:
-    """Returns the tables of compiled code of one trace or of two: regions, graph breaks, and fused ops of an eager trace."""
+    """Returns the tables of compiled code of one trace or of two: regions, fused kernels, graph breaks, compilations, CUDA
+    graphs, and eager ops that were fused.
+
+    `most_kernels` limits the table of fused kernels to those with the most GPU time. None: all.
+    """
     known = [of or CompiledFigures() for of in sides]
     figures = _REGION if len(sides) == 1 else _REGION[:_SHARED]
     labels = {region.name: _label(region) for of in known for region in of.regions}
     regions = [{labels[region.name]: _figures(region)[: len(figures)] for region in of.regions} for of in known]
     breaks = [{_break_label(one): (one.host_ns, one.gpu_ns, one.count) for one in of.breaks} for of in known]
+    names = {one.name: f"{one.name}: {', '.join(one.longest)}" for of in known for one in of.graphs}
+    graphs = [
+        {names[one.name]: (one.gpu_ns, one.host_ns, one.launches, one.kernels, one.gaps_ns) for one in of.graphs}
+        for of in known
+    ]
+    kernels = [
+        {f"{region.name} {one.name}": (one.gpu_ns, one.launches, one.gpu_ns / max(region.gpu_ns, 1))
+         for region in of.regions for one in region.fused}
+        for of in known
+    ]  # fmt: skip
     of = "" if len(sides) == 1 else ", {}"  # with two traces, the first figure has columns of its own without a name
     return [
         side_by_side(f"Compiled regions{of.format('GPU time')}, per step", "", figures, regions, words),
+        _longest(side_by_side(f"Fused kernels{of.format('GPU time')}, per step", "", _KERNEL, kernels, words), most_kernels),
         side_by_side(f"Graph breaks{of.format('host time')}, per step", "", _BREAK, breaks, words),
+        side_by_side(
+            f"Compilations{of.format('host time')}", "", _COMPILATION, [_compilations(one.compilations) for one in known], words
+        ),
+        side_by_side(f"CUDA graphs{of.format('GPU time')}, per step", "", _GRAPH, graphs, words),
         FigureTable("Eager ops that compilation fused, in one step", _FUSED, [_fused_row(one) for one in fused]),
     ]
 
 
+def _compilations(found: Sequence[Compilation]) -> dict[str, tuple[Value, ...]]:
+    rows: dict[str, list[Compilation]] = {}
+    for one in found:
+        rows.setdefault(f"{one.region or 'unknown region'}{', backward' if one.is_backward else ''}", []).append(one)
+    return {label: (sum(one.host_ns for one in of), len(of), of[0].step) for label, of in rows.items()}
+
+
+def _longest(table: FigureTable, most: int | None) -> FigureTable:
+    """Returns the rows with the most time in any trace."""
+    columns = [place for place, head in enumerate(table.heads) if head.unit is Unit.TIME]
+
+    def time_ns(row: tuple[Value, ...]) -> float:
+        return max(float(value) for place in columns if isinstance(value := row[place], int | float))
+
+    return table._replace(rows=sorted(table.rows, key=time_ns, reverse=True)[:most])
+
+
 def _figures(region: Region) -> tuple[Value, ...]:
-    return region.gpu_ns, region.host_ns, region.calls, region.backwards, region.kernels, region.recompilation
+    counts = region.backwards, region.kernels, region.recompilation
+    return region.gpu_ns, region.host_ns, region.calls, region.fused_ns, *counts
 
 
 def _label(region: Region) -> str:
     """Returns the number of a compiled region and its kernels: "0/1: 5 fused kernels (gelu_native_layer_norm...), mm, addmm".
     """
-    names = ", ".join(_fused_ops(kernel) for kernel in region.fused[:_NAMES_SHOWN])
+    names = ", ".join(_fused_ops(kernel.name) for kernel in region.fused[:_NAMES_SHOWN])
     more = "..." if len(region.fused) > _NAMES_SHOWN else ""
     parts = [f"{counted(len(region.fused), 'fused kernel')} ({names}{more})"] if names else []
     parts += [op.removeprefix("aten::") for op in region.external[:_NAMES_SHOWN]]

@@ -34,7 +34,7 @@ from tui.formatting import (
 )
 from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
 from tui.text.bottleneck import WHOLE, answer, lag_sentence
-from tui.text.compiled import compiled_tables
+from tui.text.compiled import compiled_line, compiled_tables, graphs_line
 
 _GRAINS = {
     "kernel": "a recording of every op and every kernel",
@@ -117,6 +117,8 @@ def _figures(summary: Summary, width: int) -> list[str]:
         ("step", _step(summary)),
         ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
         ("GPU idle", idle_sentence(idle)),
+        ("compiled", compiled_line(summary.analyses.compiled)),
+        ("graphs", graphs_line(summary.analyses.compiled)),
         ("ranks", _late_ranks(summary)),
         ("memory", f"peak {size_text(sizes[most])} allocated, on {most}" if most is not None else ""),
         *((work if not place else "", text) for place, text in enumerate(of_kernels)),

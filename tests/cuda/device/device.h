@@ -78,6 +78,13 @@ typedef enum { WORK_KERNEL, WORK_COPY, WORK_SET, WORK_RECORD, WORK_WAIT, WORK_HO
 /* Copy engines work beside kernels. There is one for each direction on each device. */
 typedef enum { ENGINE_NONE = -1, ENGINE_TO_DEVICE, ENGINE_TO_HOST, ENGINE_TO_PEER, ENGINES } Engine;
 
+/* What a kernel writes: one value to each element. No elements: the kernel computes nothing. */
+typedef struct {
+    void *target;
+    size_t elements, element_bytes;
+    unsigned char value[16];
+} Fill;
+
 /* The call to the runtime or the driver that a thread is in. */
 typedef struct {
     bool driver;
@@ -109,6 +116,7 @@ typedef struct Work {
     void *staged;           /* bytes of a pageable source, copied when the call was made; freed with the work */
     size_t pitch_target, pitch_source, rows; /* of a 2-D copy; rows 0: flat */
     int value;              /* of a memset */
+    Fill fill;              /* of a kernel */
     Moment *moment;         /* to record or to wait for */
     void (*host_function)(void *);
     void *host_argument;
@@ -188,7 +196,8 @@ void fault_at(Ns moment);                           /* locked */
 bool device_has_faulted_at(Ns moment);              /* locked */
 void need_context(int device);                      /* the primary context exists from here on. Locked */
 bool has_context(int device);
-cudaError_t launch_kernel(Call *call, Stream *stream, const char *name, dim3 grid, dim3 block, int shared_bytes, Ns duration);
+/* `fill` may be NULL. Locked. */
+cudaError_t launch_kernel(Call *call, Stream *stream, const char *name, dim3 grid, dim3 block, int shared_bytes, Ns duration, const Fill *fill);
 /* For libraries such as cuBLAS: launches as the runtime's cudaLaunchKernel does. */
 cudaError_t library_kernel(void *stream, const char *name, dim3 grid, dim3 block, Ns duration);
 cudaError_t add_host_function(Stream *stream, void (*function)(void *), void *argument);
@@ -208,6 +217,7 @@ void give_memory(int device, size_t bytes);         /* locked */
 uint64_t used_memory(int device);                   /* locked */
 void do_copy(Work *work);
 void do_set(Work *work);
+void do_fill(const Fill *fill);
 
 /* capture.c */
 bool is_capturing(Stream *stream);

@@ -121,7 +121,7 @@ API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction
 static CUresult launch(Call *call, CUfunction function, dim3 grid, dim3 block, unsigned shared, CUstream stream) {
     BEGIN;
     const char *name = (const char *)function;
-    END(launch_kernel(call, stream_of((cudaStream_t)stream), name, grid, block, (int)shared, kernel_duration(name, grid, block)));
+    END(launch_kernel(call, stream_of((cudaStream_t)stream), name, grid, block, (int)shared, kernel_duration(name, grid, block), NULL));
 }
 API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream,
                             void **arguments, void **extra) {

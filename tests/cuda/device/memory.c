@@ -319,6 +319,11 @@ void do_set(Work *w) {
     if (is_safe(w->target, w->bytes)) memset(w->target, w->value, w->bytes);
 }
 
+void do_fill(const Fill *fill) {
+    if (!is_safe(fill->target, fill->elements * fill->element_bytes)) return;
+    for (size_t i = 0; i < fill->elements; i++) memcpy((char *)fill->target + i * fill->element_bytes, fill->value, fill->element_bytes);
+}
+
 #define PAGEABLE_AT_ONCE (64 << 10) /* a smaller pageable source is staged, and the call returns */
 
 /* Fills in what the two addresses say: engine, kinds and duration. */

@@ -421,7 +421,7 @@ API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to
 
 /* Launches */
 
-cudaError_t launch_kernel(Call *call, Stream *stream, const char *name, dim3 grid, dim3 block, int shared_bytes, Ns duration) {
+cudaError_t launch_kernel(Call *call, Stream *stream, const char *name, dim3 grid, dim3 block, int shared_bytes, Ns duration, const Fill *fill) {
     need_context(stream->device);
     Work *w = new_work(WORK_KERNEL, call);
     w->name = name;
@@ -430,6 +430,7 @@ cudaError_t launch_kernel(Call *call, Stream *stream, const char *name, dim3 gri
     w->grid = grid;
     w->block = block;
     w->shared_bytes = shared_bytes;
+    if (fill) w->fill = *fill;
     launches++;
     if (launches == settings.hang_at_launch) w->duration = FOREVER;
     bool fault = launches == settings.error_at_launch;
@@ -476,30 +477,44 @@ API void __cudaRegisterFunction(void **handle, const char *host, char *device, c
     registered[registered_count++] = (Registered){host, name};
 }
 
-static cudaError_t launch(const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Call *call) {
+/* Returns what PyTorch's kernel for filling a contiguous tensor writes: vectorized_elementwise_kernel(int, FillFunctor<T>, char *[1]).
+ * Scripts read filled tensors, for example GradScaler's flag for infinite gradients, which is filled with 0. */
+static Fill fill_of(const char *name, void **arguments) {
+    Fill fill = {0};
+    const char *kernel = strstr(name, "vectorized_elementwise_kernel"), *type = kernel ? strstr(kernel, "11FillFunctorI") : NULL;
+    if (!type) return fill;
+    type += strlen("11FillFunctorI");
+    if (strchr("dlmxy", *type)) fill.element_bytes = 8;
+    else if (strchr("fij", *type)) fill.element_bytes = 4;
+    else if (strchr("st", *type) || !strncmp(type, "N3c104Half", 10) || !strncmp(type, "N3c108BFloat16", 14)) fill.element_bytes = 2;
+    else if (strchr("ahbc", *type)) fill.element_bytes = 1;
+    else return fill;
+    fill.elements = *(int *)arguments[0];
+    memcpy(fill.value, arguments[1], fill.element_bytes);
+    fill.target = *(void **)arguments[2];
+    return fill;
+}
+static cudaError_t launch(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream, Call *call) {
     BEGIN;
     const char *name = name_of(function);
-    END(launch_kernel(call, stream_of(stream), name, grid, block, (int)shared, kernel_duration(name, grid, block)));
+    Fill fill = fill_of(name, arguments);
+    END(launch_kernel(call, stream_of(stream), name, grid, block, (int)shared, kernel_duration(name, grid, block), &fill));
 }
 API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
     RUNTIME_CALL(cudaLaunchKernel_v7000);
-    (void)arguments;
-    return launch(function, grid, block, shared, stream, &call);
+    return launch(function, grid, block, arguments, shared, stream, &call);
 }
 API cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
     RUNTIME_CALL(cudaLaunchCooperativeKernel_v9000);
-    (void)arguments;
-    return launch(function, grid, block, shared, stream, &call);
+    return launch(function, grid, block, arguments, shared, stream, &call);
 }
 API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
     RUNTIME_CALL(cudaLaunchKernelExC_v11060);
-    (void)arguments;
-    return launch(function, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream, &call);
+    return launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream, &call);
 }
 API cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
     RUNTIME_CALL(cudaLaunchKernel_v7000);
-    (void)arguments;
-    return launch(kernel, grid, block, shared, stream, &call);
+    return launch(kernel, grid, block, arguments, shared, stream, &call);
 }
 API cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *function) {
     *kernel = (cudaKernel_t)function;
@@ -522,7 +537,7 @@ API cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shar
 cudaError_t library_kernel(void *stream, const char *name, dim3 grid, dim3 block, Ns duration) {
     RUNTIME_CALL(cudaLaunchKernel_v7000);
     BEGIN;
-    END(launch_kernel(&call, stream_of(stream), name, grid, block, 0, duration));
+    END(launch_kernel(&call, stream_of(stream), name, grid, block, 0, duration, NULL));
 }
 
 API cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function) {

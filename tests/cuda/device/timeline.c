@@ -143,6 +143,7 @@ static void finish(Stream *stream, Work *w, Ns start, Ns end) {
     switch (w->kind) {
     case WORK_KERNEL:
     case WORK_COLLECTIVE:
+        if (w->fill.elements) do_fill(&w->fill);
         log_work("kernel", stream->device, stream->id, w, start, end, w->name);
         break;
     case WORK_COPY:

@@ -11,11 +11,14 @@ from tests.traces.comparison.test_fused_ops import FUSED
 from tests.traces.handmade import replay_of, training
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
+from traces.comparison.gate import check
+from traces.compiled.compilations import Compilation
 from traces.compiled.graph_breaks import GraphBreak
-from traces.compiled.region_figures import compiled_figures
+from traces.compiled.graph_launches import CudaGraph
+from traces.compiled.region_figures import FusedKernel, compiled_figures
 from traces.model.trace import Trace
 from tui.formatting import Unit
-from tui.text.compiled import compiled_sentence, compiled_sentences, compiled_tables
+from tui.text.compiled import compiled_line, compiled_sentence, compiled_sentences, compiled_tables, graphs_line
 
 
 def regions(*names: str) -> Trace:
@@ -33,10 +36,58 @@ def test_the_time_of_a_region_is_the_kernel_time_per_step() -> None:
     """GIVEN kernels of 11 and 7 us in the forward and of 9 and 13 us in the backward of each of three steps."""
     (region,) = compiled_figures(recording()).regions
     assert (region.name, region.calls, region.backwards, region.gpu_ns, region.kernels) == ("0/0", 1, 1, 40_000, 4)
-    assert region.fused == ("triton_poi_fused_relu_0", "triton_poi_fused_1")
+    assert region.fused == (FusedKernel("triton_poi_fused_1", 1, 9_000), FusedKernel("triton_poi_fused_relu_0", 1, 7_000))
+    assert region.fused_ns == 16_000
     assert region.external == ("aten::addmm", "aten::mm")
     (of_graphs,) = compiled_figures(recording(graphs=True)).regions
     assert (of_graphs.graph_launches, of_graphs.gpu_ns, of_graphs.external) == (2, 40_000, ())
+
+
+def test_shares_are_parts_of_the_devices_work() -> None:
+    """GIVEN steps with 11 us of other kernels: 3 + 2 + 2 + 4, and 40 us in the region, of it 16 us in fused kernels."""
+    figures = compiled_figures(recording())
+    assert (figures.region_share, figures.fused_share, figures.graph_share) == pytest.approx((40 / 51, 16 / 51, 0))
+    assert compiled_figures(recording(graphs=True)).graph_share == pytest.approx(40 / 51)
+    assert compiled_line(figures) == "1 region with 78.4 % of the GPU's work (31.4 % in fused kernels)"
+    assert graphs_line(compiled_figures(recording(graphs=True))) == "2 CUDA graphs with 78.4 % of the GPU's work"
+    assert (compiled_line(None), graphs_line(figures)) == ("", "")
+
+
+def test_a_cuda_graph_is_launched_with_its_kernels() -> None:
+    """GIVEN two graphs with two kernels each. Between the kernels of a launch the device is idle for 1 us."""
+    assert compiled_figures(recording(graphs=True)).graphs == (
+        CudaGraph("CUDA graph 1", 1, 2, 18_000, 1_000, 1_000, ("sgemm", "triton_poi_fused_relu_0")),
+        CudaGraph("CUDA graph 2", 1, 2, 22_000, 1_000, 1_000, ("sgemm_t", "triton_poi_fused_1")),
+    )
+
+
+def test_launches_without_an_id_are_of_one_graph_if_their_kernels_are_the_same() -> None:
+    events = Events()
+    for at in (0, 100, 200):
+        kernels = [("a", 5), ("b", 3)] if at < 200 else [("a", 5)]
+        events.launch("cudaGraphLaunch", at, *kernels)
+    comparison = compare(trace := events.trace(), trace)
+    first, second = compiled_figures(trace).graphs
+    assert [(of.launches, of.kernels, of.gpu_ns) for of in (first, second)] == [(2, 4, 16_000), (1, 1, 5_000)]
+    assert compiled_sentence(comparison) == "", "nothing was compiled"
+    assert check({"graph_breaks": 0}, comparison).checks[0].value == 0
+
+
+def test_compilations_are_found_with_their_regions() -> None:
+    """GIVEN a compilation of 0/1 with an inner stage, and of its backward within the backward."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#7", 0, 500)
+    events.op("entire_frame_compile", 10, 100, [])
+    events.host("user_annotation", "entire_frame_compile_data: fn_name=_compile.compile_inner, compile_id=0/1", 12, 2)
+    events.op("_compile.compile_inner (dynamo_timed)", 15, 90, [])
+    events.op("build_guards (dynamo_timed)", 20, 30, [])
+    events.op("CompiledFunctionBackward", 200, 100, [])
+    events.host("user_annotation", "entire_backward_compile_data: fn_name=backward, compile_id=0/1", 205, 2)
+    events.op("backward._backward_impl (dynamo_timed)", 210, 40, [])
+    figures = compiled_figures(events.trace())
+    assert figures.compilations == (Compilation("0/1", False, 7, 90_000), Compilation("0/1", True, 7, 40_000))
+    rows = compiled_tables([figures], [""])[3].rows
+    assert rows == [("0/1", 90_000, 1, 7), ("0/1, backward", 40_000, 1, 7)]
 
 
 def test_a_further_compilation_of_a_function_is_a_recompilation() -> None:
@@ -135,11 +186,16 @@ def test_a_graph_break_of_a_replay_is_recognized_by_the_function_name() -> None:
 
 def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
     """THEN the region's row has 40 us of GPU time, the host's 280 us, one call and one backward with four kernels."""
-    (regions, breaks, fused) = compiled_tables([compiled_figures(recording())], [""])
-    assert regions.rows == [("0/0: 2 fused kernels (relu, triton_poi_fused_1), addmm, mm", 40_000, 320_000, 1.0, 1.0, 4.0, 0)]
-    assert (breaks.rows, fused.rows) == ([], [])
+    (regions, kernels, *others) = compiled_tables([compiled_figures(recording())], [""])
+    label = "0/0: 2 fused kernels (triton_poi_fused_1, relu), addmm, mm"
+    assert regions.rows == [(label, 40_000, 320_000, 1.0, 16_000, 1.0, 4.0, 0)]
+    assert kernels.rows == [
+        ("0/0 triton_poi_fused_1", 9_000, 1.0, 9 / 40), ("0/0 triton_poi_fused_relu_0", 7_000, 1.0, 7 / 40)
+    ]  # fmt: skip
+    assert [table.rows for table in others] == [[], [], [], []]
+    assert len(compiled_tables([compiled_figures(recording())], [""], most_kernels=1)[1].rows) == 1
     both = compiled_tables([compiled_figures(recording()), None], ("A", "B"))[0]
     assert both.cells() == [[both.rows[0][0], "-40.0 µs", "40.0 µs", "-", "320.0 µs", "-", "1", "-"]]
     assert both.heads[1].unit is Unit.CHANGE
-    (row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[2].cells()
+    (row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[-1].cells()
     assert row == ["mul -> no fused kernel", "-7.0 µs", "7.0 µs", "0 ns", "1", "0"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.replayer.compiled.handmade_recording import recording
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
 from traces.analyses.communication import communication
@@ -223,6 +224,15 @@ def test_details_say_whether_a_time_is_measured_or_estimated(origin: Origin) -> 
     (line,) = [line for line in told if line.startswith("origin")]
     assert ("estimated" in line) == (origin in (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE))
     assert "launched by unknown: not recorded" in told and "begins      +0 ns from the beginning" in told
+
+
+def test_details_of_a_kernel_name_its_region_and_its_graph() -> None:
+    """GIVEN the second kernel of the backward's graph, whose id is 6."""
+    trace = recording(graphs=True)
+    device = trace.device
+    kernel = int(np.flatnonzero((device.graph == 6) & (device.graph_node == 1))[0])
+    told = details(whole(("t", trace)), Span(0, 0, 0, "device", kernel), Alignment.STEP, 0)
+    assert "region      0/0, backward" in told and "CUDA graph  6, node 1" in told
 
 
 def test_the_span_under_the_cursor() -> None:

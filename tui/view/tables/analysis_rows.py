@@ -55,8 +55,9 @@ def analysis_table(scene: Scene, tab: str) -> TabTable:
 def _compiled(scene: Scene) -> list[FigureTable]:
     of = scene.comparison
     if of is None:
-        return compiled_tables([one.compiled for one in _analyses(scene)], scene.words)
-    return compiled_tables([None, None] if of.compiled is None else [*of.compiled], scene.words, of.fused)
+        return compiled_tables([one.compiled for one in _analyses(scene)], scene.words, most_kernels=None)
+    sides = [None, None] if of.compiled is None else [*of.compiled]
+    return compiled_tables(sides, scene.words, of.fused, most_kernels=None)
 
 
 def _communication(scene: Scene) -> list[Communication | None]:
@@ -190,7 +191,10 @@ _KINDS = {
 }  # fmt: skip
 _NOT_COMPILED = {
     "regions": "no compiled code is recorded",
+    "fusions": "no fused kernels are recorded",
     "breaks": "no graph breaks are recorded",
+    "compilations": "no compilations are recorded",
+    "graphs": "no launches of CUDA graphs are recorded",
     "fused": "shown if one trace is compiled and the other is eager",
 }
 ANALYSES = ("memory", *_KINDS, *_NOT_COMPILED)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from traces.compiled.regions import region_calls
 from traces.figures.measure import op_of
 from traces.model.trace import NONE, DeviceKind, Ending, HostKind, Origin, Trace
 from traces.names.equivalent_ops import canonical_op
@@ -109,7 +110,17 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
     op = int(op_of(trace)[number])
     by = op if op != NONE else launch
     lines.append(_fact("launched by", f"{plain(trace.strings[int(host.name[by])])}, {time_text(waited_ns)} before"))
+    lines += _compiled(trace, number)
     return lines + _shapes(trace, by) + (_rate(scene, span.side, op) if op != NONE else []) + _position(trace, by)
+
+
+def _compiled(trace: Trace, number: int) -> list[str]:
+    """Returns the compiled region and the CUDA graph that a kernel belongs to."""
+    rank = trace.devices[int(trace.device.device[number])].rank
+    calls = (call for call in region_calls(trace, rank) if number in call.work)
+    lines = [_fact("region", f"{call.region}{', backward' if call.is_backward else ''}") for call in calls]
+    graph, node = int(trace.device.graph[number]), int(trace.device.graph_node[number])
+    return lines if graph == NONE else [*lines, _fact("CUDA graph", f"{graph}{'' if node == NONE else f', node {node}'}")]
 
 
 def _launch_config(text: str) -> list[str]:

@@ -1,0 +1,55 @@
+"""Finds compilations in a trace: how long Dynamo, AOTAutograd and Inductor kept the host busy, and for which region.
+
+    (first, *_) = compilations(trace, rank=0)
+    first.region, first.is_backward, first.step, first.host_ns      # "0/1", False, 7, 843_600_000
+
+torch marks each stage of a compilation with a range "NAME (dynamo_timed)". Recent releases also name the region, in an
+annotation "NAME_data: compile_id=0/1" at the start of the stage (torch/_dynamo/utils.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.compiled.regions import BACKWARD
+from traces.figures.measure import host_ranks
+from traces.model.trace import HostKind, Trace
+
+_TIMED, _ID = " (dynamo_timed)", "compile_id="
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """One compilation during the recording. `region` is "" if torch did not mark the region.
+
+    `step` is the number of the step that contains the start, or None.
+    """
+
+    region: str
+    is_backward: bool
+    step: int | None
+    host_ns: int
+
+
+def compilations(trace: Trace, rank: int = 0) -> tuple[Compilation, ...]:
+    """Return a rank's compilations in the order of their starts."""
+    host, strings = trace.host, trace.strings
+    is_timed = strings.matching(host.name, lambda name: name.endswith(_TIMED))
+    if not is_timed.any():
+        return ()
+    ids = strings.matching(host.name, lambda name: _ID in name) & (host.kind != HostKind.PYTHON)
+    found = []
+    for row in np.flatnonzero(is_timed & (host_ranks(trace) == rank)).tolist():
+        if is_timed[list(host.outward(row))[1:]].any():
+            continue  # a stage of a longer compilation
+        around = list(host.outward(row))
+        near = np.flatnonzero(ids & np.isin(host.parent, around) & (host.start_ns < host.end_ns[row])).tolist()
+        name = strings[host.name[near[-1]]] if near else ""
+        is_backward = any(strings[host.name[outer]] == BACKWARD for outer in around)
+        steps = np.flatnonzero((trace.steps.rank == rank) & (trace.steps.start_ns <= host.start_ns[row]))
+        step = int(trace.steps.number[steps[-1]]) if len(steps) else None
+        region = name.partition(_ID)[2].partition(",")[0].strip()
+        found.append(Compilation(region, is_backward, step, int(host.duration_ns[row])))
+    return tuple(found)
