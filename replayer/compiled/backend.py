@@ -12,7 +12,7 @@ from threading import get_ident
 
 from replayer.compiled.compiled_code import ran_eagerly
 from replayer.compiled.regions import CompiledRegion, RegionGraph
-from replayer.state import STATE
+from replayer.state import STATE, gpu
 from replayer.torch_types import TorchAny
 from traces.script.patching import replaced
 
@@ -35,11 +35,13 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
     def compiler(*, is_backward: bool, trains: bool) -> Callable[[TorchAny, TorchAny], RegionGraph]:
         return lambda graph, _inputs: RegionGraph(region, graph, is_backward=is_backward, trains=trains)
 
+    regions = gpu().recording.regions
     trace = aot_autograd(
         fw_compiler=compiler(is_backward=False, trains=True),
         bw_compiler=compiler(is_backward=True, trains=True),
         inference_compiler=compiler(is_backward=False, trains=False),
         partition_fn=min_cut_rematerialization_partition,
+        decompositions=_decompositions() if len(regions) and not regions.has_memory else None,
         keep_inference_input_mutations=True,  # a compiled graph may write to its input buffers
     )
     try:
@@ -51,3 +53,10 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
         ran_eagerly(name, type(error).__name__, str(error))
         eager: Callable[..., TorchAny] = module.forward
         return eager
+
+
+def _decompositions() -> TorchAny:
+    """Return Inductor's decompositions. They decide which tensors the forward saves for the backward."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    return select_decomp_table()

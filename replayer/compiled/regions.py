@@ -14,9 +14,10 @@ from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
 from replayer.compiled.fused_attention import fuse
+from replayer.compiled.planned_memory import planned_requests
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
-from replayer.memory.region_memory import RegionMemory
+from replayer.memory.region_memory import BlockRequest, RegionMemory
 from replayer.recording.recorded_regions import RecordedCall, Shapes, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
@@ -68,6 +69,8 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
+        self._module = graph
+        self._plans: dict[int, tuple[BlockRequest, ...] | None] = {}  # by number of recorded ops
 
     def __call__(self, inputs: list[TorchAny]) -> TorchAny:
         device = next((value.meta.index for value in inputs if isinstance(value, VirtualTensor)), None)
@@ -84,7 +87,8 @@ class RegionGraph:
     def _run_as_recorded(self, inputs: list[TorchAny], recorded: RecordedCall, device: int) -> TorchAny:
         here, kept = gpu(), self._region.kept
         launches = here.launches
-        if recorded.memory is None and not recorded.launches_graph:
+        requested = self._planned(recorded) if recorded.memory is None else recorded.memory
+        if requested is None:
             with launches.muted():
                 results = self._run(inputs)
             for signature in recorded.ops:
@@ -94,7 +98,7 @@ class RegionGraph:
         memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, left)
         with launches.muted(), memory.uncounted(workspaces=recorded.launches_graph):
             results = self._run(inputs)
-        requests = list(recorded.memory or ())
+        requests = list(requested)
         try:
             for number, signature in enumerate(recorded.ops):
                 while requests and requests[0].op <= number:
@@ -107,6 +111,15 @@ class RegionGraph:
         if self._is_backward or not self._trains:
             _free(kept.pop())
         return results
+
+    def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
+        """Return the memory requests of a call whose recording has no memory events. None if they cannot be planned."""
+        if recorded.launches_graph:
+            return ()
+        count = len(recorded.ops)
+        if count not in self._plans:
+            self._plans[count] = planned_requests(self._module, count)
+        return self._plans[count]
 
     def _recorded(self) -> RecordedCall | None:
         regions = gpu().recording.regions

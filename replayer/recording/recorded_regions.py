@@ -51,11 +51,14 @@ class _RecordedRegion:
 
 
 class RecordedRegions:
-    """Holds the regions of one rank. Each region is found by the number that torch gave it."""
+    """Holds the regions of one rank. Each region is found by the number that torch gave it. `has_memory` says whether the
+    recording has memory events.
+    """
 
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}
         self._taken: dict[tuple[str, Shapes], str] = {}
+        self.has_memory = False
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
@@ -67,6 +70,7 @@ class RecordedRegions:
         signatures = _Signatures(trace, match_keys, keys)
         memory = _Memory(trace)
         made = cls()
+        made.has_memory = memory.is_recorded
         for (name, is_backward, inputs), by_step in steps.items():
             region = made._regions.setdefault(name, _RecordedRegion())
             calls = region.backward if is_backward else region.forward
@@ -159,10 +163,11 @@ class _Memory:
         self._host = trace.host
         events = trace.memory
         self._events = events.take(np.argsort(events.time_ns, kind="stable"))
+        self.is_recorded = bool((events.device >= 0).any())
 
     def of_call(self, call: RegionCall) -> tuple[BlockRequest, ...] | None:
         events, host = self._events, self._host
-        if not len(events):
+        if not self.is_recorded:
             return None
         first, end = np.searchsorted(events.time_ns, (host.start_ns[call.code], host.end_ns[call.code]))
         here = events.take(np.arange(first, end))

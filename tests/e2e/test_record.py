@@ -318,6 +318,28 @@ def test_a_script_without_torch_is_reported_as_not_recorded(tmp_path: Path) -> N
     assert not (tmp_path / "plain.msgpack").exists()
 
 
+def test_values_that_a_compiler_reads_are_not_recorded(tmp_path: Path) -> None:
+    """GIVEN a backend that reads a constant while it compiles THEN only the script's own read is recorded."""
+    text = """
+import torch
+
+def backend(graph, inputs):
+    torch.full((), float("-inf")).item()
+    return graph.forward
+
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.0)
+loss = torch.compile(lambda: (weight + 1).sum(), backend=backend)()
+loss.backward()
+optimizer.step()
+print(loss.item())
+"""
+    (tmp_path / "compiles.py").write_text(text)
+    done = record("-o", "made.msgpack", "compiles.py", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.strip() == "4.0", done.stderr
+    assert load(tmp_path / "made.msgpack").values.value.tolist() == [4.0]
+
+
 def test_recording_needs_no_textual(place: Path) -> None:
     (place / "textual.py").write_text("raise ImportError('textual is not installed here')")
     environment = {**os.environ, "PYTHONPATH": str(place)}

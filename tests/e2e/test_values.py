@@ -238,6 +238,16 @@ def _with_values(trace: Path) -> None:
     save(made, trace)
 
 
+def test_a_recorded_value_that_does_not_fit_the_dtype_is_not_used(tmp_path: Path, trace: Path) -> None:
+    """GIVEN a recorded read of -inf WHEN the script reads an integer there THEN the read counts as not recorded."""
+    made = load(trace)
+    op, dtype = made.strings.add("aten::_local_scalar_dense"), made.strings.add("float32")
+    made.values = Values.of(rank=[0], step=[0], read=[0], op=[op], dtype=[dtype], value=[float("-inf")])
+    save(made, trace)
+    done = _replay(trace, "recorded", _script(tmp_path, "import torch\nprint(torch.ones(3).cuda().argmax().item())\n"))
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+
+
 def test_a_script_that_decides_by_values_repeats_the_recorded_curve(tmp_path: Path, trace: Path) -> None:
     _with_values(trace)
     done = _replay(trace, "recorded", _script(tmp_path, DECIDING))

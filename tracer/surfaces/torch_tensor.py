@@ -3,8 +3,8 @@
     loss.item()                     # recorded, so a replay returns the same number
     batch = batch.cuda()            # phase "h2d"
 
-On a machine without a GPU, reads of CPU tensors are recorded instead. Reads that torch makes inside another read or inside a
-data loader are not recorded (`Quiet`).
+On a machine without a GPU, reads of CPU tensors are recorded instead. Reads that torch makes inside another read, inside a data
+loader (`Quiet`) or while it compiles are not recorded.
 """
 
 from __future__ import annotations
@@ -52,13 +52,15 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
         a fork."""
         return bool(torch.cuda.device_count() == 0)
 
+    is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
+
     def counts(tensor: Any) -> bool:
         """Returns whether to record a read of `tensor`. Processes without a recorder record no reads.
 
         An optimizer keeps its step counts in CPU tensors, even if it trains on a GPU. So an optimizer's reads on the host are
         not recorded.
         """
-        to = None if _DEPTH.quiet else started()
+        to = None if _DEPTH.quiet or is_compiling() else started()
         return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))
 
     return counts

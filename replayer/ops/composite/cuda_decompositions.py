@@ -25,6 +25,9 @@ aten = torch.ops.aten
 _MASK_STEP = 8  # alignment of mask rows, in elements
 
 
+# AOTAutograd traces compiled code with fake tensors. Their C++ device is CUDA, or PrivateUse1 in a build without CUDA.
+_KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
+
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 
 
@@ -257,7 +260,8 @@ def register(plans: PlanCache) -> None:
         (aten.fused_moving_avg_obs_fake_quant.default, observed_fake_quantization),
         (aten.scaled_dot_product_attention.default, scaled_dot_product_attention),
     ):
-        library.impl(op, choice, "AutogradLazy")
+        for key in _KEYS_OF_TRACING:
+            library.impl(op, choice, key)
         plans.composites[op] = choice
     packets = [getattr(aten, name) for name in _NAMES_DEVICES_OF_OUT.split()]
     names = _NAMES_DEVICES.split()

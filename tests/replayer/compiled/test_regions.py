@@ -56,6 +56,29 @@ def test_a_call_of_a_region_takes_the_kernels_of_the_recorded_call(tmp_path: Pat
     assert made.memory.bytes[within].tolist() == ([] if graphs else [512])
 
 
+def test_compiled_attention_has_the_kernel_that_cuda_chooses(tmp_path: Path) -> None:
+    """GIVEN attention in half precision on an A100 WHEN a script compiles it THEN it is one flash attention, as in eager
+    code."""
+    script, made = tmp_path / "attention.py", tmp_path / "made.msgpack"
+    script.write_text("""
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+attention = torch.compile(lambda q: scaled_dot_product_attention(q, q, q, is_causal=True))
+attention(torch.ones(2, 4, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)).sum().backward()
+with torch.no_grad():
+    attention(torch.ones(2, 4, 64, 32, device="cuda", dtype=torch.bfloat16))
+""")
+    options = ["--gpu", "a100", "--estimate", "-o", str(made)]
+    command = [str(Path(sys.executable).parent / "trace"), "replay", *options, str(script)]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, stdin=subprocess.DEVNULL)
+    trace = traces.load(made)
+    names = [trace.strings[name] for name in trace.host.name]
+    assert names.count("aten::_scaled_dot_product_flash_attention") == 2
+    assert names.count("aten::_scaled_dot_product_flash_attention_backward") == 1
+    assert "aten::bmm" not in names
+
+
 def test_a_region_with_other_inputs_does_not_take_recorded_kernels(tmp_path: Path) -> None:
     """GIVEN a recorded loop with batches of 16 WHEN the script's batch is 32 THEN its region runs op by op."""
     made = replay(recording(), tmp_path, batch=32)

@@ -1,0 +1,130 @@
+"""Plans the memory of a compiled graph for recordings without memory events.
+
+    requests = planned_requests(graph, ops=12)     # BlockRequests in order, or None if the graph has symbolic shapes
+
+Note [Blocks of a compiled graph]
+    Inductor gives a block to each result of an external op, to its arguments, and to the results of the graph. The ops between
+    two external ops become a few fused kernels, so values that only these ops use stay in registers. A fused kernel writes
+    into a block of the same size and dtype if nothing reads this block after the kernel. A block is freed after the last op
+    that uses it (torch/_inductor/codegen/wrapper.py).
+
+    The plan treats the ops between two external ops as one kernel, although Inductor may divide them into several kernels with
+    blocks between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from replayer.memory.device.settings import BLOCK_BYTES
+from replayer.memory.region_memory import BlockRequest
+from replayer.torch_types import TorchAny
+
+_EXTERNAL = (
+    "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "convolution", "_scaled_dot_product_", "_flash_",
+    "_efficient_attention_", "_cudnn_", "_fft_", "_cdist_",
+)  # fmt: skip
+
+
+class _Value:
+    """A tensor of the graph that may need a block. Kernels are numbered from 0. The graph's inputs have `kernel` -1.
+
+    `is_kept`: the tensor has a block. `block` is its number.
+    """
+
+    def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
+        self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES
+        self.key = self.bytes, tensor.dtype
+        self.kernel = self.last = kernel
+        self.is_constant = is_constant
+        self.is_kept = kernel < 0
+        self.is_result = False
+        self.block: int | None = None
+
+
+def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
+    """Return the requests of one call, spread evenly over the launches of `ops` ops. None if a shape is symbolic.
+
+    Frees of the graph's inputs have no block number.
+    """
+    found = _values(graph)
+    if found is None:
+        return None
+    values, is_external = found
+    outlives: list[bool] = []
+    requests: list[BlockRequest] = []
+    kept = [value for value in values if value.is_kept]
+    for kernel, alone in enumerate(is_external):
+        op = kernel * ops // len(is_external)
+        ending = [one for one in kept if one.last == kernel and not one.is_result]
+        for value in (one for one in kept if one.kernel == kernel):
+            reusable = (one for one in ending if one.key == value.key and 0 <= one.kernel < kernel)
+            taken = None if alone else next(reusable, None)
+            if taken is not None and taken.block is not None:
+                ending.remove(taken)
+                value.block = taken.block
+                outlives[taken.block] = value.is_result
+            else:
+                value.block = len(outlives)
+                outlives.append(value.is_result)
+                requests.append(BlockRequest(value.bytes, value.block, False, op))
+        requests += [BlockRequest(-value.bytes, value.block, False, op) for value in ending]
+    return tuple(
+        one._replace(outlives=outlives[one.block]) if one.size_bytes > 0 and one.block is not None else one for one in requests
+    )
+
+
+def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
+    """Return the tensors of a graph, and for each kernel whether it is an external op. None if a shape is symbolic."""
+    found: dict[int, _Value] = {}
+    kernels: list[bool] = []
+    for node in graph.graph.nodes:
+        tensors = list(_tensors([node]))
+        if any(not isinstance(size, int) for tensor in tensors for size in tensor.shape):
+            return None
+        used = [found[key] for tensor in _tensors(node.all_input_nodes) if (key := _storage(tensor)) in found]
+        if node.op == "output":
+            for value in used:
+                value.is_result = value.is_kept = True
+            continue
+        made = [tensor for tensor in tensors if _storage(tensor) not in found]
+        kernel = -1
+        if node.op == "call_function":
+            if not made and not _writes(node.target):
+                continue  # a view
+            alone = _is_external(node.target)
+            if alone or not kernels or kernels[-1]:
+                kernels.append(alone)
+            kernel = len(kernels) - 1
+            for value in used:
+                value.is_kept |= alone or (value.kernel != kernel and not value.is_constant)
+                value.last = kernel
+        for tensor in made:
+            found[_storage(tensor)] = value = _Value(tensor, kernel, is_constant=not used)
+            value.is_kept |= kernel >= 0 and kernels[kernel]
+    return list(found.values()), kernels
+
+
+def _tensors(nodes: list[TorchAny]) -> Iterator[torch.Tensor]:
+    """Yield the tensors on the device that these nodes return."""
+    for value in tree_leaves([node.meta.get("val") for node in nodes]):
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            yield value
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _writes(target: TorchAny) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _is_external(target: TorchAny) -> bool:
+    """Return whether Inductor calls this op instead of generating code for it."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # an operator with functions as arguments, such as flex_attention
+    return target.namespace not in ("aten", "prims") or target._schema.name.partition("::")[2].startswith(_EXTERNAL)

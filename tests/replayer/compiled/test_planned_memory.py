@@ -1,0 +1,54 @@
+"""Blocks that a compiled graph gets if the recording has no memory events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from replayer.compiled.planned_memory import planned_requests
+from replayer.memory.region_memory import BlockRequest
+
+SIZE = 64 * 64 * 4
+
+
+def traced(function: Callable[..., Any], inputs: int, mode: str = "fake") -> Any:
+    return make_fx(function, tracing_mode=mode)(*(torch.empty(64, 64, device="meta") for _ in range(inputs)))
+
+
+def test_fused_kernels_write_into_blocks_that_end() -> None:
+    """GIVEN a product, relu and mul in one kernel, and a product THEN the fused kernel's result takes the first product's
+    block, and relu's result has no block. Each argument ends with its last kernel."""
+    graph = traced(lambda x, w: torch.mm(torch.relu(torch.mm(x, w)) * 2, w), 2)
+    assert planned_requests(graph, ops=3) == (
+        BlockRequest(SIZE, 0, False, 0),
+        BlockRequest(-SIZE, None, False, 0),  # x
+        BlockRequest(SIZE, 1, True, 2),
+        BlockRequest(-SIZE, None, False, 2),  # w
+        BlockRequest(-SIZE, 0, False, 2),
+    )
+
+
+def test_a_saved_value_keeps_its_block() -> None:
+    """GIVEN a product that the graph also returns THEN the fused kernel gets a block of its own. A view gets none."""
+    graph = traced(lambda x, w: ((y := torch.mm(x, w)).t(), torch.relu(y)), 2)
+    assert planned_requests(graph, ops=2) == (
+        BlockRequest(SIZE, 0, True, 0),
+        BlockRequest(-SIZE, None, False, 0),
+        BlockRequest(-SIZE, None, False, 0),
+        BlockRequest(SIZE, 1, True, 1),
+    )
+
+
+def test_a_value_that_a_later_kernel_reads_has_a_block() -> None:
+    """GIVEN a residual connection: x + 1 is read by a product and by the kernel after the product."""
+    graph = traced(lambda x, w: (y := x + 1) + torch.mm(y, w), 2)
+    assert [(one.size_bytes // SIZE, one.block) for one in planned_requests(graph, ops=3) or ()] == [
+        (1, 0), (-1, None), (1, 1), (-1, None), (-1, 1),
+    ]  # fmt: skip
+
+
+def test_symbolic_shapes_have_no_plan() -> None:
+    assert planned_requests(traced(lambda x, w: torch.mm(x, w), 2, "symbolic"), ops=1) is None
