@@ -116,7 +116,7 @@ def _tensors(nodes: list[TorchAny]) -> Iterator[torch.Tensor]:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _writes(target: TorchAny) -> bool:

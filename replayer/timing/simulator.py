@@ -175,9 +175,12 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
+        # A graph of a backward pass that is launched within a backward pass must not end the outer phase.
+        is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:
-                call(thread, *map(here, args))
+                if not (is_within_phase and call in (self.tracker.enter, self.tracker.leave)):
+                    call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
                 segment = self.tracker.segment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -14,7 +14,7 @@ from replayer.memory.region_memory import BlockRequest
 SIZE = 64 * 64 * 4
 
 
-def traced(function: Callable[..., Any], inputs: int, mode: str = "fake") -> Any:
+def traced(function: Callable[..., Any], inputs: int, mode: Literal["fake", "symbolic"] = "fake") -> Any:
     return make_fx(function, tracing_mode=mode)(*(torch.empty(64, 64, device="meta") for _ in range(inputs)))
 
 

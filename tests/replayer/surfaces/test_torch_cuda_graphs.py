@@ -174,6 +174,20 @@ def test_graphed_modules_train_and_share_a_pool() -> None:
     assert graph.pool() == pool
 
 
+def test_a_graph_of_a_backward_pass_does_not_end_the_phase() -> None:
+    """GIVEN two graphed modules WHEN the second module's backward graph has run THEN the phase is still "backward"."""
+    gpu, _ = start()
+    modules = nn.Linear(4, 4).cuda(), nn.Linear(4, 4).cuda()
+    x, hidden = (torch.ones(2, 4, device="cuda", requires_grad=True) for _ in range(2))
+    first, second = torch.cuda.make_graphed_callables(modules, ((x,), (hidden,)))
+    phases: list[str] = []
+    between = first(x)
+    between.register_hook(lambda _: phases.append(gpu.simulator.tracker.script.entered))
+    second(between).sum().backward()
+    assert phases == ["backward"]
+    assert gpu.simulator.tracker.script.entered == ""
+
+
 def test_a_capture_accepts_only_pinned_copies_and_queries_of_unrecorded_events() -> None:
     """torch itself refuses the copy before CUDA sees it, so the capture stays intact."""
     start()
