@@ -179,7 +179,8 @@ def test_a_graph_of_a_backward_pass_does_not_end_the_phase() -> None:
     gpu, _ = start()
     modules = nn.Linear(4, 4).cuda(), nn.Linear(4, 4).cuda()
     x, hidden = (torch.ones(2, 4, device="cuda", requires_grad=True) for _ in range(2))
-    first, second = torch.cuda.make_graphed_callables(modules, ((x,), (hidden,)))
+    graphed: Any = torch.cuda.make_graphed_callables(modules, ((x,), (hidden,)))
+    first, second = graphed
     phases: list[str] = []
     between = first(x)
     between.register_hook(lambda _: phases.append(gpu.simulator.tracker.script.entered))
