@@ -72,6 +72,14 @@ def test_each_call_chain_names_five_to_eight_existing_functions(title: str, chai
     assert [name for name in chain if not is_defined(name)] == []
 
 
+def test_the_map_of_the_code_names_existing_functions_and_modules() -> None:
+    page = (ROOT / "docs" / "code_map.md").read_text(encoding="utf-8")
+    names = re.findall(r"^\| .* \| (`.*`) \|$", page, re.MULTILINE)
+    named = [name for cell in names for name in re.findall(r"`([^`]+)`", cell)]
+    assert len(named) > 100
+    assert [name for name in named if not is_defined(name) and not (ROOT / f"{name.replace('.', '/')}.py").is_file()] == []
+
+
 def test_call_chains_are_read_across_line_breaks() -> None:
     page = "\n## Call chains\n\nText `x.y`.\n\n1. **One.** `a.b` →\n   `c.d`\n2. **Two.** `e.f`\n\n## Next\n\n3. **No.** `g`\n"
     assert call_chains(page) == {"One": ["a.b", "c.d"], "Two": ["e.f"]}

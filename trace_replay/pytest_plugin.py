@@ -13,7 +13,8 @@ Note [Tests on other GPUs]
 
 Note [Refused calls]
     If the virtual GPU refused a call (NotEmulated), a test did not test the same as on a real GPU, even if the test caught the
-    error. So such a test is skipped, or fails under --gpu-strict. It never passes.
+    error. So such a test is skipped, or fails under --gpu-strict. It never passes. If a fixture makes such a call after the
+    test, pytest has already counted the test, so the teardown is reported as skipped or failed.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def pytest_runtest_makereport(
     session = item.config.stash[_SESSION]
     if session.gpu is None:
         return report
-    if session.refused and call.when != "teardown":
+    if session.refused:
         reason = session.refused[0]
         report.user_properties.append((_PROPERTY, session.refused[0]))
         if item.config.getoption("--gpu-strict"):

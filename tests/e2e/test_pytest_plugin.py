@@ -116,6 +116,35 @@ def test_strict_fails_what_the_gpu_refuses(tmp_path: Path) -> None:
     assert outcomes(lines) == {"swallows_a_refusal": "FAILED"}
 
 
+FIXTURE_SUITE = '''
+import pytest
+import torch
+
+@pytest.fixture
+def swallows_in_its_teardown():
+    yield
+    try:
+        torch.ones(1, device="cuda").__dlpack__()
+    except Exception:
+        pass
+
+def test_with_the_fixture(swallows_in_its_teardown):
+    pass
+
+def test_without_the_fixture():
+    pass
+'''
+
+
+@pytest.mark.parametrize(
+    ("words", "ending"), [((), "2 passed, 1 skipped"), (("--gpu-strict",), "2 passed, 1 error")]
+)
+def test_refused_calls_in_a_fixtures_teardown_are_reported(words: tuple[str, ...], ending: str, tmp_path: Path) -> None:
+    lines = run(tmp_path, "--gpu", "a100", *words, suite=FIXTURE_SUITE)
+    assert ending in lines[-1]
+    assert any("__dlpack__" in line and "test_with_the_fixture" in line for line in lines)
+
+
 def test_without_a_request_the_plugin_does_nothing(tmp_path: Path) -> None:
     lines = run(tmp_path, "-k", "not other_gpu")
     assert outcomes(lines) == {"of_a_suite_that_has_its_own_marker": "PASSED"}
