@@ -39,6 +39,7 @@ PROGRAMS = {
     "amp": Program("amp.py", settings=GPU_BOUND),
     "two_streams": Program("two_streams.py", settings=(("SIMGPU_SLOWDOWN", "40"),)),
     "graph_step": Program("graph_step.py", steps=33),
+    "graphed_modules": Program("graphed_modules.py", steps=29, settings=GPU_BOUND),  # five of them belong to the capture
     "data_parallel_2": Program("data_parallel.py", gpus=2, steps=20),
     "data_parallel_4": Program("data_parallel.py", gpus=4, steps=20),
     "ddp": Program("ddp.py", gpus=2, ranks=2, steps=40),
