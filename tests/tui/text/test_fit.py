@@ -1,0 +1,106 @@
+"""The text of `trace fit`, from outcomes, limits and step times that are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from replayer.memory.rerun_requests import Outcome
+from tests.traces.library.test_library_cells import a_cell
+from traces.library.cells import CellSource
+from traces.library.limits import MeasuredLimit
+from traces.model.workload import WorkloadSignature
+from traces.names.cards import find_card
+from traces.rates.estimate_errors import EstimateError
+from tui.commands.fit_times import ESTIMATED, StepTime
+from tui.text.fit import CardFit, Need, OtherMemory, fit_lines
+
+GIB, MS = 1 << 30, 1_000_000
+V100 = replace(find_card("v100"), memory_bytes=16 * GIB)
+FITS = Outcome(fits=True, peak_bytes=4 * GIB, reserved_bytes=5 * GIB, retries=0, steps=4, asked_bytes=0)
+FULL = Outcome(fits=False, peak_bytes=15 * GIB, reserved_bytes=15 * GIB, retries=1, steps=2, asked_bytes=3 * GIB)
+CELL = a_cell(memory_batches=np.array([1, 4]), peak_bytes=np.array([GIB, 3 * GIB]), persistent_bytes=np.array([0, 0]))
+
+
+def lines(*found: CardFit, **need: Any) -> list[str]:
+    usual: dict[str, Any] = {"script": "train.py", "batch": 8, "batch_option": "-b", "steps_run": 4, "devices": 1, "notes": []}
+    usual |= {"peak_allocated_bytes": 4 * GIB, "peak_reserved_bytes": 5 * GIB, "workload": WorkloadSignature()}
+    return fit_lines(Need(**(usual | need)), found, width=200, colour=False)
+
+
+def card(outcome: Outcome = FITS, estimated: int | None = 20, step: StepTime | None = None, **changes: Any) -> CardFit:
+    return replace(CardFit(V100, outcome, estimated, step), **changes)
+
+
+def test_the_need_and_one_row_per_card() -> None:
+    found = lines(card(), card(FULL, 0))
+    assert found[0] == "train.py needs 4.0 GiB at batch 8, and PyTorch reserves 5.0 GiB if available."
+    assert lines(card(), batch=None)[0].startswith("train.py needs 4.0 GiB, and")
+    name = V100.names[0]
+    words = name.split()
+    left = f"{(16 * GIB - V100.context_bytes - 5 * GIB) / GIB:.1f}"
+    assert found[3].split() == [*words, "16.0", "GiB", "yes", "5.0", "GiB", left, "GiB", "~20", "-"]
+    assert found[4].split() == [*words, "16.0", "GiB", "NO", "-", "-", "~none", "-"]
+    assert f"{name}: out of memory in step 3, on a request of 3.0 GiB." in found
+    assert not any("out of memory" in line for line in lines(*[card(FULL, 0)] * 4))  # more than three are not listed
+    assert not any("out of memory" in line for line in lines(card()))
+
+
+def test_the_largest_batch_is_estimated_or_measured() -> None:
+    """GIVEN measurements that end with batch 4, and with 5 out of memory."""
+    exact, open_ended = MeasuredLimit(CELL, 4, 5), MeasuredLimit(CELL, 4, None)
+    text = "~ before a batch: estimated with the simulated allocator."
+    assert text in lines(card()) and text not in lines(card(estimated=None))
+    measured = lines(card(limit=exact, batch=4))
+    assert measured[3].split()[-2:] == ["4", "-"] and text not in measured
+    assert f"Measured limits: {CELL.name}, batch 4 fitted, 5 did not." in measured
+    assert " NO " in lines(card(limit=exact, batch=8))[3]
+    between = card(limit=MeasuredLimit(CELL, 4, 9), batch=8)
+    assert (between.fits, between.largest_batch, between.is_measured) == (True, 8, False)
+    assert f"Measured limits: {CELL.name}, batch 4 fitted." in lines(card(limit=open_ended, batch=4))
+    told = lines(card(FULL, limit=exact, batch=4))[3].split()
+    assert told[-5:] == ["yes", "-", "-", "4", "-"]  # the allocator's figures do not apply
+
+
+def test_runs_confirm_or_contradict_a_batch() -> None:
+    said = "✓: runs confirmed that this batch fits and that one more does not. ?: runs contradicted it."
+    confirmed, contradicted = lines(card(verified=True)), lines(card(verified=False))
+    assert confirmed[3].split()[-3:] == ["~20", "✓", "-"] and contradicted[3].split()[-3:] == ["~20", "?", "-"]
+    assert said in confirmed and said in contradicted and said not in lines(card())
+    asks = "To find the largest batch, give the script's option for it, for example --batch-option=--batch-size."
+    without = lines(card(verified=True), batch_option=None, notes=["the batch is unknown"])
+    assert asks in without and said not in without and "The batch is unknown." in without and asks not in confirmed
+
+
+def test_a_measurement_with_other_memory_does_not_apply() -> None:
+    """GIVEN a measurement that took 3 GiB at batch 4, and a script that takes 5 GiB."""
+    found = card(other=OtherMemory(MeasuredLimit(replace(CELL, source=CellSource(torch="2.1")), 4, None), 4, 5 * GIB))
+    took = "but batch 4 took 3.0 GiB in that measurement (PyTorch 2.1) and takes 5.0 GiB here"
+    assert lines(found)[-1] == f"{CELL.name}, batch 4 fitted; {took}, so that limit does not apply to this script."
+
+
+def test_times_of_steps_say_where_they_come_from() -> None:
+    error = EstimateError(work="training", precision="fp32", card="v100", cases=9, error=0.2)
+    by_ops = StepTime(20 * MS, f"{ESTIMATED}, corrected by a measurement", True, error=error)
+    worse = replace(by_ops, error=replace(error, error=0.3))
+    found = lines(card(step=by_ops), card(step=worse))
+    assert found[3].split()[-4:] == ["~20.0", "ms", "±20", "%"]
+    assert any(line.endswith("as in trace predict, corrected by a measurement; not measured.") for line in found)
+    assert any("30 %" in line for line in found[5:]) and not any("20 %" in line for line in found[5:])  # the larger error
+    library = StepTime(20 * MS, "g9/net", False)
+    assert lines(card(step=library))[3].split()[-2:] == ["20.0", "ms"]
+    assert not any("~ before a step" in line for line in lines(card(step=library)))
+    passes = StepTime(20 * MS, "g9/net", True)
+    inference = "~ before a step: forward pass in training, from the library: g9/net."
+    assert inference in lines(card(step=passes), steps_run=0) and inference not in lines(card(step=passes))
+
+
+def test_communication_is_estimated_from_the_link() -> None:
+    slow, fast = StepTime(20 * MS, "g9/net", False, 3 * MS), StepTime(20 * MS, ESTIMATED, True, 2 * MS)
+    said = "Steps include up to 3.0 ms of communication, estimated from the card's link"
+    assert f"{said}; the other times are from the library: g9/net." in lines(card(step=slow), card(step=fast))
+    (of_fast,) = [line for line in lines(card(step=fast)) if "communication" in line]
+    assert of_fast == said.replace("3.0", "2.0") + "."
+    assert not any("communication" in line for line in lines(card(step=StepTime(20 * MS, "g9/net", False))))
