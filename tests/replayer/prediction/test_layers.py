@@ -1,0 +1,69 @@
+"""Layers with parameters and the blocks that a network repeats, found from the shapes of a forward pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.cost_model.constants import BUCKET_BYTES
+from replayer.prediction.layers import layers_of
+from tests.replayer.recordings import Op, make_recording
+from traces.model.trace import Trace
+
+Shape = tuple[int, ...]
+
+
+def forward(*calls: tuple[str, tuple[Shape, ...]]) -> Trace:
+    ops = [Op(f"aten::{name}", 10 * at, 8, kernel=(10 * at + 5, 5), shapes=shapes) for at, (name, shapes) in enumerate(calls)]
+    return make_recording([("forward", 0, 10 * len(ops) + 10)], ops)
+
+
+def products(*sizes: Shape) -> Trace:
+    """A product with a weight of each of these sizes."""
+    return forward(*(("mm", ((32, depth), (depth, columns))) for depth, columns in sizes))
+
+
+def blocks(*sizes: Shape) -> list[str]:
+    return [layer.block for layer in layers_of(products(*sizes))]
+
+
+def test_a_sequence_that_repeats_is_a_block_and_layers_around_it_belong_to_none() -> None:
+    assert blocks((2, 2), *[(2, 3), (3, 2)] * 3, (2, 9)) == ["", *(f"block {n}" for n in (0, 0, 1, 1, 2, 2)), ""]
+    assert blocks(*[(2, 3), (3, 2)] * 2) == ["block 0", "block 0", "block 1", "block 1"]
+    assert blocks((2, 3), (3, 2), (2, 4), (4, 2)) == ["part 0"] * 4  # nothing repeats
+    assert blocks(*[(2, 3), (3, 2), (2, 2)] * 2, (2, 3)) == [*["block 0"] * 3, *["block 1"] * 3, ""]  # an incomplete third
+
+
+def test_a_block_has_at_least_half_of_the_parameters() -> None:
+    """GIVEN two blocks with 24 parameters WHEN the other layer has 24 THEN they are blocks, with 25 they are not."""
+    assert blocks((4, 6), *[(2, 3), (3, 2)] * 2) == ["", "block 0", "block 0", "block 1", "block 1"]
+    assert blocks((5, 5), *[(2, 3), (3, 2)] * 2) == ["part 0"] * 5
+
+
+def test_of_two_sequences_that_repeat_the_larger_one_counts() -> None:
+    small, large = [(2, 3), (3, 2)] * 3, [(9, 8), (8, 9)] * 2
+    assert blocks(*small, *large) == [*[""] * 6, "block 0", "block 0", "block 1", "block 1"]
+
+
+def test_layers_without_blocks_are_parts_that_end_when_they_reach_the_size_of_a_bucket() -> None:
+    rows = BUCKET_BYTES // 4 // 256  # of 256 floats
+    assert blocks((rows, 256), (256, 3)) == ["part 0", "part 1"]
+    assert blocks((rows - 1, 256), (255, 1), (3, 5)) == ["part 0", "part 0", "part 0"]
+    assert blocks((rows - 1, 256), (256, 1), (1, 5)) == ["part 0", "part 0", "part 1"]
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "weights"),
+    [
+        ("mm", ((32, 8), (8, 4)), ((8, 4),)),
+        ("matmul", ((2, 32, 8), (8, 4)), ((8, 4),)),
+        ("matmul", ((2, 32, 8), (2, 8, 4)), None),  # both are activations
+        ("matmul", ((32, 8), (8,)), None),
+        ("batch_norm", ((2, 4, 8, 8), (4,), (4,), (4,), (4,)), ((4,), (4,))),
+        ("relu", ((32, 8),), None),
+    ],
+)
+def test_the_parameters_of_a_layer(op: str, shapes: tuple[Shape, ...], weights: tuple[Shape, ...] | None) -> None:
+    found = layers_of(forward((op, shapes)))
+    assert [layer.weights for layer in found] == ([] if weights is None else [weights])
+    if weights is not None:
+        assert found[0].parameter_bytes == 4 * sum(of[0] * (of[1] if len(of) > 1 else 1) for of in weights)
