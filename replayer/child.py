@@ -212,8 +212,13 @@ def _leave(session: ReplaySession) -> NoReturn:
     distributed = torch.distributed
     # All ranks exit together, because the first rank may host the store that all ranks share.
     if distributed.is_available() and distributed.is_initialized():
-        until, ranks = time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
-        while len(RankRequests.files(session.out)) < ranks and time.monotonic() < until:
+        ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
+        while (now := len(RankRequests.files(session.out))) < ranks:
+            if now > ended:
+                ended, until_s = now, time.monotonic() + _RANKS_WAIT_S
+            elif time.monotonic() > until_s:
+                print(f"trace: {ranks - now} of {ranks} ranks did not end within {_RANKS_WAIT_S} s", file=sys.stderr)
+                break
             time.sleep(0.05)
     for process in multiprocessing.active_children():  # DataLoader workers notice the exit only after seconds
         process.kill()

@@ -11,14 +11,24 @@ waiting for this rank fails at once.
 Note [One rank reads for all]
     In a group of n ranks, n messages that are read by n ranks would be n * n requests to the store. In groups of more than
     `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message, in which equal messages
-    of successive ranks are stored once. The other ranks read only this message. If the first rank has ended, each rank reads
-    all messages.
+    of successive ranks are stored once. The other ranks read only this message. The first rank may have ended, or it may wait
+    for another operation before it reads this one. If all ranks have posted and the message of the first rank is still missing
+    at a rank's next look, this rank reads all messages.
+
+Note [Waits between ranks]
+    A waiting rank asks the store again after a pause, because the store's own wait logs every timeout and blocks the other
+    threads of the process. Pauses grow to `_LONGEST_PAUSE_S` (more in large groups), and after that with the time waited, to
+    at most `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`, the rank looks for missing ranks that have ended, and
+    for ranks that wait for each other. The interval between two such looks also grows with the time waited. A wait ends at the
+    latest after the group's timeout, with an error that names the operation and the missing ranks.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -34,12 +44,13 @@ from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.002
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
+_PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16  # the pause and the time to the next look are these parts of the time waited
 _ALL_READ_UP_TO = 8  # ranks; in larger groups, each rank also polls less often
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
 _CIRCLE_LASTS_S = 4.0
-_LONGEST_CIRCLE = 8  # ranks
-SHUTDOWN_GRACE_NS = 10_000_000_000  # longest time that rank 0 waits at exit for other ranks
+_MISSING_FOLLOWED = 8  # ranks
+SHUTDOWN_GRACE_S = 10.0  # longest time between the ends of two ranks that rank 0 waits for at its exit
 
 
 OffsetNs = Callable[[], int]
@@ -84,35 +95,53 @@ class DeadlockDetector:
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
-        self._store: TorchAny = PrefixStore("waits", store)
+        self._store: TorchAny = PrefixStore("waits", _of_this_attempt(store))
         self._rank = rank
-        self._own: bytes | None = None
+        self._own = b""
         self._circle: tuple[str, float] | None = None  # and since when it exists
 
     def circle(self, operation: str, missing: list[int]) -> str:
-        own = json.dumps([operation, missing]).encode()
+        """Record that this rank waits for the ranks `missing`. Return a circle of ranks that has lasted, or "".
+
+        If ranks wait for each other, each of them waits for some rank that also waits. The first `_MISSING_FOLLOWED` missing
+        ranks are therefore enough to find a circle.
+        """
+        own = json.dumps([operation, missing[:_MISSING_FOLLOWED]]).encode()
         if own != self._own:
             self._own = own
             self._store.set(str(self._rank), own)
-        circle = self._circle_from(self._rank, [])
+        circle = self._circle_now()
         if self._circle is None or self._circle[0] != circle:
             self._circle = circle, perf_counter_ns() * 1e-9
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        if self._own is not None:
-            self._store.delete_key(str(self._rank))
-        self._own = self._circle = None
+        """Record that this rank does not wait. The key stays: another rank may be about to read it, and would wait for it."""
+        if self._own:
+            self._store.set(str(self._rank), b"")
+        self._own, self._circle = b"", None
 
-    def _circle_from(self, rank: int, path: list[str]) -> str:
+    def _circle_now(self) -> str:
+        """Return the shortest circle through this rank, as what each of its ranks waits in."""
+        seen, paths = {self._rank}, deque([(self._rank, "")])
+        while paths:
+            rank, path = paths.popleft()
+            wait = self._wait_of(rank)
+            if wait is None:
+                continue
+            operation, missing = wait
+            path = f"{path}{', ' if path else ''}rank {rank} waits in {operation}"
+            if self._rank in missing:
+                return path
+            paths.extend((other, path) for other in missing if other not in seen)
+            seen.update(missing)
+        return ""
+
+    def _wait_of(self, rank: int) -> tuple[str, list[int]] | None:
         if not self._store.check([str(rank)]):
-            return ""
-        operation, missing = json.loads(self._store.get(str(rank)))
-        path = [*path, f"rank {rank} waits in {operation}"]
-        if self._rank in missing:
-            return ", ".join(path)
-        circles = (self._circle_from(other, path) for other in missing if len(path) <= _LONGEST_CIRCLE)
-        return next(filter(None, circles), "")
+            return None
+        operation, missing = json.loads(self._store.get(str(rank)) or b"[null, []]")
+        return None if operation is None else (operation, missing)
 
 
 class StoreExchange:
@@ -134,8 +163,7 @@ class StoreExchange:
         global_ranks: Sequence[int] = (),
         group_name: str = "",
     ) -> None:
-        # torchrun restarts workers with the same store, which still contains old messages
-        self._store: TorchAny = PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
+        self._store: TorchAny = _of_this_attempt(store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
         self._compares = offset_ns is None
@@ -147,7 +175,7 @@ class StoreExchange:
         self._left = self._broken = False
         self._deadlocks, self._global_ranks = deadlocks, global_ranks or range(size)
         self._of_group = f" of group {group_name}" if group_name else ""
-        self._next_look_s = 0.0
+        self._is_recorded = False  # among the waits of `deadlocks`
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
@@ -159,7 +187,7 @@ class StoreExchange:
             pending._messages = [message]
             return pending
         if self._compares and self.rank:
-            self._await([ClockOffset.KEY], [0], message)
+            self._await([ClockOffset.KEY], [ClockOffset.KEY], [0], message)
         arrived_ns = message.arrived_ns - self.offset_ns()
         message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
         self._set(f"{channel}/{number}/{self.rank}", [message])
@@ -184,7 +212,7 @@ class StoreExchange:
         """Announce in the store that this rank ends. Ranks that wait for this rank then fail at once.
 
         The store may run in the first rank's process. The first rank therefore waits until all other ranks have left, except if
-        the first rank has failed.
+        the first rank has failed. It stops waiting if no rank has left for `SHUTDOWN_GRACE_S`.
         """
         if self._left:
             return
@@ -192,21 +220,34 @@ class StoreExchange:
         try:
             self._store.set(f"ended/{self.rank}", b"1")
             ended = self._store.add("ended", 1)
-            deadline_ns = perf_counter_ns() + (SHUTDOWN_GRACE_NS if self.rank == 0 and not failed and not self._broken else 0)
-            while ended < self.size and perf_counter_ns() < deadline_ns:
-                sleep(self._longest_pause_s)
-                ended = self._store.add("ended", 0)
+            if self.rank == 0 and not failed and not self._broken:
+                self._await_ends(ended)
         except DistError:
             return
+
+    def _await_ends(self, ended: int) -> None:
+        pause_s, changed_ns = _FIRST_PAUSE_S, perf_counter_ns()
+        while ended < self.size:
+            sleep(pause_s)
+            now, pause_s = self._store.add("ended", 0), min(2 * pause_s, self._longest_pause_s)
+            if now > ended:
+                ended, changed_ns = now, perf_counter_ns()
+            elif (perf_counter_ns() - changed_ns) * 1e-9 > SHUTDOWN_GRACE_S:
+                running = [rank for rank in range(self.size) if not self._store.check([f"ended/{rank}"])]
+                sys.stderr.write(
+                    f"trace: rank 0 ended before {_ranks(running)}{self._of_group}: none of them ended within"
+                    f" {SHUTDOWN_GRACE_S:g} s\n"
+                )
+                return
 
     def _messages(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
         """See Note [One rank reads for all]."""
         keys = [f"{channel}/{number}/{member}" for member in members]
         for_all = _for_all(channel, number)
         shared = len(members) > _ALL_READ_UP_TO
-        if shared and self.rank != members[0] and self._await_one(for_all, keys, members, own):
+        if shared and self.rank != members[0] and self._await([for_all], keys, members, own):
             return unpack(self._store.get(for_all), partial(self._piece, for_all))
-        self._await(keys, members, own)
+        self._await(keys, keys, members, own)
         found = zip(keys, self._store.multi_get(keys), strict=True)
         messages = [message for key, first in found for message in unpack(first, partial(self._piece, key))]
         if shared and self.rank == members[0]:
@@ -248,58 +289,62 @@ class StoreExchange:
                     self._store.delete_key(_piece_key(key, place))
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
-    def _await_one(self, key: str, keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
-        """Wait until the first member has posted the messages of all members. Return False if the first member's process ended
-        after all members had posted their messages."""
-        began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
+    def _await(self, awaited: Sequence[str], keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
+        """Wait until the keys `awaited` exist. See Note [Waits between ranks].
+
+        `keys` are those of the messages of `members`. Return False if all of them exist and `awaited` still does not.
+        """
+        began_ns, pause_s, look_s = perf_counter_ns(), _FIRST_PAUSE_S, LIVENESS_CHECK_AFTER_S
         with self._waiting(own.operation):
-            while not self._store.check([key]):
+            while not self._store.check(awaited):
                 waited_s = (perf_counter_ns() - began_ns) * 1e-9
-                if waited_s > LIVENESS_CHECK_AFTER_S:
-                    missing = self._require_alive(keys, members, own, waited_s)
-                    if not missing and self._store.check([f"ended/{members[0]}"]) and not self._store.check([key]):
-                        return False
+                if waited_s >= min(look_s, self.timeout_s):
+                    if not self._looks_for_missing(keys, members, own, waited_s):
+                        return bool(self._store.check(awaited))
+                    look_s = waited_s + max(LIVENESS_CHECK_AFTER_S, waited_s / _LOOKS_PER_WAIT)
                 sleep(pause_s)
-                pause_s = min(2 * pause_s, self._longest_pause_s)
+                most_s = min(max(self._longest_pause_s, waited_s / _PAUSES_PER_WAIT), _LONGEST_OF_ALL_PAUSES_S)
+                pause_s = min(2 * pause_s, most_s)
         return True
 
-    def _await(self, keys: Sequence[str], members: Sequence[int], own: RankMessage) -> None:
-        """Wait until all keys exist. The method polls the store, because the store's own wait function logs every timeout."""
-        began_ns, pause_s, present = perf_counter_ns(), _FIRST_PAUSE_S, 0
-        with self._waiting(own.operation):
-            while present < len(keys):
-                if self._store.check([keys[present]]):
-                    present += 1
-                    continue
-                waited_s = (perf_counter_ns() - began_ns) * 1e-9
-                if waited_s > LIVENESS_CHECK_AFTER_S:
-                    self._require_alive(keys[present:], members[present:], own, waited_s)
-                sleep(pause_s)
-                pause_s = min(2 * pause_s, self._longest_pause_s)
-
-    def _require_alive(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> list[int]:
-        missing = [member for key, member in zip(keys, members, strict=True) if not self._store.check([key])]
-        gone = [member for member in missing if self._store.check([f"ended/{member}"])]
-        self._broken = bool(gone) or waited_s >= self.timeout_s
+    def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
+        """Return whether some rank has not posted. Raises RuntimeError if this rank waits in vain."""
+        is_late = waited_s >= self.timeout_s
+        # the messages name all missing ranks
+        name_all = is_late or self._store.add("ended", 0) > 0
+        missing = self._missing(keys, members, len(members) if name_all else _MISSING_FOLLOWED)
+        gone = [member for member in missing if name_all and self._store.check([f"ended/{member}"])]
+        self._broken = bool(gone or (missing and is_late))
         if gone:
             raise RuntimeError(
                 f"{_ranks(gone)} of the group ended without calling {own.counterpart}, which other ranks wait for"
             )
-        if missing and waited_s >= self.timeout_s:
+        if missing and is_late:
             raise NotCalledInTime(
                 f"{_ranks(missing)} of the group did not call {own.counterpart} within {self.timeout_s:g} s: it ended,"
                 " hangs or is busy; set the limit with init_process_group's timeout"
             )
-        if missing and self._deadlocks is not None and waited_s >= self._next_look_s:
-            self._next_look_s = waited_s + LIVENESS_CHECK_AFTER_S
+        if missing and self._deadlocks is not None:
+            self._is_recorded = True
             circle = self._deadlocks.circle(f"{own}{self._of_group}", [self._global_ranks[member] for member in missing])
             if circle:
                 raise RuntimeError(f"these ranks wait for each other: {circle}; NCCL would hang here")
+        return bool(missing)
+
+    def _missing(self, keys: Sequence[str], members: Sequence[int], most: int) -> list[int]:
+        """Return the first `most` members that have not posted, with few requests if most members have posted."""
+        if self._store.check(keys):
+            return []
+        if len(keys) == 1:
+            return list(members)
+        half = len(keys) // 2
+        missing = self._missing(keys[:half], members[:half], most)
+        if len(missing) < most:
+            missing += self._missing(keys[half:], members[half:], most - len(missing))
         return missing
 
     @contextmanager
     def _waiting(self, operation: str) -> Iterator[None]:
-        self._next_look_s = 0.0
         try:
             yield
         except DistError as error:
@@ -308,9 +353,15 @@ class StoreExchange:
                 " torchrun's agent) has ended"
             ) from error
         finally:
-            if self._deadlocks is not None and self._next_look_s:
+            if self._deadlocks is not None and self._is_recorded:
+                self._is_recorded = False
                 with suppress(DistError):
                     self._deadlocks.end()
+
+
+def _of_this_attempt(store: TorchAny) -> TorchAny:
+    """torchrun restarts workers with the same store, which still contains the messages of the previous workers."""
+    return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 
 def _for_all(channel: str, number: int) -> str:

@@ -132,9 +132,10 @@ def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchA
 def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     result = init(*args, **kwargs)
     group = dist.distributed_c10d._get_default_group()
+    STATE.rank = replace(rank(), number=dist.get_rank())
     if isinstance(group, VirtualNccl):
         group.operations.compare_clocks()
-    STATE.rank = replace(rank(), number=dist.get_rank())
+        STATE.flush()  # the timeline of a killed process then has the rank
     return result
 
 

@@ -159,22 +159,29 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
     os._exit(0)
 
 
-def _next_end(running: dict[int, int], until: float | None = None) -> tuple[int, int]:
-    while until is None or monotonic() < until:
+def _next_end(running: dict[int, int]) -> tuple[int, int]:
+    """Wait for the end of a rank. Return the rank and its exit code. The launcher runs as long as its ranks."""
+    ranks = {process: rank for rank, process in running.items()}
+    while True:
+        process, status = os.waitpid(-1, 0)
+        if process in ranks:
+            del running[ranks[process]]
+            return ranks[process], os.waitstatus_to_exitcode(status)
+
+
+def _end_before(running: dict[int, int], deadline: float) -> None:
+    """Wait for the end of all ranks until `deadline`."""
+    while running and monotonic() < deadline:
         for rank, process in list(running.items()):
-            ended, status = os.waitpid(process, os.WNOHANG)
+            ended, _ = os.waitpid(process, os.WNOHANG)
             if ended:
                 del running[rank]
-                return rank, os.waitstatus_to_exitcode(status)
         sleep(_POLL_S)
-    return -1, 0
 
 
 def _end(running: dict[int, int]) -> None:
     _tell(running, signal.SIGTERM)
-    deadline = monotonic() + _KILL_AFTER_S
-    while running and monotonic() < deadline:
-        _next_end(running, deadline)
+    _end_before(running, monotonic() + _KILL_AFTER_S)
     _tell(running, signal.SIGKILL)
     while running:
         _next_end(running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 from replayer.distributed.rank_message import RankMessage, pack, unpack
-from replayer.distributed.store_exchange import StoreExchange
+from replayer.distributed.store_exchange import DeadlockDetector, StoreExchange
 from replayer.timing.clock import RecordedClock
 
 HOUR_NS = 3_600 * 10**9
@@ -106,3 +107,63 @@ def test_ranks_read_messages_themselves_after_the_first_rank_ended(monkeypatch: 
     pending = [each.post("all", members, RankMessage(each.rank, "all_reduce", 8, "float32")) for each in exchanges]
     exchanges[0].leave(failed=True)
     assert [message.arrived_ns for message in pending[4].messages()] == members
+
+
+def test_if_the_first_rank_waits_for_another_operation_the_others_read_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN nine ranks that have all posted, of which the first does not read THEN rank 4 has the nine messages at its next look."""
+    monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
+    store, members = HashStore(), list(range(9))
+    exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in members]
+    pending = [each.post("all", members, RankMessage(each.rank, "all_reduce", 8, "float32")) for each in exchanges]
+    assert [message.arrived_ns for message in pending[4].messages()] == members
+
+
+def test_missing_ranks_are_found_with_few_requests_and_the_timeout_names_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
+    store, members = HashStore(), list(range(64))
+    exchanges = [StoreExchange(store, rank, 64, timeout_s=0.2, clock=RecordedClock(), offset_ns=int) for rank in members]
+    # GIVEN 64 ranks of which all but 40 and 41 have posted
+    message = RankMessage(0, "all_reduce", 8, "float32")
+    pending = [each.post("all", members, message) for each in exchanges if each.rank not in (40, 41)]
+    keys = [f"all/0/{rank}" for rank in members]
+    requests = []
+    monkeypatch.setattr(exchanges[0], "_store", Counting(exchanges[0]._store, requests))
+    # THEN 12 requests find them: 64, 0-31 (there), 32-63, 32-47, 32-39 (there), 40-47, 40-43, 40-41, 40, 41, 42-43 and 44-47,
+    # 48-63 (there); one finds the first
+    assert exchanges[0]._missing(keys, members, 8) == [40, 41] and len(requests) == 13
+    assert exchanges[0]._missing(keys, members, 1) == [40]
+    with pytest.raises(RuntimeError, match="ranks 40, 41 of the group did not call all_reduce within 0.2 s"):
+        pending[5].messages()
+
+
+class Counting:
+    """Counts the checks of a store."""
+
+    def __init__(self, store: Any, requests: list[list[str]]) -> None:
+        self._store, self._requests = store, requests
+
+    def check(self, keys: list[str]) -> bool:
+        self._requests.append(keys)
+        return bool(self._store.check(keys))
+
+
+def test_a_rank_that_stops_to_wait_is_in_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayer.distributed.store_exchange._CIRCLE_LASTS_S", -1.0)
+    store = HashStore()
+    detectors = [DeadlockDetector(store, rank) for rank in range(3)]
+    # GIVEN rank 0 waits for rank 1, rank 1 for rank 2, and rank 2 for rank 0
+    assert detectors[0].circle("send", [1]) == "" and detectors[1].circle("recv", [2]) == ""
+    expected = "rank 2 waits in all_reduce, rank 0 waits in send, rank 1 waits in recv"
+    assert detectors[2].circle("all_reduce", [0]) == expected
+    # WHEN rank 1 goes on THEN there is no circle, whether or not others read its entry at this moment
+    detectors[1].end()
+    assert detectors[2].circle("all_reduce", [0]) == "" and detectors[0].circle("send", [1]) == ""
+
+
+def test_circles_among_many_ranks_are_found_with_one_request_per_rank() -> None:
+    """GIVEN 200 ranks of which each waits for the 8 next ones THEN the shortest circle has 25 ranks, and the search ends."""
+    store = HashStore()
+    detectors = [DeadlockDetector(store, rank) for rank in range(200)]
+    for rank, detector in enumerate(detectors):
+        detector._store.set(str(rank), json.dumps(["send", [(rank + more) % 200 for more in range(1, 9)]]).encode())
+    assert detectors[0]._circle_now().count("waits") == 25
