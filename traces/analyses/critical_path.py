@@ -39,7 +39,7 @@ from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
 from traces.figures.measure import device_ranks, launch_steps, profiled_steps
 from traces.figures.pace import StepTimes, pace_series, step_times
-from traces.model.time_windows import TimeWindows
+from traces.model.intervals import TimeWindows
 from traces.model.trace import NONE, DeviceKind, Trace
 
 

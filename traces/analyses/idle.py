@@ -41,12 +41,13 @@ import numpy as np
 
 from traces.analyses.communication import communication_kernels
 from traces.analyses.launches import launched_ns
-from traces.analyses.waits import host_waits
+from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
-from traces.figures.measure import grouped, host_ranks, profiled_steps, work_rows
+from traces.figures.measure import grouped, profiled_steps, work_rows
 from traces.figures.pace import device_windows
+from traces.model.each_once import once
 from traces.model.intervals import Intervals
-from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, HostKind, Table, Trace
+from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
 _BEFORE_ALL = np.iinfo(np.int64).min
 
@@ -150,6 +151,7 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
         )
 
 
+@once
 def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
     """Return the idle time of each device, or of each stream. Each row of the result is a stretch of idle time with one reason.
     """
@@ -180,7 +182,7 @@ def idle_calls(trace: Trace) -> list[IdleCall]:
     """Return the runtime functions that the host was in while it kept GPUs idle, longest first."""
     host, spans = trace.host, idle_spans(trace)
     spans = spans.take(np.isin(spans.reason, (IdleReason.HOST, IdleReason.SYNCHRONIZATION)))
-    ranks = host_ranks(trace)
+    calls_of = calls_by_rank(trace)
     idle_ns, counts, total_ns = Counter[int](), Counter[int](), 0
     for device, windows in device_windows(trace).items():
         own = spans.take(spans.device == device)
@@ -188,10 +190,10 @@ def idle_calls(trace: Trace) -> list[IdleCall]:
         parts = [(np.clip(own.start_ns, *edge), np.clip(own.end_ns, *edge)) for edge in edges]
         idle = Intervals(*map(np.concatenate, zip(*parts, strict=True)))
         total_ns += idle.total_ns
-        calls = np.flatnonzero((host.kind == HostKind.RUNTIME) & (ranks == trace.devices[device].rank))
-        calls = calls[idle.within(host.start_ns[calls], host.end_ns[calls]) > 0]
-        for of in grouped(host.name[calls]):
-            name, during = int(host.name[calls[of[0]]]), Intervals(host.start_ns[calls[of]], host.end_ns[calls[of]])
+        calls = host.take(calls_of.get(trace.devices[device].rank, np.zeros(0, "i8")))
+        calls = calls.take(idle.within(calls.start_ns, calls.end_ns) > 0)
+        for of in grouped(calls.name):
+            name, during = int(calls.name[of[0]]), Intervals(calls.start_ns[of], calls.end_ns[of])
             counts[name] += len(of)
             idle_ns[name] += int(during.within(idle.start_ns, idle.end_ns).sum())
     return [IdleCall(trace.strings[name], counts[name], time_ns, time_ns / total_ns) for name, time_ns in idle_ns.most_common()]
@@ -274,9 +276,11 @@ def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
 
 def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:
     ends_ns, communicates = np.full(len(of.start_ns), _BEFORE_ALL), np.zeros(len(of.start_ns), dtype=bool)
+    if of.stream == NONE:
+        return ends_ns, communicates
     table = trace.device
     others = np.flatnonzero(table.is_work & (table.device == of.device) & (table.stream != of.stream))
-    if of.stream == NONE or not len(others):
+    if not len(others):
         return ends_ns, communicates
     others = others[np.argsort(table.end_ns[others], kind="stable")]
     latest = np.searchsorted(table.end_ns[others], of.end_ns, side="right") - 1

@@ -32,6 +32,7 @@ from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
 from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.figures.measure import enclosing, grouped, launch_steps, profiled_steps, work_rows
+from traces.model.each_once import once
 from traces.model.trace import NONE, Column, HostKind, Trace
 
 _LOADS = ("ModuleLoad", "LibraryLoad", "ModuleGetFunction", "LibraryGetKernel")
@@ -84,11 +85,17 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
     if not len(host):
         return np.full(len(rows), NONE, dtype=np.int64)
     launch = np.where(spans.launch[rows] < len(host), spans.launch[rows], NONE)
-    returned_ns = host.end_ns
+    returned_ns = _returned_ns(trace)
+    return np.asarray(np.where(launch != NONE, np.minimum(returned_ns[launch], spans.start_ns[rows]), NONE))
+
+
+@once
+def _returned_ns(trace: Trace) -> Column:
+    returned_ns = trace.host.end_ns
     for rank in trace.ranks:
         waits = host_waits(trace, rank)
         returned_ns[waits.call] = waits.start_ns
-    return np.asarray(np.where(launch != NONE, np.minimum(returned_ns[launch], spans.start_ns[rows]), NONE))
+    return returned_ns
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:

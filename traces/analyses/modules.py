@@ -21,7 +21,7 @@ from weakref import finalize
 
 import numpy as np
 
-from traces.figures.measure import begin_in_steps, enclosing, host_ranks, profiled_steps, work_of_steps
+from traces.figures.measure import begin_in_steps, enclosing, host_ranks, profiled_steps, step_windows, work_of_steps
 from traces.model.trace import NONE, Column, HostKind, Trace
 
 PREFIX = "nn.Module: "
@@ -107,7 +107,8 @@ def called_modules(trace: Trace) -> tuple[list[str], Column]:
 
 def _with_backward(trace: Trace, steps: Column) -> Column:
     nodes = np.flatnonzero(trace.host.forward_thread > 0)
-    told = np.array([step for step in steps.tolist() if begin_in_steps(trace, nodes, np.array([step])).any()], np.int64)
+    own = step_windows(trace).holding(trace.host.start_ns[nodes], host_ranks(trace)[nodes])
+    told = steps[np.isin(steps, own)]
     return told if len(told) else steps
 
 

@@ -37,12 +37,13 @@ Note [A loop of queries]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traces.comparison.thresholds import CLOCK_NS, LAST_PART_OF_A_WAIT, LEAST_WAIT_NS, RETURN_NS
 from traces.figures.measure import backlog, device_ranks, grouped, host_ranks, launch_time_ns, work_rows
+from traces.model.each_once import each_once, once
 from traces.model.intervals import Intervals
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
 from traces.names.device_names import copy_direction
@@ -92,6 +93,37 @@ class _PossibleWaits:
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
     """Return the waits of the rank's threads that run ops or launch work. See Note [A wait is what happened]."""
+    return waits_by_rank(trace).get(rank, HostWaits.empty())
+
+
+@once
+def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
+    """Return `host_waits` of all ranks. The rows of each rank are taken from the trace once."""
+    if len(trace.ranks) == 1:
+        return {rank: _host_waits(trace, rank) for rank in trace.ranks}
+    ranks, host, device = host_ranks(trace), trace.host, trace.device
+    of_rank = {int(ranks[rows[0]]): rows for rows in grouped(ranks)}
+    work_ranks = device_ranks(trace)
+    within = np.full(len(host) + 1, NONE)  # each row's place among its rank's rows; the last is for launches outside the table
+    for rows in of_rank.values():
+        within[rows] = np.arange(len(rows))
+    launch = np.where((device.launch >= 0) & (device.launch < len(host)), device.launch, len(host))
+    is_own = np.append(ranks, NONE)[launch] == work_ranks
+    launch = np.where(is_own, within[launch], NONE)
+    found = {}
+    for spans in grouped(work_ranks):
+        rank = int(work_ranks[spans[0]])
+        if rank not in of_rank:
+            continue
+        rows = of_rank[rank]
+        part = replace(trace, host=host.take(rows), device=replace(device.take(spans), launch=launch[spans]))
+        with each_once(anew=True):
+            waits = _host_waits(part, rank)
+        found[rank] = replace(waits, call=rows[waits.call], work=spans[waits.work])
+    return found
+
+
+def _host_waits(trace: Trace, rank: int) -> HostWaits:
     calls, device = _calls(trace, rank), trace.device
     rows = work_rows(trace)
     rows = rows[device_ranks(trace)[rows] == rank]
@@ -179,6 +211,13 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
         is_synchronous=np.append(synchronous[alone], np.zeros(len(last), dtype=bool)),
         is_loop=np.append(np.zeros(int(alone.sum()), dtype=bool), np.ones(len(last), dtype=bool)),
     )
+
+
+def calls_by_rank(trace: Trace) -> dict[int, Column]:
+    """Return the rows of GPU runtime calls by rank."""
+    rows = np.flatnonzero(trace.host.kind == HostKind.RUNTIME)
+    ranks = host_ranks(trace)[rows]
+    return {int(ranks[of[0]]): rows[of] for of in grouped(ranks)}
 
 
 def synchronous_calls(trace: Trace, rank: int) -> Column:

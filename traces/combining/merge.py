@@ -19,10 +19,9 @@ import numpy as np
 
 from traces.combining.profiler_cost import with_clean_pace
 from traces.figures.measure import of_one_kind, passes_of_steps, work_rows
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, TimeWindows
 from traces.model.row_order import in_order, new_positions, repointed, taken
 from traces.model.run import CleanSteps, Run
-from traces.model.time_windows import TimeWindows
 from traces.model.trace import (
     NONE,
     TABLES,

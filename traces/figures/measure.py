@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.compiled.regions import is_graph_launch, is_region_range
-from traces.model.intervals import Intervals
-from traces.model.time_windows import TimeWindows
+from traces.model.each_once import once
+from traces.model.intervals import Intervals, TimeWindows
 from traces.model.trace import NONE, Column, HostKind, HostSpans, Origin, StepKind, Trace
 
 
@@ -154,13 +154,15 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
         return {}
     names = np.unique(trace.phases.name).tolist()
     found: dict[str, Column] = {trace.strings[name]: np.zeros(len(trace.steps), dtype=np.int64) for name in names}
+    end_ns = spans.end_ns
     for rows in grouped(phase, spans.device):
         row = int(phase[rows[0]])
-        busy = Intervals(spans.start_ns[rows], spans.end_ns[rows])
+        busy = Intervals(spans.start_ns[rows], end_ns[rows])
         found[trace.strings[int(trace.phases.name[row])]][trace.phases.step[row]] += busy.total_ns
     return found
 
 
+@once
 def launch_time_ns(trace: Trace) -> Column:
     """Return the time at which the host launched each device span.
 
@@ -175,9 +177,10 @@ def launch_time_ns(trace: Trace) -> Column:
     work = work_rows(trace)
     if known[work].all():
         return launched_ns
+    end_ns = spans.end_ns
     for on in grouped(spans.device[work], spans.stream[work]):
         rows = work[on]
-        rows = rows[np.lexsort((spans.end_ns[rows], spans.start_ns[rows]))]
+        rows = rows[np.lexsort((end_ns[rows], spans.start_ns[rows]))]
         places = np.flatnonzero(known[rows])
         unknown = np.flatnonzero(~known[rows])
         after = np.searchsorted(places, unknown)  # the place in `places` of the next work with a known launch
@@ -193,6 +196,7 @@ def step_windows(trace: Trace) -> TimeWindows:
     return TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
 
 
+@once
 def backlog(trace: Trace) -> Column:
     """Return a mask of the device spans that were launched before the recording began.
 
@@ -211,6 +215,7 @@ def backlog(trace: Trace) -> Column:
     return found
 
 
+@once
 def launch_steps(trace: Trace) -> Column:
     """Return, for each device span, the row of the step (in `trace.steps`) in which it was launched.
 
@@ -429,10 +434,12 @@ def rank_of_device(trace: Trace, device: int) -> int:
     return trace.devices[device].rank if device < len(trace.devices) else 0
 
 
+@once
 def host_ranks(trace: Trace) -> Column:
     return np.array([thread.rank for thread in trace.threads] or [0])[trace.host.thread]
 
 
+@once
 def device_ranks(trace: Trace) -> Column:
     ranks = np.array([device.rank for device in trace.devices] or [0], dtype=np.int64)
     return np.asarray(ranks[np.where(trace.device.device < len(ranks), trace.device.device, 0)])

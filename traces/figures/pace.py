@@ -76,6 +76,7 @@ from traces.figures.measure import (
     work_rows,
 )
 from traces.figures.spread import means_of_periods, median_per_step, noise_floor, period_of
+from traces.model.each_once import once
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, StepKind, Trace
 
@@ -142,6 +143,7 @@ class PaceSeries:
     device: int  # row of the device with these intervals; NONE for host intervals
 
 
+@once
 def step_times(trace: Trace) -> StepTimes:
     steps = trace.steps
     order = np.lexsort((steps.start_ns, steps.rank))
@@ -153,6 +155,7 @@ def step_times(trace: Trace) -> StepTimes:
     by_events = _timed_by_events(trace, has_work)
     ends = _latest_ends(trace, work, step_of, by_events)
     gpu_ns = _gpu_ns(trace, work, step_of)
+    outside = _by_device(trace, work[step_of[work] == NONE])
     completion_ns, interval_ns, launches, device_ranks = {}, {}, {}, {}
     end_ns = steps.end_ns.copy()
     for device, latest_ns in ends.items():
@@ -162,9 +165,7 @@ def step_times(trace: Trace) -> StepTimes:
         running = np.maximum.accumulate(latest_ns[mine])
         known[mine] = np.where(running == _LONG_AGO, NONE, running)
         last_ns = np.append(known, NONE)[before]
-        earlier_ns = np.maximum(
-            last_ns, _ends_outside_steps(trace, work[(step_of[work] == NONE) & (trace.device.device[work] == device)])
-        )
+        earlier_ns = np.maximum(last_ns, _ends_outside_steps(trace, outside.get(device, work[:0])))
         since_ns = np.where(follows & (last_ns != NONE), last_ns, np.maximum(steps.start_ns, earlier_ns))
         since_ns = np.minimum(since_ns, known)
         completion_ns[device] = known
@@ -368,37 +369,38 @@ def _latest_ends(trace: Trace, work: Column, step_of: Column, by_events: Column)
     step = np.concatenate([step_of[owned], phases.step[timed]])
     end_ns = np.concatenate([trace.device.end_ns[owned], phases.device_end_ns[timed]])
     found = {}
-    for number in np.unique(device).tolist():
+    for mine in grouped(device):
         latest = np.full(len(trace.steps), _LONG_AGO, dtype=np.int64)
-        mine = device == number
         np.maximum.at(latest, step[mine], end_ns[mine])
-        found[int(number)] = latest
+        found[int(device[mine[0]])] = latest
     return found
 
 
 def _ends_outside_steps(trace: Trace, rows: Column) -> Column:
     launched_ns = np.where(backlog(trace)[rows], _LONG_AGO, launch_time_ns(trace)[rows])
     order = np.argsort(launched_ns, kind="stable")
-    ends_ns = np.append(_LONG_AGO, np.maximum.accumulate(trace.device.end_ns[rows][order]))
+    rows = rows[order]
+    ends_ns = np.append(_LONG_AGO, np.maximum.accumulate(trace.device.start_ns[rows] + trace.device.duration_ns[rows]))
     return np.asarray(ends_ns[np.searchsorted(launched_ns[order], trace.steps.start_ns)])
 
 
 def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
-    owned = work[step_of[work] != NONE]
-    found = {}
-    for device in np.unique(trace.device.device[owned]).tolist():
-        mine = owned[trace.device.device[owned] == device]
-        found[int(device)] = union_by_group(
-            step_of[mine], trace.device.start_ns[mine], trace.device.end_ns[mine], len(trace.steps)
-        )
-    return found
+    start_ns, end_ns = trace.device.start_ns, trace.device.end_ns
+    return {
+        device: union_by_group(step_of[mine], start_ns[mine], end_ns[mine], len(trace.steps))
+        for device, mine in _by_device(trace, work[step_of[work] != NONE]).items()
+    }
+
+
+def _by_device(trace: Trace, rows: Column) -> dict[int, Column]:
+    device = trace.device.device[rows]
+    return {int(device[of[0]]): rows[of] for of in grouped(device)}
 
 
 def _busy_within(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -> dict[int, Column]:
-    found, spans = {}, trace.device
-    for own in grouped(spans.device[rows]):
-        device = int(spans.device[rows[own[0]]])
-        busy = Intervals(spans.start_ns[rows[own]], spans.end_ns[rows[own]])
+    found, start_ns, end_of_work_ns = {}, trace.device.start_ns, trace.device.end_ns
+    for device, own in _by_device(trace, rows).items():
+        busy = Intervals(start_ns[own], end_of_work_ns[own])
         mine = trace.steps.rank == rank_of_device(trace, device)
         found[device] = np.where(mine, busy.within(begin_ns, end_ns), 0)
     return found
@@ -433,9 +435,10 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
     ranks = device_ranks(trace)[work]
     launched_ns = np.where(backlog(trace), steps.start_ns.min(), launch_time_ns(trace))
     launched_ns = np.minimum(launched_ns, trace.device.start_ns)[work]
-    for rank in np.unique(ranks).tolist():
-        queued = Intervals(launched_ns[ranks == rank], trace.device.end_ns[work][ranks == rank])
-        mine = steps.rank[phases.step[loads]] == rank
+    end_ns = trace.device.end_ns[work]
+    for of in grouped(ranks):
+        queued = Intervals(launched_ns[of], end_ns[of])
+        mine = steps.rank[phases.step[loads]] == ranks[of[0]]
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
     # If phases are timed by CUDA events, the device counts as busy until earlier work has completed.
     timed = by_events[phases.step[loads]]

@@ -42,6 +42,7 @@ from traces.figures.pipeline import (
     step_kinds,
 )
 from traces.figures.problems import problems_of
+from traces.model.each_once import each_once
 from traces.model.json_facts import Json, as_json
 from traces.model.machine import Machine
 from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
@@ -177,6 +178,11 @@ def _ms(time_ns: int | None) -> str:
 
 
 def summarize(trace: Trace) -> Summary:
+    with each_once():
+        return _summary(trace)
+
+
+def _summary(trace: Trace) -> Summary:
     start_ns, end_ns = window_ns(trace)
     times = step_times(trace)
     pace = pace_of(times, steady_steps(trace), profiled_steps(trace))

@@ -110,7 +110,7 @@ def test_ranks_read_messages_themselves_after_the_first_rank_ended(monkeypatch: 
 
 
 def test_if_the_first_rank_waits_for_another_operation_the_others_read_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN nine ranks that have all posted, of which the first does not read THEN rank 4 has the nine messages at its next look."""
+    """GIVEN nine ranks that have posted, of which the first does not read THEN rank 4 has all messages at its next look."""
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store, members = HashStore(), list(range(9))
     exchanges = [StoreExchange(store, rank, 9, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in members]
@@ -126,13 +126,13 @@ def test_missing_ranks_are_found_with_few_requests_and_the_timeout_names_all(mon
     message = RankMessage(0, "all_reduce", 8, "float32")
     pending = [each.post("all", members, message) for each in exchanges if each.rank not in (40, 41)]
     keys = [f"all/0/{rank}" for rank in members]
-    requests = []
+    requests: list[list[str]] = []
     monkeypatch.setattr(exchanges[0], "_store", Counting(exchanges[0]._store, requests))
     # THEN 12 requests find them: 64, 0-31 (there), 32-63, 32-47, 32-39 (there), 40-47, 40-43, 40-41, 40, 41, 42-43 and 44-47,
     # 48-63 (there); one finds the first
     assert exchanges[0]._missing(keys, members, 8) == [40, 41] and len(requests) == 13
     assert exchanges[0]._missing(keys, members, 1) == [40]
-    with pytest.raises(RuntimeError, match="ranks 40, 41 of the group did not call all_reduce within 0.2 s"):
+    with pytest.raises(RuntimeError, match=r"ranks 40, 41 of the group did not call all_reduce within 0\.2 s"):
         pending[5].messages()
 
 

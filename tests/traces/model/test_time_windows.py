@@ -7,8 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.model.intervals import Intervals
-from traces.model.time_windows import TimeWindows
+from traces.model.intervals import Intervals, TimeWindows
 from traces.model.trace import NONE
 
 lengths = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=8)  # a gap, then a window

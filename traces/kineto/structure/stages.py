@@ -16,7 +16,7 @@ import numpy as np
 
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.structure.steps import Markers
-from traces.model.time_windows import TimeWindows
+from traces.model.intervals import TimeWindows
 from traces.model.trace import NONE, HostKind, Parts, Phases, Strings
 
 PART = re.compile(

@@ -55,9 +55,8 @@ from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
 from traces.kineto.structure.annotations import phase_of_annotation
 from traces.kineto.structure.repeats import gpu_step_marks, marked_iterations, repeated_steps
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, TimeWindows
 from traces.model.layouts import Shape
-from traces.model.time_windows import TimeWindows
 from traces.model.trace import (
     NONE,
     Column,
