@@ -42,5 +42,7 @@ def install(torch_module: ModuleType) -> None:
         return normalize(torch_module.device("cuda", given.index or 0) if given.type == BACKEND else given)
 
     patch(fake, __torch_dispatch__=classmethod(torch_dispatch), _normalize_fake_device=staticmethod(normalize_fake_device))
+    # torch.tensor then makes a fake copy of its values first, and moves the copy; a copy of a virtual tensor would not be fake
+    patch(fake_tensor.FakeTensorMode, avoid_device_init=True)
     handlers: TorchAny = fake_tensor._DISPATCH_META_HANDLERS
     patch_item(handlers, asked, device)

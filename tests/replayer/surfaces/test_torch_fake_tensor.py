@@ -19,3 +19,20 @@ def test_a_virtual_module_can_be_exported() -> None:
     layer = torch.nn.Linear(4, 3).cuda()
     program = torch.export.export(layer, (torch.ones(2, 4).cuda(),))
     assert program.module()(torch.ones(2, 4).cuda()).device == torch.device("cuda", 0)
+
+
+def test_numbers_become_fake_tensors_on_the_device() -> None:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    with FakeTensorMode():
+        for made in (torch.tensor([3, 4], device="cuda"), torch.as_tensor(3, device="cuda"), torch.tensor(3.0).cuda()):
+            assert isinstance(made, FakeTensor) and made.device == torch.device("cuda", 0)
+    assert not isinstance(torch.tensor(3, device="cuda"), FakeTensor)
+
+
+def test_a_compiled_function_makes_tensors_from_numbers() -> None:
+    @torch.compile(fullgraph=True)
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor(3.0, device=x.device)
+
+    assert add(torch.ones(2, device="cuda")).device == torch.device("cuda", 0)
