@@ -30,13 +30,15 @@ PROGRAMS = ROOT / "benchmarks" / "programs"
 STARTS = 40  # how often a suite is started again
 SILENT_S = 200  # a process that writes nothing for this long counts as hanging
 TEST_S = 60
+_PYTHONPATH = tuple(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 @dataclass(frozen=True)
 class Suite:
     """A project's tests.
 
-    `on_gpu` are variables, and the second `options` are options, that make tests use CUDA. `sample` is the number of tests that
+    `on_gpu` are variables, and the second `options` are options, that make tests use CUDA. The variable SUITE_SETUP is code
+    that runs before the tests are collected. `sample` is the number of tests that
     run, or 0 for all.
     """
 
@@ -62,6 +64,11 @@ _ACCELERATE = (
     " scheduler state_checkpointing utils"
 )
 _PEFT = "custom_models tuners_utils initialization low_level_api mixed"
+_NO_ADDOPTS = ("-o", "addopts=")
+_IGNITE = "metrics engine handlers base"
+_MONAI = "losses metrics networks transforms inferers optimizers"
+_TORCHAO = "test_low_bit_optim.py test_ops.py test_utils.py quantization dtypes float8/test_base.py"
+_DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda')"}  # for suites without a choice of devices
 _TIMM = "layers layers_pool layers_drop utils optim"
 SUITES = (
     Suite(
@@ -88,7 +95,7 @@ SUITES = (
         "0.21.2",
         tuple(f"tests/test_{name}.py" for name in _PEFT.split()),
         80,
-        options=(("-o", "addopts="), ("-o", "addopts=")),
+        options=(_NO_ADDOPTS, _NO_ADDOPTS),
     ),
     Suite("gpytorch", "1.15.2", tuple(f"test/{name}" for name in "examples kernels likelihoods distributions".split()), 200),
     Suite("linear_operator", "0.6.1", ("test",), 150, "cornellius-gp/linear_operator v0.6.1"),
@@ -96,6 +103,44 @@ SUITES = (
     Suite("lightning", "2.6.5", ("tests/tests_fabric",), 100, "Lightning-AI/pytorch-lightning 2.6.5", "src"),
     Suite("timm", "1.0.31", tuple(f"tests/test_{name}.py" for name in _TIMM.split()), 100, on_gpu={"TORCH_DEVICE": "cuda"}),
     Suite("torchvision", "0.11.0a0", ("test/test_ops.py",), 100, "pytorch/vision fe3118c5, torch._six replaced in the tests"),
+    Suite(
+        "torchdiffeq",
+        "657943a",
+        tuple(f"tests/{name}_tests.py" for name in "api event gradient norm odeint".split()),
+        0,
+        "rtqichen/torchdiffeq 657943a",
+        ".",
+    ),
+    Suite("torchsde", "eb3a00e", ("tests",), 60, "google-research/torchsde eb3a00e", "."),
+    Suite(
+        "pytorch-metric-learning",
+        "216a792",
+        tuple(f"tests/{name}" for name in "distances losses miners reducers regularizers utils".split()),
+        60,
+        "KevinMusgrave/pytorch-metric-learning 216a792",
+        "src",
+        variables={"TEST_DEVICE": "cpu"},
+        on_gpu={"TEST_DEVICE": "cuda"},
+    ),
+    Suite("skorch", "5db0ddc", ("skorch/tests",), 100, "skorch-dev/skorch 5db0ddc", ".", options=(_NO_ADDOPTS, _NO_ADDOPTS)),
+    Suite("e3nn", "2aa7f584", ("tests",), 60, "e3nn/e3nn 2aa7f584", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("ignite", "de08e799", tuple(f"tests/ignite/{name}" for name in _IGNITE.split()), 150, "pytorch/ignite de08e799", "."),
+    Suite("captum", "faac0877", tuple(f"tests/{name}" for name in "attr module".split()), 100, "pytorch/captum faac0877", "."),
+    Suite("tensordict", "a1a061e3", ("test/tensordict", "test/nn", "test/tensorclass"), 150, "pytorch/tensordict a1a061e3"),
+    Suite(
+        "botorch",
+        "e390e135",
+        tuple(f"test/{name}" for name in "acquisition models optim posteriors sampling utils".split()),
+        60,
+        "pytorch/botorch e390e135",
+        ".",
+        on_gpu={"SUITE_SETUP": "import torch, botorch.utils.testing as t; t.BotorchTestCase.device = torch.device('cuda')"},
+    ),
+    Suite("opacus", "4d0ebc84", ("opacus/tests",), 60, "pytorch/opacus 4d0ebc84", "."),
+    Suite("x-transformers", "9252ed79", ("tests",), 100, "lucidrains/x-transformers 9252ed79", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("MONAI", "d388d1c6", tuple(f"tests/{name}" for name in _MONAI.split()), 120, "Project-MONAI/MONAI d388d1c6", "."),
+    Suite("pytorch_optimizer", "7a076d2f", ("tests",), 80, "kozistr/pytorch_optimizer 7a076d2f", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("ao", "36027d82", tuple(f"test/{name}" for name in _TORCHAO.split()), 80, "pytorch/ao 36027d82", "."),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -150,7 +195,7 @@ def run(suite: Suite, folder: Path, gpu: str) -> dict[str, Outcome]:
     """Run a suite on the CPU, or on the virtual GPU `gpu`, and return the outcome of each test."""
     results = folder / f"{suite.folder}.{'gpu' if gpu else 'cpu'}.jsonl"
     here = folder / suite.folder if suite.source != "package" else folder
-    paths = [str(PROGRAMS), *([str(here / suite.import_from)] if suite.import_from else [])]
+    paths = [str(PROGRAMS), *([str(here / suite.import_from)] if suite.import_from else []), *_PYTHONPATH]
     environment = {
         **os.environ,
         **suite.variables,

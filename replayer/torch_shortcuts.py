@@ -31,6 +31,7 @@ from collections.abc import Callable
 import torch
 from torch._library import simple_registry
 
+from replayer.tensor.tensor_meta import is_virtual
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, stands_for
 
@@ -41,12 +42,13 @@ def enabled(name: str) -> bool:
     return _GUARDS[name]() and name not in os.environ.get(VARIABLE, "").split(",")
 
 
-def install(tensor_class: type) -> None:
+def install(tensor_class: TorchAny) -> None:
     if enabled("dispatch_rules"):
         find = simple_registry.find_torch_dispatch_rule
+        classes = {id(tensor_class), id(tensor_class.parameter_class)}
 
         def find_torch_dispatch_rule(op: TorchAny, torch_dispatch_class: type) -> TorchAny:
-            return None if torch_dispatch_class is tensor_class else find(op, torch_dispatch_class)
+            return None if id(torch_dispatch_class) in classes else find(op, torch_dispatch_class)
 
         patch(simple_registry, find_torch_dispatch_rule=find_torch_dispatch_rule)
     if enabled("batch_norm"):
@@ -61,7 +63,7 @@ def install(tensor_class: type) -> None:
             if not meta.numel or len(meta.shape) < 2 or (not training and (given[2] is None or given[3] is None)):
                 return False
             for each in given:
-                if each is not None and (type(each) is not virtual or each.meta.numel != meta.shape[1]):
+                if each is not None and (not is_virtual(each, virtual) or each.meta.numel != meta.shape[1]):
                     return False
             return True
 
@@ -72,14 +74,14 @@ def install(tensor_class: type) -> None:
             cudnn_enabled: TorchAny,
         ) -> TorchAny:  # fmt: skip
             given = (weight, bias, running_mean, running_var)
-            if type(input) is not tensor_class or is_heard() or not fits(input, given, training):
+            if not is_virtual(input, tensor_class) or is_heard() or not fits(input, given, training):
                 return composite(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
             return native(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 
         patch(torch, batch_norm=batch_norm)
 
 
-def without_override_lookup(update: Callable[..., TorchAny], tensor_class: type) -> Callable[..., TorchAny]:
+def without_override_lookup(update: Callable[..., TorchAny], tensor_class: TorchAny) -> Callable[..., TorchAny]:
     """Return `update` (an optimizer's `step` or `zero_grad`) without the lookup if all parameters are of `tensor_class`.
 
     Calls with arguments keep the lookup, because a closure can run any code of the script.
@@ -87,13 +89,15 @@ def without_override_lookup(update: Callable[..., TorchAny], tensor_class: type)
     if not enabled("override_lookup"):
         return update
     without_overrides: TorchAny = torch._C.DisableTorchFunctionSubclass
+    parameter_class = tensor_class.parameter_class
     takes_closure = update.__name__ == "step"
 
     @stands_for(update)
     def shorter(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if takes_closure and (args or kwargs):
             return update(self, *args, **kwargs)
-        if any([*map(type, group["params"])].count(tensor_class) < len(group["params"]) for group in self.param_groups):
+        kinds = [kind for group in self.param_groups for kind in map(type, group["params"])]
+        if kinds.count(tensor_class) + kinds.count(parameter_class) < len(kinds):
             return update(self, *args, **kwargs)
         with without_overrides():
             return update(self, *args, **kwargs)

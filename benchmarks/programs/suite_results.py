@@ -27,6 +27,12 @@ def write(line: dict[str, Any]) -> None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """Run the code that makes a suite use the GPU, after the plugin has started the virtual GPU."""
+    exec(os.environ.get("SUITE_SETUP", ""), {})
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the sample, which is the same in every run, and drop what has already run."""
     known = {json.loads(line)["test"] for line in _RESULTS.read_text().splitlines()} if _RESULTS.exists() else set()

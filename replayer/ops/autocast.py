@@ -149,10 +149,9 @@ class Autocast:
 
 
 def _is_on_device(value: TorchAny) -> bool:
-    """Return whether a tensor is on the device. Subclasses that wrap virtual tensors (DTensor) and fake tensors also count as
-    tensors on the device."""
-    kind = type(value)
-    return kind is VirtualTensor or (kind is not torch.Tensor and isinstance(value, torch.Tensor) and value.is_cuda)
+    """Return whether a tensor is on the device. Tensors that wrap virtual tensors (DTensor, torch.func) and fake tensors also
+    count as tensors on the device."""
+    return type(value) is VirtualTensor or (isinstance(value, torch.Tensor) and value.is_cuda)
 
 
 def _eligible(value: TorchAny) -> bool:

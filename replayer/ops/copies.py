@@ -32,7 +32,7 @@ from replayer.state import before_sync, gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, host_keeps, make
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import on_device
-from replayer.tensor.tensor_meta import OURS, TensorMeta
+from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
 from replayer.tensor.values.known_values import (
     fills_allocation,
     host_values,
@@ -57,12 +57,12 @@ class Copies:
         return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        if type(target) is type(source) is self._tensor_class:
+        if is_virtual(target, self._tensor_class) and is_virtual(source, self._tensor_class):
             self._on_device(target, source)
             return target
         if not is_lazy(source):  # a parameter without a shape yet
             _require_broadcast(target.shape, source.shape)
-        if type(target) is not self._tensor_class:
+        if not is_virtual(target, self._tensor_class):
             self._to_host(target, source, non_blocking)
         else:
             with gpu().launches.copying():
@@ -93,7 +93,7 @@ class Copies:
             return host
         if source.layout is not torch.strided:
             return moved(source.to(dtype=options["dtype"]), device, self._plans.wrap_other_layout)
-        if type(source) is self._tensor_class:
+        if is_virtual(source, self._tensor_class):
             index = source.meta.index if device is None else on_device(device, gpu().current.device())
             return self.copy_(self._empty_like(source, index, options), source, non_blocking)
         with gpu().launches.copying():

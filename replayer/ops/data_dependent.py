@@ -25,7 +25,7 @@ from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
 from replayer.tensor.planning.assumed_sizes import assumed_size
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.tensor_meta import TensorMeta, is_virtual
 from replayer.tensor.values.known_values import known_values, set_known_values
 from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
@@ -58,7 +58,7 @@ class DataDependentOps:
         indices = [part for index in indices for part in self._without_host_mask(index)]
         if not any(self._is_mask(index) for index in indices):
             return self._index(source, indices)
-        if type(source) is not self._tensor_class:
+        if not is_virtual(source, self._tensor_class):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         meta_indices: list[TorchAny] = []
         tensors = [source]
@@ -90,7 +90,7 @@ class DataDependentOps:
         return self._with_values(results, self._compute(source, lambda host: (aten.nonzero(host),)))[0]
 
     def masked_select(self, source: TorchAny, mask: TorchAny) -> TorchAny:
-        if not (type(source) is type(mask) is self._tensor_class):
+        if not (is_virtual(source, self._tensor_class) and is_virtual(mask, self._tensor_class)):
             raise RuntimeError("masked_select: expected self and mask to be on the same device, but found a CPU tensor")
         meta: TensorMeta = source.meta
         shape = tuple(torch.broadcast_shapes(meta.shape, mask.shape))  # type: ignore[no-untyped-call]
@@ -101,10 +101,10 @@ class DataDependentOps:
         return self._with_values(results, known)[0]
 
     def _is_mask(self, index: TorchAny) -> bool:
-        return type(index) is self._tensor_class and index.dtype in _MASKS
+        return is_virtual(index, self._tensor_class) and index.dtype in _MASKS
 
     def _without_host_mask(self, index: TorchAny) -> list[TorchAny]:
-        if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class and index.dtype in _MASKS:
+        if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class) and index.dtype in _MASKS:
             return list(index.nonzero().unbind(1))
         return [index]
 
@@ -115,7 +115,7 @@ class DataDependentOps:
         assumed number is returned. See Note [Unknown sizes] in tensor/planning/assumed_sizes.py.
         """
         recorded = self._recorded_size(NONZERO, shape)
-        known = known_values(mask) if type(mask) is self._tensor_class else mask
+        known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
         if known is not None:
             return int((torch.as_tensor(known) != 0).expand(shape).sum())
         if recorded is None and STATE.masks_are_full:
@@ -193,7 +193,7 @@ class DataDependentOps:
         return None if known is None else compute(known)
 
     def _host(self, tensor: TorchAny) -> torch.Tensor | None:
-        if type(tensor) is not self._tensor_class:
+        if not is_virtual(tensor, self._tensor_class):
             return tensor if isinstance(tensor, torch.Tensor) else None
         meta: TensorMeta = tensor.meta
         known = known_values(tensor) if meta.numel <= KNOWN_LIMIT else None

@@ -20,7 +20,7 @@ from replayer.op_signature import OpSignature
 from replayer.state import before_sync, gpu
 from replayer.tensor.allocation import Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.tensor_meta import TensorMeta, is_virtual
 from replayer.tensor.values.known_values import host_values, known_values
 from replayer.tensor.values.script_branches import answer_without_error
 from replayer.tensor.values.value_rules import hold_the_same
@@ -75,13 +75,13 @@ class HostReads:
         self, op: str, one: TorchAny, other: TorchAny, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
     ) -> bool:
         before_sync()
-        meta = one.meta if type(one) is self._tensor_class else other.meta
+        meta = one.meta if is_virtual(one, self._tensor_class) else other.meta
         signature = self._read_signature(op, meta)
         gpu().launches.launch(signature, meta.index)
         recorded = gpu().values.read(signature, meta.index, 1)
         if recorded is not None:
             return bool(recorded[0])
-        if type(one) is not self._tensor_class or type(other) is not self._tensor_class:
+        if not is_virtual(one, self._tensor_class) or not is_virtual(other, self._tensor_class):
             raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!")
         if hold_the_same(one, other):
             return True

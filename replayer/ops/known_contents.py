@@ -14,7 +14,7 @@ import torch
 
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.tensor_meta import TensorMeta, is_virtual
 from replayer.tensor.values.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
 from replayer.tensor.values.value_rules import EXACT_DTYPES
 from replayer.torch_types import TorchAny
@@ -83,7 +83,7 @@ class KnownContents:
         self, op: torch._ops.OpOverload, value: Callable[[TorchAny], TorchAny], *args: TorchAny, **kwargs: TorchAny
     ) -> TorchAny:
         made = self._run(op, *args, **kwargs)
-        if type(made) is self._tensor_class:
+        if is_virtual(made, self._tensor_class):
             dtype = made.meta.dtype
             made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
         return made
@@ -119,8 +119,8 @@ class KnownContents:
     def _on_device(self, beside: TorchAny, indices: Sequence[torch.Tensor | None]) -> list[TorchAny]:
         moved = []
         for index in indices:
-            if isinstance(index, torch.Tensor) and type(index) is not self._tensor_class:
-                if type(beside) is not self._tensor_class:
+            if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class):
+                if not is_virtual(beside, self._tensor_class):
                     raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
                 index = index.to(beside.meta.backend_device)
             moved.append(index)

@@ -27,7 +27,7 @@ from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import writes_of
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.tensor_meta import BACKEND
+from replayer.tensor.tensor_meta import BACKEND, is_virtual
 from replayer.tensor.values.known_values import bytes_of
 from replayer.torch_types import TorchAny
 
@@ -108,7 +108,7 @@ class Layouts:
         call = _SparseCall(self._plans)
         writes = writes_of(func, args, kwargs)
         written = args[0] if args and writes == [(0, False)] else None
-        if type(written) is VirtualTensor and not computing():
+        if is_virtual(written, VirtualTensor) and not computing():
             written.allocation.known = None
             result, index = written, written.meta.index
             for leaf in tree_leaves((args, kwargs)):

@@ -19,6 +19,7 @@ from types import ModuleType
 import torch
 
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import is_virtual
 from replayer.torch_types import TorchAny
 from traces.script.patching import around, patch, patch_everywhere
 
@@ -46,12 +47,12 @@ def install(torch_module: ModuleType) -> None:
     keep_result: Callable[..., torch.Tensor] = _HardtanhInPlace.apply
 
     def hardtanh_in_place(input: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0) -> torch.Tensor:
-        if type(input) is VirtualTensor and input.requires_grad and torch.is_grad_enabled():
+        if is_virtual(input, VirtualTensor) and input.requires_grad and torch.is_grad_enabled():
             return keep_result(input, min_val, max_val)
         return hardtanh_(input, min_val, max_val)  # type: ignore[no-any-return]
 
     def relu6_in_place(input: torch.Tensor) -> torch.Tensor:
-        if type(input) is VirtualTensor:
+        if is_virtual(input, VirtualTensor):
             return hardtanh_in_place(input, 0.0, 6.0)
         return relu6_(input)  # type: ignore[no-any-return]
 
@@ -64,7 +65,7 @@ def install(torch_module: ModuleType) -> None:
 def _on_contiguous_input(
     convolution: Callable[..., TorchAny], input: torch.Tensor, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    if type(input) is VirtualTensor and not _is_dense(input):
+    if is_virtual(input, VirtualTensor) and not _is_dense(input):
         input = input.contiguous()
     return convolution(input, *args, **kwargs)
 

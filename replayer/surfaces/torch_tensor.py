@@ -16,12 +16,13 @@ from torch.overrides import _get_current_function_mode_stack, handle_torch_funct
 from torch.utils import _device
 
 from replayer.surfaces.torch_pin_memory import with_pin_memory
-from replayer.tensor.allocation import make_as
+from replayer.tensor.allocation import make_view
 from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
+from replayer.tensor.tensor_meta import is_virtual
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch, patch_around
+from traces.script.patching import patch, patch_around, stands_for
 
 
 def install(torch_module: ModuleType) -> None:
@@ -48,20 +49,20 @@ def install(torch_module: ModuleType) -> None:
 def _install_moves(tensor_class: TorchAny) -> None:
     to, new_tensor = tensor_class.to, tensor_class.new_tensor
 
-    @wraps(to)
+    @stands_for(to)
     def to_device(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
         return to(self, *args, **kwargs)
 
-    @wraps(tensor_class.cuda)
+    @stands_for(tensor_class.cuda)
     def cuda(self: TorchAny, device: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.cuda, (self,), self, device, non_blocking, **kwargs)
         return to(self, backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
-    @wraps(new_tensor)
+    @stands_for(new_tensor)
     def new_tensor_placed(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.new_tensor, (self,), self, *args, **kwargs)
@@ -107,14 +108,14 @@ def _install_subclasses(torch_module: TorchAny) -> None:
     def make_virtual_subclass(cls: TorchAny, data: torch.Tensor, requires_grad: bool = False, **kwargs: TorchAny) -> TorchAny:
         if not isinstance(data, VirtualTensor):
             return make_subclass(cls, data, requires_grad, **kwargs)
-        made = make_as(virtual_class(cls, VirtualTensor), data.meta, data.allocation)
-        if issubclass(cls, parameter_class):
+        made = make_view(data.meta, data, virtual_class(cls, VirtualTensor))
+        if cls is not parameter_class and issubclass(cls, parameter_class):
             made._is_param = True
         with torch._C.DisableTorchFunctionSubclass():
             return made.requires_grad_() if requires_grad else made
 
     def new(new_parameter: TorchAny, cls: TorchAny, data: TorchAny = None, requires_grad: bool = True) -> TorchAny:
-        if cls is not parameter_class and type(data) is VirtualTensor:
+        if is_virtual(data, VirtualTensor):
             return make_virtual_subclass(cls, data, requires_grad)
         return new_parameter(cls, data, requires_grad)
 

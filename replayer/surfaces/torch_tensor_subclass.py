@@ -25,18 +25,23 @@ from traces.script.patching import PATCHES, patch
 _DEVICE = 6
 
 
-def install(torch_module: ModuleType) -> None:
-    tensor: TorchAny = torch_module.Tensor
-    device, is_cuda = tensor.device, tensor.is_cuda
+def device_properties(torch_module: TorchAny) -> dict[str, property]:
+    """Return the properties `device` and `is_cuda` that report "cuda" for tensors on the virtual GPU."""
+    device, is_cuda = torch_module._C.TensorBase.device, torch_module._C.TensorBase.is_cuda
 
-    def device_as_told(self: TorchAny) -> TorchAny:
+    def reported_device(self: TorchAny) -> TorchAny:
         kept = device.__get__(self)
         return torch_module.device("cuda", kept.index) if kept.type == BACKEND else kept
 
-    def is_cuda_as_told(self: TorchAny) -> TorchAny:
+    def reported_is_cuda(self: TorchAny) -> TorchAny:
         return is_cuda.__get__(self) or device.__get__(self).type == BACKEND
 
-    told = {"device": property(device_as_told), "is_cuda": property(is_cuda_as_told)}
+    return {"device": property(reported_device), "is_cuda": property(reported_is_cuda)}
+
+
+def install(torch_module: ModuleType) -> None:
+    tensor: TorchAny = torch_module.Tensor
+    told = device_properties(torch_module)
 
     def tell(cls: TorchAny) -> None:
         """Add the properties to the class.

@@ -26,10 +26,12 @@ from replayer.torch_types import TorchAny
 def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
     """Return the class of virtual tensors that are also instances of `cls`.
 
-    For plain tensors and parameters, the result is `tensor_class`.
+    For plain tensors the result is `tensor_class`, and for parameters its `parameter_class`.
     """
-    if cls in (torch.Tensor, torch.nn.Parameter):
+    if cls is torch.Tensor:
         return tensor_class
+    if cls is torch.nn.Parameter:
+        return tensor_class.parameter_class
     if issubclass(cls, tensor_class):
         return cls
     function = next(vars(base)["__torch_function__"] for base in cls.__mro__ if "__torch_function__" in vars(base))
@@ -52,7 +54,7 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
 def plain_class(tensor: TorchAny) -> type:
     """Return the class that a virtual tensor gets when it is copied to the host."""
     plain: type = type(tensor).plain_class
-    return torch.nn.Parameter if plain is torch.Tensor and getattr(tensor, "_is_param", False) else plain
+    return plain
 
 
 def _as_plain(cls: TorchAny) -> TorchAny:

@@ -49,17 +49,15 @@ _data: TorchAny = torch._C.TensorBase.data
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
-    """Makes `type(x) == torch.Tensor` true for virtual tensors, as scripts expect. `type(x) is torch.Tensor` stays false.
+    """Makes `type(x) == torch.Tensor` true for virtual tensors, and `type(p) == nn.Parameter` true for parameters.
 
-    Calling the class calls the plain class. A virtual parameter has the same class as other virtual tensors. A call with an
-    argument that only nn.Parameter accepts creates a parameter.
+    `type(x) is torch.Tensor` stays false. Calling the class calls the plain class.
     """
 
     plain_class: type[TorchAny]
 
     def __call__(cls, *args: TorchAny, **options: TorchAny) -> TorchAny:
-        plain = cls.plain_class
-        return (torch.nn.Parameter if plain is torch.Tensor and "requires_grad" in options else plain)(*args, **options)
+        return cls.plain_class(*args, **options)
 
     def __eq__(cls, other: object) -> bool:
         return other is cls or other is cls.plain_class
@@ -72,6 +70,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     """A tensor on the virtual GPU. Factories, copies and ops create virtual tensors with `allocation.make`."""
 
     plain_class: ClassVar[type[TorchAny]] = torch.Tensor
+    parameter_class: ClassVar[type[VirtualParameter]]
 
     meta: TensorMeta
     allocation: Allocation
@@ -270,7 +269,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
         """Pickle the tensor as a plain CUDA tensor, so that checkpoints load without the replayer."""
-        is_param = getattr(self, "_is_param", False)
+        is_param = type(self) is VirtualParameter
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
         arguments: TorchAny = (storage, self.meta.offset, self.meta.shape, self.meta.stride, needs_grad, OrderedDict())
@@ -281,6 +280,16 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             return torch._utils._rebuild_tensor_v2, arguments
         data = make(self.meta, self.allocation)
         return torch._utils._rebuild_parameter, (data, self.requires_grad, OrderedDict())
+
+
+class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
+    """A parameter on the virtual GPU. `isinstance(p, nn.Parameter)` and `type(p) == nn.Parameter` are true.
+
+    Ops on parameters give virtual tensors.
+    """
+
+    plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
+    _is_param: ClassVar[bool] = True  # what isinstance reads
 
 
 def script_attributes(tensor: VirtualTensor) -> dict[str, TorchAny]:
@@ -306,7 +315,7 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
         move_to(tensor, data.new_empty(()).expand(tensor.grad.shape))
         tensor.data = data
         return
-    kept = {name: value for name, value in tensor.__dict__.items() if name not in ("meta", "allocation", "_is_param")}
+    kept = {name: value for name, value in tensor.__dict__.items() if name not in ("meta", "allocation")}
     grad, hooks = tensor.grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
     plain = plain_class(tensor) if isinstance(tensor, VirtualTensor) else type(tensor)
     with torch.no_grad():
@@ -316,7 +325,6 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
             move_to(grad, grad.to(data.device, data.dtype))
     if isinstance(data, VirtualTensor):
         kept |= {"meta": made.meta, "allocation": made.allocation}
-        kept |= {"_is_param": True} if issubclass(plain, torch.nn.Parameter) else {}
     tensor.grad = None
     try:
         swap(tensor, made)
@@ -328,7 +336,10 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks = grad, *hooks
 
 
+VirtualTensor.parameter_class = VirtualParameter
 VirtualTensor.__module__, VirtualTensor.__name__, VirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
+VirtualParameter.__module__ = "torch.nn.parameter"
+VirtualParameter.__name__ = VirtualParameter.__qualname__ = "Parameter"
 
 # dtypes with a legacy tensor type, such as "FloatTensor"
 _DTYPES = "float32 float64 float16 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128".split()

@@ -15,6 +15,7 @@ import re
 
 import torch
 
+from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
 
 BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
@@ -44,6 +45,15 @@ def on_one_device(error: Exception) -> Exception:
     call as GPU tensors."""
     text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))
     return error if text == str(error) else type(error)(text)
+
+
+def is_virtual(value: object, tensor_class: TorchAny) -> bool:
+    """Return whether `value` is a strided virtual tensor or parameter.
+
+    Sparse tensors and tensors of classes that the script defines are not.
+    """
+    kind = type(value)
+    return kind is tensor_class or kind is tensor_class.parameter_class
 
 
 def contiguous_stride(shape: Shape) -> Shape:

@@ -19,6 +19,7 @@ import types
 import unittest
 import warnings
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -29,8 +30,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from replayer.tensor.planning.cuda_dtypes import TABLE, op_name, scalar_type
 
 _REFUSED = re.compile(r'^"(\w+)" not implemented for \'(\w+)\'')
-_DTYPES = all_types_and_complex_and(torch.float16, torch.bfloat16, torch.bool)
+_RARE = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
+_DTYPES = all_types_and_complex_and(torch.float16, torch.bfloat16, torch.bool, *_RARE)
 _WITH_DEVICE = Path(__file__).parent / "with_device"
+_SAMPLES = 3  # of each op; they call different overloads
 _BY_REDUCTION = ("scatter_reduce.two", "index_reduce.default")  # The dtypes depend on the reduction.
 _SKIPPED = ("_refs", "_prims", "sparse", "masked", "jiterator")
 
@@ -46,8 +49,10 @@ class _LastOp(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _cast(tensor, dtype):
-    return (tensor.detach().abs().clamp(0, 3).to(dtype) if tensor.is_floating_point() else tensor.detach()).cuda()
+def _cast(tensor, dtype, made_in):
+    """Return the tensor on the device, in another dtype if the sample was made in its dtype."""
+    numbers = tensor.detach()
+    return (numbers.float().abs().clamp(0, 3).to(dtype) if tensor.dtype == made_in else numbers).cuda()
 
 
 def write_refusals(out: Path, first: int) -> None:
@@ -62,12 +67,13 @@ def write_refusals(out: Path, first: int) -> None:
             if op.name.startswith(_SKIPPED):
                 continue
             known = op.supported_dtypes("cpu")
-            samples = list(op.sample_inputs("cpu", torch.float32 if torch.float32 in known else min(known, key=str)))[:2]
-            for dtype in {*_DTYPES} - op.supported_dtypes("cuda") if samples else ():
-                sample, mode = samples[-1], _LastOp()
+            made_in = torch.float32 if torch.float32 in known else min(known, key=str)
+            samples = list(op.sample_inputs("cpu", made_in))[:_SAMPLES]
+            for dtype, sample in product({*_DTYPES} - op.supported_dtypes("cuda"), samples):
+                mode = _LastOp()
                 try:
                     whole = (sample.input, sample.args, sample.kwargs)
-                    given = tree_map_only(torch.Tensor, lambda x, to=dtype: _cast(x, to), whole)
+                    given = tree_map_only(torch.Tensor, lambda x, to=dtype, of=made_in: _cast(x, to, of), whole)
                     with mode:
                         op.op(given[0], *given[1], **given[2])
                 except Exception as error:

@@ -8,13 +8,14 @@ Dynamo treats every Python frame as script code, except frames of torch and of f
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MethodDescriptorType
 from typing import Any
 
-from traces.script.patching import PATCHES, patch_around, when_imported
+from traces.script.patching import PATCHES, patch, patch_around, when_imported
 
 _ROOMS = Path(__file__).parents[2]
 _OURS = tuple(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
@@ -37,6 +38,7 @@ def see_through_wrappers(generated: Sequence[str] = ()) -> None:
     when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
     when_imported("torch._dynamo.variables.functions", _trace_originals)
     when_imported("torch._dynamo.variables.user_defined", _find_original_methods)
+    when_imported("torch._dynamo.variables.tensor", _list_original_methods)
 
 
 def _leave_out_our_frames(rules: Any) -> None:
@@ -51,7 +53,14 @@ def _leave_out_our_frames(rules: Any) -> None:
     def lookup_original(lookup: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         return lookup(_original_of(function), *args, **kwargs)
 
+    def tensor_methods(methods: Any) -> Any:
+        replaced = [_original_of(method) for method in vars(torch.Tensor).values()]
+        return methods() | {method for method in replaced if isinstance(method, MethodDescriptorType)}
+
+    torch: Any = importlib.import_module("torch")
+    methods_once = functools.cache(functools.partial(tensor_methods, rules.get_tensor_method))
     patch_around(rules, lookup_inner=lookup_original)
+    patch(rules, get_tensor_method=methods_once)
 
 
 def _trace_our_frames(rules: Any) -> None:
@@ -81,6 +90,12 @@ def _find_original_methods(variables: Any) -> None:
     for name in ("_maybe_get_baseclass_method", "lookup_class_mro_attr"):
         if hasattr(kind, name):
             patch_around(kind, **{name: find})
+
+
+def _list_original_methods(variables: Any) -> None:
+    """Make Dynamo's table of tensor methods contain the originals in place of the wrappers around them."""
+    methods = {name: _original_of(method) for name, method in variables.all_tensor_attrs.items()}
+    patch(variables, all_tensor_attrs=methods)
 
 
 def _original_of(function: Any) -> Any:

@@ -45,7 +45,7 @@ from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import refusal_like
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
-from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta
+from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_virtual
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
@@ -325,6 +325,6 @@ class _PayloadCall(HostCall):
         given = [tensor.allocation for tensor, _ in self.given]
 
         def is_new(leaf: TorchAny) -> bool:
-            return type(leaf) is self.tensor_class and leaf.allocation not in given  # type: ignore[attr-defined]
+            return is_virtual(leaf, self.tensor_class) and leaf.allocation not in given  # type: ignore[attr-defined]
 
         return [payload_of(leaf) if is_new(leaf) else None for leaf in tree_leaves(made)]

@@ -329,6 +329,29 @@ def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
     return aten.histc(data, *bins) if data.is_floating_point() else aten.histc(data.double(), *bins).to(data.dtype)
 
 
+def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
+    """Divide integers by another number if the divisor is zero.
+
+    A GPU raises no error, and its result is undefined. The CPU raises ZeroDivisionError.
+    """
+    if torch.result_type(one, other) in _INTEGERS:
+        other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
+    return op(one, other, **options)
+
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_DIVISIONS = [
+    *(getattr(packet, name) for packet in (aten.div, aten.div_) for name in ("Tensor_mode", "Scalar_mode")),
+    *(
+        getattr(packet, name)
+        for packet in (aten.remainder, aten.remainder_, aten.fmod, aten.fmod_)
+        for name in ("Tensor", "Scalar")
+    ),
+    *(aten.remainder.Scalar_Tensor, aten.floor_divide.default, aten.floor_divide_.Tensor),
+    *(aten.floor_divide.Scalar, aten.floor_divide_.Scalar),
+]
+
+
 def _product(op: TorchAny) -> Callable[..., TorchAny]:
     """Return the variant of a matrix product that has the argument `out_dtype` and sums in that dtype."""
 
@@ -346,6 +369,7 @@ _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) 
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.histc.default: _histc,
+    **{division: partial(_divide, division) for division in _DIVISIONS},
     aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),
     **{form: _product(packet.default) for packet in _PRODUCTS for form in (packet.dtype, packet.dtype_out)},
     aten._scaled_dot_product_flash_attention.default: _flash,

@@ -15,7 +15,7 @@ import torch
 
 from replayer.op_signature import OpSignature
 from replayer.tensor.plan import Where
-from replayer.tensor.tensor_meta import OURS, TensorMeta
+from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
 from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape, memory_layout
 
@@ -37,7 +37,7 @@ class CallArguments:
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
         if isinstance(value, torch.Tensor):
             self.note(value)
-            if type(value) is not self.tensor_class:
+            if not is_virtual(value, self.tensor_class):
                 return self.plain(value)
             meta: TensorMeta = value.meta  # type: ignore[attr-defined]
             self.devices[meta.index] = None

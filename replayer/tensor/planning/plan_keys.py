@@ -8,7 +8,7 @@ Python function that computes keys:
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
         a0, a1, = a
-        return (2, a0.meta if type(a0) is V else key_of_tensor(a0), a1.meta if type(a1) is V else key_of_tensor(a1))
+        return (2, a0.meta if type(a0) is V or type(a0) is P else key_of_tensor(a0), a1.meta if ...)
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from replayer import torch_shortcuts
 from replayer.tensor.generators import virtual_generator
+from replayer.tensor.tensor_meta import is_virtual
 from replayer.torch_types import TorchAny
 
 Key = tuple[TorchAny, ...]
@@ -30,7 +31,9 @@ _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks and profiles
 
 
-def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
+def keyer(
+    func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
+) -> Keyer:
     """Return a function that computes the key of a call of `func` with `count` positional arguments from (args, kwargs).
 
     With `get`, the returned function computes `get(key)` instead of the key. Tensors of `tensor_class` have a `meta`.
@@ -58,15 +61,15 @@ def keyer(func: torch._ops.OpOverload, count: int, tensor_class: type, get: Call
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     found = "get" if get else ""
     source = f"def key(a, k):\n {unpack}\n return {found}(({read}*options(k)) if k else ({read}))"
-    names: dict[str, TorchAny] = {"V": tensor_class, "key_of": key_of, "key_of_tensor": key_of_tensor}
-    names |= {"options": options, "get": get}
+    names: dict[str, TorchAny] = {"V": tensor_class, "P": tensor_class.parameter_class}
+    names |= {"key_of": key_of, "key_of_tensor": key_of_tensor, "options": options, "get": get}
     exec(compile(source, KEYER_FILE, "exec"), names)
     made: Keyer = names["key"]
     return made
 
 
 def _plain_keyer(
-    func: torch._ops.OpOverload, count: int, tensor_class: type, by_value: bool, get: Callable[[Key], TorchAny] | None
+    func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, by_value: bool, get: Callable[[Key], TorchAny] | None
 ) -> Keyer:
     kinds = [str(argument.type) for argument in func._schema.arguments]
 
@@ -90,11 +93,11 @@ def _plain_keyer(
 
 def _expression(kind: str, at: str, by_value: bool) -> str:
     if kind == "Tensor":
-        return f"{at}.meta if type({at}) is V else key_of_tensor({at})"
+        return f"{at}.meta if type({at}) is V or type({at}) is P else key_of_tensor({at})"
     if kind == "Optional[Tensor]":
-        return f"None if {at} is None else {at}.meta if type({at}) is V else key_of_tensor({at})"
+        return f"None if {at} is None else {at}.meta if type({at}) is V or type({at}) is P else key_of_tensor({at})"
     if kind == "List[Tensor]":
-        return f"tuple([t.meta if type(t) is V else key_of(t) for t in {at}])"
+        return f"tuple([t.meta if type(t) is V or type(t) is P else key_of(t) for t in {at}])"
     if kind in ("int", "SymInt", "bool", "str", "Optional[bool]", "Device", "Optional[str]"):
         return at
     if kind in ("List[int]", "List[bool]", "List[SymInt]"):
@@ -108,9 +111,9 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
     return f"key_of({at})"
 
 
-def frozen(value: TorchAny, tensor_class: type, by_value: bool = False) -> TorchAny:
+def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> TorchAny:
     if isinstance(value, torch.Tensor):
-        if type(value) is tensor_class:
+        if is_virtual(value, tensor_class):
             return value.meta  # type: ignore[attr-defined]
         if not value.dim():
             return ("host", value.device, value.dtype, (), ())

@@ -480,6 +480,21 @@ def unet(compiler: Compiler) -> Any:
     _train(model, compiler(model), compiler.tensor(2, 3, 8, 8), compiler.tensor(2))
 
 
+@program
+def default_device(compile: Compiler) -> Any:
+    """Tensor methods that the replayer replaces, while a default device is set, which Dynamo traces as a function mode."""
+
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype=torch.float64) + torch.zeros(3).to(x.device)
+
+    torch.set_default_device(compile.device)
+    try:
+        result = compile(moved, fullgraph=True)(torch.ones(3))
+        return [str(result.dtype), result.device.type == compile.device]
+    finally:
+        torch.set_default_device(None)
+
+
 def run(name: str, compiler: Compiler) -> dict[str, Any]:
     """Runs one program with fresh counters."""
     torch._dynamo.reset()
