@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -348,7 +348,7 @@ def main() -> None:
         compared.append(Comparison(suite, *map(outcomes, files)))
         print(row(compared[-1]), flush=True)
     if asked.write:
-        asked.write.write_text(page(compared, asked.gpu))
+        asked.write.write_text(page(compared, asked.gpu, asked.write.read_text() if asked.write.exists() else ""))
 
 
 _COLUMNS = (
@@ -378,14 +378,29 @@ AFTER = """
 """
 
 
-def page(compared: Sequence[Comparison], gpu: str) -> str:
+def page(compared: Sequence[Comparison], gpu: str, before: str) -> str:
+    """Return the page. Rows of suites without results come from the page `before`."""
+    results, _, differences = before.partition("## Differences")
     lines = [HEAD.format(gpu=gpu) + _line(_COLUMNS), "|---" * len(_COLUMNS) + "|"]
-    lines += [*map(row, compared), AFTER.rstrip("\n")]
-    for each in compared:
-        for cause, tests in sorted(each.differences().items(), key=lambda found: found[0].kind.name):
-            example = tests[0].replace("|", "\\|")
-            lines.append(_line((each.suite.name, len(tests), cause.kind.value, cause.text, f"`{example}`")))
+    lines += [
+        *(rows for suite in SUITES for rows in _rows(suite, compared, results, lambda each: [row(each)])),
+        AFTER.rstrip("\n"),
+    ]
+    lines += [rows for suite in SUITES for rows in _rows(suite, compared, differences, _differences)]
     return "\n".join(lines) + "\n"
+
+
+def _rows(suite: Suite, compared: Sequence[Comparison], before: str, rows: Callable[[Comparison], list[str]]) -> Iterable[str]:
+    with_results = [each for each in compared if each.suite is suite]
+    if with_results:
+        return rows(with_results[0])
+    return [line for line in before.splitlines() if line.startswith(f"| {suite.name} ")]
+
+
+def _differences(each: Comparison) -> list[str]:
+    found = sorted(each.differences().items(), key=lambda found: found[0].kind.name)
+    examples = [(cause, len(tests), tests[0].replace("|", "\\|")) for cause, tests in found]
+    return [_line((each.suite.name, count, cause.kind.value, cause.text, f"`{test}`")) for cause, count, test in examples]
 
 
 if __name__ == "__main__":

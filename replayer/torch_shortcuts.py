@@ -31,7 +31,6 @@ from collections.abc import Callable
 import torch
 from torch._library import simple_registry
 
-from replayer.tensor.tensor_meta import is_virtual
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, stands_for
 
@@ -56,6 +55,7 @@ def install(tensor_class: TorchAny) -> None:
         virtual: TorchAny = tensor_class
         native: TorchAny = torch.native_batch_norm
         is_heard = torch._C._is_torch_function_mode_enabled
+        parameter_class = tensor_class.parameter_class
 
         def fits(input: TorchAny, given: tuple[TorchAny, ...], training: TorchAny) -> bool:
             """Return whether the checks of `torch.batch_norm` pass."""
@@ -63,7 +63,10 @@ def install(tensor_class: TorchAny) -> None:
             if not meta.numel or len(meta.shape) < 2 or (not training and (given[2] is None or given[3] is None)):
                 return False
             for each in given:
-                if each is not None and (not is_virtual(each, virtual) or each.meta.numel != meta.shape[1]):
+                if each is None:
+                    continue
+                kind = type(each)
+                if (kind is not virtual and kind is not parameter_class) or each.meta.numel != meta.shape[1]:
                     return False
             return True
 
@@ -74,7 +77,7 @@ def install(tensor_class: TorchAny) -> None:
             cudnn_enabled: TorchAny,
         ) -> TorchAny:  # fmt: skip
             given = (weight, bias, running_mean, running_var)
-            if not is_virtual(input, tensor_class) or is_heard() or not fits(input, given, training):
+            if type(input) is not tensor_class or is_heard() or not fits(input, given, training):
                 return composite(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
             return native(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 

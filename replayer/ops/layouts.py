@@ -107,7 +107,7 @@ class Layouts:
             return run(func, args, kwargs)
         call = _SparseCall(self._plans)
         writes = writes_of(func, args, kwargs)
-        written = args[0] if args and writes == [(0, False)] else None
+        written: TorchAny = args[0] if args and writes == [(0, False)] else None
         if is_virtual(written, VirtualTensor) and not computing():
             written.allocation.known = None
             result, index = written, written.meta.index

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from functools import cache
 from types import ModuleType
 
 import torch
@@ -212,12 +213,18 @@ def _sleep(cycles: int) -> None:
 
 
 def _set_sync_debug_mode(mode: int) -> None:
+    _warn_of_prototype()
+    STATE.sync_debug_mode = mode
+
+
+@cache
+def _warn_of_prototype() -> None:
+    """Warn as PyTorch does, once per process."""
     warnings.warn(
         "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
         UserWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
-    STATE.sync_debug_mode = mode
 
 
 def _nccl_version() -> int:

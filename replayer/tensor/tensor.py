@@ -200,6 +200,15 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             adopt(self, make(there, source.allocation))
         return self
 
+    def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
+        """Set elements. PyTorch puts a Python number on the CPU first (`THPVariable_setitem`).
+
+        `x[0] = 1.0` is therefore a blocking copy if `x[0]` has no dimensions. Otherwise, it fills elements.
+        """
+        if type(value) in (float, int, bool, complex):
+            value = torch.tensor(value, dtype=self.dtype, device="cpu")
+        super().__setitem__(index, value)
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def tolist(self) -> TorchAny:
@@ -289,7 +298,7 @@ class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
     """
 
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
-    _is_param: ClassVar[bool] = True  # what isinstance reads
+    _is_param = True  # what isinstance reads
 
 
 def script_attributes(tensor: VirtualTensor) -> dict[str, TorchAny]:

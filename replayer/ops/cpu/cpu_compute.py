@@ -55,6 +55,8 @@ from traces.model.layouts import memory_layout
 aten = torch.ops.aten
 
 _BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
+_INDEXED = frozenset({aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default})
+_MASKS = (torch.bool, torch.uint8)
 _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 
 
@@ -138,7 +140,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> bool:
     """Return whether the host waits for a value or the size of the result."""
     if func is aten.index.Tensor:
-        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+        return any(index is not None and index.dtype in _MASKS for index in args[1])
     if kwargs.get("output_size") is not None:
         return False
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
@@ -200,7 +202,14 @@ class CpuCompute:
             return handler(*args, **(kwargs or {}))
         if len(types) > 1 and not all(issubclass(each, self._tensor_class) for each in types):
             return NotImplemented
+        if func in _INDEXED and is_virtual(args[0], self._tensor_class):
+            args = (args[0], [self._on_device(index, args[0]) for index in args[1]], *args[2:])
         return self._compute(func, args, kwargs or {})
+
+    def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
+        """Copy an index on the host to the device, as CUDA does. The host waits for the copy."""
+        on_host = index is not None and index.is_cpu and not is_virtual(index, self._tensor_class)
+        return index.to(beside.meta.backend_device) if on_host and index is not None and index.dtype not in _MASKS else index
 
     def _compute(self, func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         run = mixed_devices.runner(func, args, kwargs)
@@ -325,6 +334,6 @@ class _PayloadCall(HostCall):
         given = [tensor.allocation for tensor, _ in self.given]
 
         def is_new(leaf: TorchAny) -> bool:
-            return is_virtual(leaf, self.tensor_class) and leaf.allocation not in given  # type: ignore[attr-defined]
+            return is_virtual(leaf, self.tensor_class) and leaf.allocation not in given
 
         return [payload_of(leaf) if is_new(leaf) else None for leaf in tree_leaves(made)]

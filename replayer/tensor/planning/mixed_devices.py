@@ -125,6 +125,8 @@ def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: di
     """Return how to run a call with tensors on several devices. Raise PyTorch's error if PyTorch does not accept the call."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
+    if name == "sparse_compressed_tensor":
+        _require_compressed(*args[:3], kwargs["layout"])
     entry = _entry(name, func._schema.overload_name)
     operands = _Operands.of(func, args, kwargs)
     key = "CUDA" if _RULES.get(name) is _of_self else _dispatch_key(entry, args)
@@ -408,6 +410,15 @@ def _convolution(operands: _Operands) -> Mixed:
             text = f"Input type ({data.type()}) and {name} type ({other.type()}) should be the same{dense}"
             raise RuntimeError(text)
     return Mixed.ON_DEVICE
+
+
+def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, layout: torch.layout) -> None:
+    """Check the parts of a compressed sparse tensor as ATen/native/sparse/SparseCsrTensor.cpp does."""
+    by_row = layout in (torch.sparse_csr, torch.sparse_bsr)
+    names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
+    for name, indices in zip(names, (compressed, plain), strict=True):
+        if indices.device != values.device:
+            raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
 # Each op of this table only calls the op to which it is mapped.

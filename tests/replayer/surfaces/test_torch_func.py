@@ -26,7 +26,12 @@ def test_tensors_inside_transforms_are_on_cuda() -> None:
     vmap(grad(total))(x)
     assert seen == [(_CUDA, True, _CUDA, _CUDA)] * 3
     on_host: list[Any] = []
-    grad(lambda y: on_host.append((y.device, y.is_cuda)) or y.sum())(torch.ones(3))
+
+    def total_on_host(x: torch.Tensor) -> torch.Tensor:
+        on_host.append((x.device, x.is_cuda))
+        return x.sum()
+
+    grad(total_on_host)(torch.ones(3))
     assert on_host == [(torch.device("cpu"), False)]
 
 

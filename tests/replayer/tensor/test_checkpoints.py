@@ -141,8 +141,9 @@ def test_models_and_tensors_can_be_deep_copied_and_pickled() -> None:
     model, _ = _train()
     twin: Any = copy.deepcopy(model)
     a: Any
+    b: Any
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-        assert type(b) in (nn.Parameter,) and isinstance(b, nn.Parameter) and b.requires_grad
+        assert type(b).__name__ == "Parameter" and isinstance(b, nn.Parameter) and b.requires_grad
         assert b.allocation is not a.allocation and b.grad is not None
     x = torch.full((2, 2), 3.0, device="cuda", requires_grad=True)
     back = pickle.loads(pickle.dumps(x))

@@ -291,6 +291,16 @@ def test_errors_are_those_of_cuda() -> None:
         x.untyped_storage().pin_memory()
     with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
         torch.lcm(x > 0, x > 0)
+    small = torch.zeros(3, dtype=torch.uint16, device="cuda")
+    with pytest.raises(NotImplementedError, match='"mul_cuda" not implemented for .UInt16.'):
+        small * small
+    with pytest.raises(NotImplementedError, match='"bitwise_and_cuda" not implemented for .UInt16.'):
+        small & small
+    offsets, columns = torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2])
+    with pytest.raises(RuntimeError, match=r"Values and crow_indices need to be on the same device\."):
+        torch.sparse_csr_tensor(offsets, columns, x, (3, 3))
+    with pytest.raises(RuntimeError, match=r"Values and row_indices need to be on the same device\."):
+        torch.sparse_csc_tensor(offsets.cuda(), columns, x, (3, 3))
     with pytest.raises(RuntimeError, match=r"Expected result and input tensors .* on cuda:0 and input on cpu"):
         torch.linalg.vecdot(x, x, out=torch.tensor(0.0))
     assert (x + torch.tensor(2.0)).shape == (3,)  # a scalar of the host is legal
@@ -414,3 +424,18 @@ def test_a_custom_op_that_returns_its_argument_counts_as_a_write() -> None:
     torch.ops.unannounced.look(whole)
     torch.ops.unannounced.fill_up([part, part], whole)
     assert gpu.launched == ["unannounced::fill_up"]
+
+
+def test_a_number_that_sets_one_element_is_a_blocking_copy() -> None:
+    use()
+    x = torch.zeros(4, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        x[1:3] = 2.0  # a kernel fills a slice
+        with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+            x[0] = 1.0
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    x[0] = 1
+    x[torch.tensor([3], device="cuda")] = 5.0
+    assert x.dtype == torch.float32

@@ -234,3 +234,13 @@ def test_a_matrix_product_with_a_wider_output_dtype_accumulates_in_it() -> None:
 def test_histc_counts_integers_in_bins() -> None:
     counted = FORMS[aten.histc.default](torch.tensor([0, 2, 2, 3]), 4, 0, 3)
     assert counted.tolist() == [1, 0, 2, 1] and counted.dtype is torch.int64
+
+
+def test_integers_are_divided_by_zero_without_an_error() -> None:
+    """GIVEN a divisor of zero WHEN integers are divided as on a GPU THEN the other elements are right and nothing is raised."""
+    one, other = torch.tensor([7, 7]), torch.tensor([2, 0])
+    floor, remainder = FORMS[aten.floor_divide.default], FORMS[aten.remainder.Tensor]
+    assert [floor(one, other)[0].item(), remainder(one, other)[0].item()] == [3, 1]
+    assert FORMS[aten.div.Tensor_mode](one, other, rounding_mode="trunc")[0].item() == 3
+    assert FORMS[aten.remainder.Scalar](one, 0).shape == (2,)
+    assert FORMS[aten.remainder.Tensor](one.double(), other).isnan().tolist() == [False, True]
