@@ -19,6 +19,7 @@ from functools import cache
 import torch
 from torch.utils._pytree import tree_map_only
 
+from replayer.tensor.allocation import adopt
 from replayer.torch_types import TorchAny
 
 
@@ -81,7 +82,7 @@ def _on_plain(tensor_class: TorchAny) -> TorchAny:
         result = tensor_class.__torch_dispatch__(func, (tensor_class,), plain_args, plain_kwargs)
         for value, twin in given:
             if twin.meta is not value.meta or twin.allocation is not value.allocation:
-                value.adopt(twin)
+                adopt(value, twin)
             if result is twin:
                 result = value
         return result

@@ -107,9 +107,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         made: VirtualTensor = make_view(self.meta, self)
         return made
 
-    def adopt(self, other: VirtualTensor) -> None:
-        adopt(self, other)
-
     def as_subclass(self, cls: type) -> TorchAny:
         """Return a view of this tensor whose class is also `cls`. Autograd sees the op `aten::alias`."""
         with replaced(STATE.view, cls=virtual_class(cls, VirtualTensor)):

@@ -126,7 +126,7 @@ def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: di
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":
-        _require_compressed(*args[:3], kwargs["layout"])
+        _require_compressed(args[0], args[1], args[2], kwargs["layout"])
     entry = _entry(name, func._schema.overload_name)
     operands = _Operands.of(func, args, kwargs)
     key = "CUDA" if _RULES.get(name) is _of_self else _dispatch_key(entry, args)
