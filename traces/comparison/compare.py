@@ -45,6 +45,7 @@ from traces.figures.measure import (
     memory_peaks,
     passes_of_steps,
     profiled_steps,
+    ran_under_profiler,
     steady_steps,
 )
 from traces.figures.pace import (
@@ -530,8 +531,10 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
     If steps differ in their number of passes, each profiled step is replaced by clean steps of its kind.
     """
-    clean = np.flatnonzero(trace.steps.kind == StepKind.STEADY)
-    if not len(clean) or not (trace.steps.kind[rows] == StepKind.PROFILED).any():
+    profiled = ran_under_profiler(trace)
+    of_kind = StepKind.STEADY if (trace.steps.kind[rows] == StepKind.PROFILED).any() else StepKind.EVALUATION
+    clean = np.flatnonzero((trace.steps.kind == of_kind) & ~profiled)
+    if not len(clean) or not profiled[rows].any():
         return rows
     passes = passes_of_steps(trace)
     kinds, counts = np.unique(passes[rows], return_counts=True)

@@ -64,9 +64,24 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 def steady_steps(trace: Trace) -> Column:
     """Return the rows of the clean training steps.
 
-    A trace without clean training steps uses its profiled steps, else its warm-up steps, else its evaluation steps.
+    A trace without clean training steps uses its profiled steps, else its warm-up steps, else its evaluation steps. Profiled
+    evaluation steps are used only if there are no others.
     """
-    return _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
+    rows = _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
+    clean = rows[~ran_under_profiler(trace)[rows]]
+    return clean if len(clean) else rows
+
+
+def ran_under_profiler(trace: Trace) -> Column:
+    """Return, for each step, whether it ran under torch.profiler. An evaluation step is marked by its number in the run's
+    notes, because its kind does not say so.
+    """
+    steps = trace.steps
+    profiled: Column = steps.kind == StepKind.PROFILED
+    for rank in trace.ranks:
+        numbers = trace.run_of(rank).profiler.steps
+        profiled |= (steps.kind == StepKind.EVALUATION) & (steps.rank == rank) & np.isin(steps.number, numbers)
+    return profiled
 
 
 def profiled_steps(trace: Trace) -> Column:

@@ -71,6 +71,7 @@ from traces.figures.measure import (
     passes_of_steps,
     phase_times,
     profiled_steps,
+    ran_under_profiler,
     rank_of_device,
     steady_steps,
     work_rows,
@@ -78,7 +79,7 @@ from traces.figures.measure import (
 from traces.figures.spread import means_of_periods, median_per_step, noise_floor, period_of
 from traces.model.each_once import once
 from traces.model.intervals import Intervals
-from traces.model.trace import NONE, Column, StepKind, Trace
+from traces.model.trace import NONE, Column, Trace
 
 HOST, DEVICE = "host", "device"
 _LONG_AGO = -(2**62)
@@ -350,14 +351,15 @@ def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:
     here, last = order[1:], order[:-1]
     same_rank = steps.rank[here] == steps.rank[last]
     before[here] = np.where(same_rank, last, NONE)
-    profiled = steps.kind == StepKind.PROFILED
+    profiled = ran_under_profiler(trace)
     numbered = np.isin(steps.number[here] - steps.number[last], (0, 1))
     follows[here] = same_rank & numbered & (profiled[here] == profiled[last])
     return before, follows
 
 
 def _timed_by_events(trace: Trace, has_work: Column) -> Column:
-    clean = (trace.steps.kind != StepKind.PROFILED) & (trace.steps.kind == StepKind.PROFILED).any()
+    profiled = ran_under_profiler(trace)
+    clean = ~profiled & profiled.any()
     return np.asarray(~has_work & (clean | (trace.grain == "phase") | (trace.steps.duration_ns == 0)))
 
 

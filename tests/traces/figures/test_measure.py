@@ -27,12 +27,14 @@ from traces.figures.measure import (
     op_table,
     phase_times,
     profiled_steps,
+    ran_under_profiler,
     steady_steps,
     window_ns,
 )
 from traces.figures.phase_medians import phase_medians
 from traces.kineto import read_kineto
 from traces.model.intervals import Intervals
+from traces.model.run import ProfilerUse, Run
 from traces.model.trace import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
@@ -197,6 +199,20 @@ def test_clean_training_steps_are_preferred_to_profiled_and_evaluation_steps() -
         assert found == (rows if last else ([0, 1, 2, 3], [0, 1, 2, 3]))
     assert evaluation_steps(trace).tolist() == [0]
     assert len(steady_steps(Trace())) == 0
+
+
+def test_unprofiled_evaluation_steps_are_preferred_to_profiled_ones() -> None:
+    """GIVEN a recording of inference, with step 1 under the profiler THEN steps 0 and 2 are clean. If all steps ran under the
+    profiler, all are used."""
+    trace = phase_grained(steps=3)
+    trace.steps.kind[:] = StepKind.EVALUATION
+    (rank,) = trace.ranks
+    trace.steps.number[:] = 0, 1, 2
+    trace.runs[rank] = Run(profiler=ProfilerUse((1,)))
+    assert ran_under_profiler(trace).tolist() == [False, True, False]
+    assert steady_steps(trace).tolist() == [0, 2]
+    trace.runs[rank] = Run(profiler=ProfilerUse((0, 1, 2)))
+    assert steady_steps(trace).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
