@@ -2,10 +2,10 @@
 
     python docs/dataparallel_study.py ../shared/traces/v100_resnet50_workers0.json.gz [--tables times,versions] [--vgg16]
 
-The script takes about twenty minutes on two cores. A CPU computes the epochs of training, which takes half of the script's
-time. Replays use `--clock recorded`, so the times do not depend on this machine. The script does not repeat measurements stored
-in `--results`. Training VGG16 takes more than two hours on one core, so dataparallel_study_vgg16.jsonl keeps the result. Only
-`--vgg16` trains VGG16 again.
+The script takes about twenty minutes on two cores. Half of this time is spent training the networks on the CPU. Replays use
+`--clock recorded`, so the times do not depend on this machine. The script does not repeat measurements stored in `--results`.
+Training VGG16 takes more than two hours on one core, so dataparallel_study_vgg16.jsonl keeps the result. Only `--vgg16` trains
+VGG16 again.
 """
 
 from __future__ import annotations

@@ -147,8 +147,8 @@ def page(found: Cells) -> Iterator[str]:
         "Nothing on this page was measured on a GPU with this amount of memory. Kernel times are estimated by "
         "operation and size from the recording of a V100. The host's pace comes from the same recording. Transfer "
         "times between ranks are estimated from the link in a data sheet; gloo uses TCP through host memory. Memory "
-        "use, out-of-memory errors and bytes follow PyTorch's rules. Losses are computed on the CPU. The bytes per "
-        "epoch are compared with published bytes.\n"
+        "use, out-of-memory errors and bytes follow PyTorch's rules. Losses are computed on the CPU. The last section "
+        "compares the bytes sent per epoch with published figures.\n"
     )
     yield "![Step time and peak memory by network size, on one GPU and on two](ddp_poster.svg)\n"
     for net in NETS:

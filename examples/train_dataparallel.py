@@ -1,4 +1,4 @@
-"""Trains a ResNet under nn.DataParallel: one process, the batch split over several GPUs, or over one GPU twice.
+"""Trains a ResNet with nn.DataParallel. One process splits each batch over several GPUs, or over two replicas on one GPU.
 
 python train_dataparallel.py --device-ids 0,1 --model resnet50
 """

@@ -87,7 +87,7 @@ def install(tensor_class: TorchAny) -> None:
 def without_override_lookup(update: Callable[..., TorchAny], tensor_class: TorchAny) -> Callable[..., TorchAny]:
     """Return `update` (an optimizer's `step` or `zero_grad`) without the lookup if all parameters are of `tensor_class`.
 
-    Calls with arguments keep the lookup, because a closure can run any code of the script.
+    If `step` is called with a closure, the lookup is kept, because the closure is code of the script.
     """
     if not enabled("override_lookup"):
         return update

@@ -65,7 +65,7 @@ class CommunicationRecorder:
 
     @costed
     def begin_call(self, stream: Any) -> BoundaryEvent | None:
-        """Takes an event before the script calls a collective on this stream or waits for one. Returns the event."""
+        """Records a CUDA event on the stream before the script calls a collective or waits for one. Returns the event."""
         return self._events.take_on(stream)
 
     @costed

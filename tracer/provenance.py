@@ -99,8 +99,8 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Returns a value that changes if the header gets new entries and must be rewritten. New values in old entries do not
-        change it.
+        """Returns a value that changes if the header gets new entries. The header must then be rewritten. The value does not
+        change if only the values of old entries change.
         """
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 

@@ -78,8 +78,9 @@ class Recorder:
         self.steps = StepRecorder(
             optimizers, events, schedule, profiler, self._writer, self.communication, self._threads, self.cost, facts.failed
         )
-        self.workload = self.steps.script.workload  # collects the workload signature
+        self.workload = self.steps.script.workload
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
+
         # These attributes are the methods of `CallListener`. A call of a partial function takes less time than a call of a
         # Python method.
         report = self.steps.report

@@ -42,16 +42,16 @@ class Meaning(NamedTuple):
 class StepPlan:
     """Says how the times of a repeated step divide the step into segments.
 
-    `times_ns` of a step are the begin of the step, its reports and its end. Segment k lasts from `times_ns[begins[k]]` to
+    `times_ns` of a step are the times of its start, its reports and its end. Segment k lasts from `times_ns[begins[k]]` to
     `times_ns[ends[k]]`. If all events are on one stream, the event at `times_ns[ends[k]]` is `event_of_end[k]`, an index into
-    the events of the step. The event with index 0 is the step's begin.
+    the events of the step. Event 0 marks the start of the step.
     """
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """`ends` and `left` are numbers of reports. The number NONE means the begin of the step, and for `left` that the step
-        ends when it is reported.
+        """`ends` and `left` are indices of reports. In `ends`, NONE means the start of the step. If `left` is NONE, the step
+        ends on the GPU when it ends on the host. Otherwise it ends on the GPU at report `left`.
         """
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]

@@ -55,7 +55,8 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Keeps a report of the capturing thread. Returns False for other threads, because their work runs now."""
+        """Keeps a report of the capturing thread. Returns False for other threads, because they run their work now instead of
+        capturing it."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -277,7 +278,8 @@ class StepRecorder:
         self._finish(step)
 
     def _begin(self, now_ns: int) -> None:
-        """Takes an event that begins a segment and usually ends the previous one (Note [Segments on several streams])."""
+        """Records an event at the start of a segment. The same event usually ends the previous segment (Note [Segments on
+        several streams])."""
         before, begin = self._open, self._events.take(now_ns)
         self._open = begin
         if begin is None:
@@ -297,7 +299,7 @@ class StepRecorder:
                 self._open = self._begins[boundary_ns] = begin
 
     def _repeats(self, times_ns: list[int], plan: StepPlan | None) -> None:
-        """Keeps a step that made the known reports. Its segments are computed when the step is written."""
+        """Keeps a step with the same reports as an earlier step. Its segments are computed when the step is written."""
         assert plan is not None
         left = plan.left
         self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)

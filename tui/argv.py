@@ -6,8 +6,8 @@
 
 Options before the script belong to trace. The first word that is not an option is the script. Everything after the script is
 passed to the script, including `-o` and `--help`. As an exception, `--trace FILE` or `--trace=FILE` after the script is an
-option of trace. The exception applies only once, only before a `--`, and only without a `--trace` before the script. Option
-names cannot be abbreviated.
+option of trace. The exception does not apply after a `--`, to a second `--trace`, or if `--trace` was already given before the
+script. Option names cannot be abbreviated.
 
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])

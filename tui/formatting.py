@@ -75,7 +75,7 @@ def share_text(share: float | None) -> str:
 
 
 def rough_text(share: float | None) -> str:
-    """Formats an estimated share without decimals: "±" and "expected error" go with "21 %" for 0.214."""
+    """Formats an estimated share without decimals: "21 %" for 0.214. Callers write "±" or "expected error" before it."""
     return ABSENT if share is None else f"{100 * share:.0f} %"
 
 

@@ -44,7 +44,7 @@ class Transfer(NamedTuple):
     """Holds the duration of an operation, and the origin of this figure: EXACT, SCALED from this trace, PUBLISHED for this GPU,
     or ROOFLINE from the link's data sheet.
 
-    `kernel` is the string number of the recorded kernel's name, or NONE.
+    `kernel` is the index of the recorded kernel's name in `trace.strings`, or NONE.
     """
 
     duration_ns: int
@@ -248,8 +248,8 @@ def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Select the collectives whose duration on the device is known or bounded.
 
-    A duration is known from CUDA events, and bounded by the first and last recorded communication kernel. For other
-    collectives, only the host's call was timed.
+    The duration is known if CUDA events timed the collective. It is bounded if the collective ran between the first and the
+    last recorded communication kernel of its rank. For all other collectives, only the host's call was timed.
     """
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)

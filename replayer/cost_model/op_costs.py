@@ -239,8 +239,8 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _coordinates(works: list[OpWork]) -> tuple[float, ...]:
-    """Return an op's position among ops of its kind. The coordinates of the position are logarithms of the op's sizes, with
-    less weight for rows."""
+    """Return an op's position among ops of its kind. The coordinates are logarithms of the op's sizes. Numbers of rows have a
+    smaller weight than the other sizes."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

@@ -1,4 +1,4 @@
-"""Converts an op with its shapes into kinds of work with sizes, as used by the measured tables and curves.
+"""Splits an op into pieces of work. Each piece has a kind and sizes. The measured tables and curves are looked up by these.
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 

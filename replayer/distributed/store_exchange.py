@@ -116,13 +116,15 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Record that this rank does not wait. The key stays: another rank may be about to read it, and would wait for it."""
+        """Record that this rank no longer waits. The key is emptied and not deleted, because reading a missing key blocks the
+        reader."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
 
     def _circle_now(self) -> str:
-        """Return the shortest circle through this rank, as what each of its ranks waits in."""
+        """Return the shortest circle of waiting ranks that includes this rank, or "". The text names each rank and its
+        operation."""
         seen, paths = {self._rank}, deque([(self._rank, "")])
         while paths:
             rank, path = paths.popleft()
@@ -292,7 +294,8 @@ class StoreExchange:
     def _await(self, awaited: Sequence[str], keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
         """Wait until the keys `awaited` exist. See Note [Waits between ranks].
 
-        `keys` are those of the messages of `members`. Return False if all of them exist and `awaited` still does not.
+        `keys` are the keys of the messages from `members`. Return False if all members have posted their messages, but a key in
+        `awaited` is still missing.
         """
         began_ns, pause_s, look_s = perf_counter_ns(), _FIRST_PAUSE_S, LIVENESS_CHECK_AFTER_S
         with self._waiting(own.operation):

@@ -39,7 +39,7 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, all_arrived_ns: int) -> None:
-        """End the process if the last rank came later than the timeout after this rank."""
+        """End the process if more than the timeout passed between the arrival of this rank and of the last rank."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         if all_arrived_ns - message.arrived_ns > limit_ns:

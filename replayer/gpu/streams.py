@@ -129,15 +129,15 @@ class Streams:
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """Return the calling thread's virtual time as played so far. The clock is ignored."""
+        """Play the pending ops and return the calling thread's virtual time. The clock is ignored."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 
     def come_to_present(self) -> None:
         """Wait until the clock reaches the calling thread's virtual time, before the script reads the clock.
 
-        The wait matters only for clocks on which waiting takes no real time. On the machine's clock, a script may run ahead by
-        up to `_AHEAD_NS` (simulator.py). In a thread that has not used the device, the call has no effect.
+        The wait matters on the virtual and the recorded clock. There it takes no real time. On the machine's clock, a script
+        may run ahead by up to `_AHEAD_NS` (simulator.py). In a thread that has not used the device, the call has no effect.
         """
         thread = self._launches.current.known_thread()
         if thread is not None:

@@ -49,7 +49,8 @@ class ScratchScope:
                 self._execute(sizes)
 
     def end(self) -> None:
-        """Allocate and free the remaining workspaces. Some remain if the recorded op has more outputs than this call."""
+        """Allocate and free the remaining workspaces. If the recorded op has more outputs than this call, some workspaces
+        remain."""
         for sizes in self._sequence[self._at :]:
             self._execute(sizes)
 

@@ -43,7 +43,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
-        # A read of another script may be recorded here, whose values do not fit the dtype.
+        # The values may come from a read in a different script and may not fit this dtype.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)

@@ -105,8 +105,8 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """Return the numbers by which a sequence length may appear in shapes: the length, the number of token pairs with and
-    without pairs of a token with itself, and the length plus one extra token."""
+    """Return the sizes that a dimension may have for a sequence of n tokens: n, n(n+1)/2 and n(n-1)/2 pairs of tokens (with and
+    without pairs of equal tokens), and n+1 with one extra token."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 

@@ -279,7 +279,8 @@ def parameter_bytes(trace: Trace) -> int:
     Returns 0 if both are missing.
 
     An optimizer op may take a parameter several times, alone or in a list. For each optimizer op, the bytes of all tensor
-    arguments are added up. Among ops with large totals, the smallest total is used.
+    arguments are added up. Totals below 40 % of the largest total are ignored. The smallest of the other totals is used, so an
+    op that takes each parameter twice does not double the result.
     """
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes

@@ -136,9 +136,9 @@ class TensorSplit:
     ) -> TensorSplit:
         """Find the split kernels of a recording.
 
-        `calls` has one op per device row, and `shapes_of` returns its shapes under the new conditions. Raises TraceError if
-        there are no matrix products to split, or if `ranks` does not divide the split dimensions and the number of attention
-        heads.
+        `calls` has the op of each device row, or None. `shapes_of` returns an op's shapes under the new conditions. Raises
+        TraceError if there are no matrix products to split, or if `ranks` does not divide the split dimensions and the number
+        of attention heads.
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)

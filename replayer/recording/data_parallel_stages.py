@@ -36,8 +36,7 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """Return the op of each NCCL kernel of nn.DataParallel. The keys of the result are kernel names, as string numbers of the
-    trace."""
+    """Return the op of each NCCL kernel of nn.DataParallel. The key is the index of the kernel's name in `trace.strings`."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 

@@ -1,10 +1,10 @@
 """Determines whether cuBLAS kept a workspace in the recorded program.
 
-The recorder measures the handles' workspaces after the script has ended. A workspace that still exists then was kept. If no
-workspace exists and the script ran matrix products, none was kept. Profiles have no such measurement. They do not give the
-exact PyTorch release either, and most kept workspaces were allocated before the profiler began. Some PyTorch releases allocate
-a workspace per product. In recordings of such a release, the memory events show an allocation and a free inside each matrix
-product.
+The recorder measures the handles' workspaces after the script has ended. If a workspace still exists at that time, cuBLAS kept
+it. If no workspace exists and the script ran matrix products, none was kept. Profiles have no such measurement. They do not
+give the exact PyTorch release either, and most kept workspaces were allocated before the profiler began. Some PyTorch releases
+allocate a workspace per product. In recordings of such a release, the memory events show an allocation and a free inside each
+matrix product.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 

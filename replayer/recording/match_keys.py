@@ -74,7 +74,7 @@ def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
 
 @cache
 def takes_tensor_list(op: str) -> bool:
-    """Return whether an argument of any overload of this op is a list of tensors, by the installed PyTorch's schemas."""
+    """Return whether any overload of this op takes a list of tensors. The schemas of the installed PyTorch are used."""
     schemas = torch._C._jit_get_schemas_for_operator(op) if op.startswith("aten::") else []
     types = [str(argument.type) for schema in schemas for argument in schema.arguments]
     return any(kind.startswith("List[") and "Tensor" in kind for kind in types)

@@ -6,8 +6,8 @@ torchrun and `trace replay --nproc` set the rank in the environment, before the 
     rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks
     rank.devices(trace)                     # as many devices as ranks on this machine
 
-A process without a rank is the only rank, 0, and sees all devices of the recorded machine. A process started by
-torch.multiprocessing.spawn gets the rank of its process index, until init_process_group sets another rank (state.py).
+A process without a rank is the only rank, 0, and sees all devices of the recorded machine. If torch.multiprocessing.spawn
+started the process, the process index is the rank until init_process_group sets another rank (state.py).
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ class RecordedRun:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     """Return the chosen step that provides the times of step `number` of `steps`.
 
-    A chosen step provides its own times. The other steps use the chosen steps one after the other, beginning with the first.
-    Steps that alternate between shapes thus keep their order.
+    A chosen step provides its own times. All other steps take their times from the chosen steps in rotation, beginning with the
+    first. Steps that alternate between shapes thus keep their order.
     """
     if number < len(steps) and steps[number] in chosen:
         return steps[number]

@@ -131,8 +131,8 @@ class RecordedStep:
     """Describes one recorded step.
 
     The keys of `segments` are (phase, 0-based index among the step's segments with this name). If a step starts with a segment
-    "other", the segment has the index LEADING. The first step of a script has no such segment, and its later segments "other"
-    must have the same indices as in all steps.
+    "other", the segment has the index LEADING. The first step of a script has no such segment. With the index LEADING, the
+    later segments "other" have the same indices in all steps.
     """
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
@@ -159,7 +159,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a step with the kernels of this step and phases that are at least as long as in `slow`. `slow` has no kernels.
+        """Return a copy of this step in which each phase takes at least as long as in `slow`. `slow` has no kernels.
 
         The method is used for the first steps of a recording, which are slow and not profiled. The kernels of the result take
         as long as in this step. If a phase takes longer in `slow`, the additional time is therefore charged to the host. The

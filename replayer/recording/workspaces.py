@@ -69,7 +69,7 @@ class Workspaces:
 
 
 class _CallKind(NamedTuple):
-    """Identifies a kind of recorded call by strings of the trace.
+    """Identifies a kind of recorded call. The integers are indices into the trace's strings.
 
     `outermost` is False inside a call of the same op under another name.
     """

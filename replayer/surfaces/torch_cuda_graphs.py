@@ -35,8 +35,8 @@ PoolHandle = tuple[int, int]
 
 
 class _GraphPools:
-    """Manages the private memory pools that CUDA graphs can share. A private pool exists as long as one of the graphs that use
-    the pool."""
+    """Manages the private memory pools that CUDA graphs can share. A private pool is deleted together with the last graph that
+    uses it."""
 
     def __init__(self) -> None:
         self._made = 0

@@ -3,9 +3,9 @@
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-torch's own `torch.cuda.random` is not replaced. The module reads `torch.cuda.default_generators`, which this surface replaces.
-In C++, a virtual generator is a CPU generator, and random functions would accept the generator for CPU tensors. The surface
-therefore patches the random functions too.
+PyTorch's module `torch.cuda.random` stays unchanged, because it reads `torch.cuda.default_generators`, which is replaced here.
+For C++, a virtual generator is a CPU generator, so random functions would accept it for CPU tensors. The random functions are
+therefore patched too.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current stream wait for futures of operations between ranks, because C++ returns other objects for these
-    futures."""
+    """Make the current stream wait for the futures of operations between ranks. The combined future from C++ would not do
+    this."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()

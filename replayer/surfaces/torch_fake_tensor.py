@@ -2,8 +2,8 @@
 autograd.
 
 Python sees a fake "cuda" tensor on cuda:0. C++ reads the device of a fake tensor through `prim::device`. If C++ saw "cuda",
-autograd would look up CUDA's streams. With CUDA's streams, a build without CUDA would end the process, and a CUDA build would
-call the driver. For C++, a fake tensor therefore has the device type of virtual tensors (tensor/tensor.py, Note [Lazy]).
+autograd would look up CUDA's current stream. In a PyTorch build without CUDA, this lookup ends the process. In a CUDA build, it
+calls the driver. For C++, a fake tensor therefore has the device type of virtual tensors (tensor/tensor.py, Note [Lazy]).
 
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()

@@ -3,7 +3,8 @@
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
 
 The transforms wrap a virtual tensor in a plain torch.Tensor, whose device type C++ calls "lazy". The first transform therefore
-replaces two properties of torch.Tensor. Before that, tensors on the host keep the faster properties of C++.
+replaces the properties `device` and `is_cuda` of torch.Tensor. In scripts without transforms, host tensors keep the C++
+properties, which are faster.
 """
 
 from __future__ import annotations

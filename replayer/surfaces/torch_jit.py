@@ -1,4 +1,4 @@
-"""Patches torch.jit to trace convolutions as C++ does, save modules from the host, and print graphs with "cuda".
+"""Patches torch.jit. Convolutions are traced as in C++, modules are moved to the host before saving, and graphs print "cuda".
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 

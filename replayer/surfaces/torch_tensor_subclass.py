@@ -46,7 +46,8 @@ def install(torch_module: ModuleType) -> None:
     def tell(cls: TorchAny) -> None:
         """Add the properties to the class.
 
-        A property is not replaced if the class defines it, or a base class that precedes torch.Tensor in the MRO.
+        A property is not added if the class defines it. The same is true for base classes that come before torch.Tensor in the
+        MRO.
         """
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):

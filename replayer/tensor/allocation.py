@@ -81,7 +81,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Unknown content of zeros and ones, like Truth.ZERO_OR_ONE, with at most `at_most` ones."""
+    """Describes unknown contents like Truth.ZERO_OR_ONE. Each element is 0 or 1, and at most `at_most` elements are 1."""
 
     at_most: int
 

@@ -256,7 +256,7 @@ def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device:
 
 
 def _per_thread(count: int, itemsize: int, device: DeviceProperties) -> int:
-    """Return the numbers per thread of a kernel that draws `count` elements (`calc_execution_policy`)."""
+    """Return how many random numbers each thread of a kernel draws to fill `count` elements (`calc_execution_policy`)."""
     threads = device.max_threads_per_multi_processor or _USUAL_THREADS
     blocks = min((device.multi_processor_count or _USUAL_MULTIPROCESSORS) * (threads // _BLOCK), -(-count // _BLOCK))
     return ((count - 1) // (_BLOCK * blocks * (2 if itemsize == 8 else 4)) + 1) * _PER_CALL

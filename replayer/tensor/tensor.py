@@ -311,7 +311,7 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
 
     C++ cannot turn a host tensor into a virtual tensor, but C++ can swap the C++ tensors behind two Python objects. After the
     swap, optimizers and weak references still refer to the same Python object `tensor`. The gradient of `tensor` moves too.
-    Autograd graphs that use the tensor keep the tensors that they have saved.
+    Autograd graphs keep the C++ tensors that they saved before the swap.
 
     The method raises PyTorch's error for tensors that are not leaves of the autograd graph.
     """

@@ -50,7 +50,7 @@ def on_one_device(error: Exception) -> Exception:
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
     """Return whether `value` is a strided virtual tensor or parameter.
 
-    Sparse tensors and tensors of classes that the script defines are not.
+    The result is False for sparse tensors and for tensors of classes that the script defines.
     """
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class

@@ -206,8 +206,8 @@ class RecordedClock(VirtualClock):
 class ScaledClock(Clock):
     """Converts the time of `clock`, which the script sees, into recorded time. See Note [Recorded time and the script's time].
 
-    The clock calculates with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the
-    clock's seconds differ from the machine's seconds.
+    The clock calculates with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because this
+    clock and the machine's clock run at different speeds.
     """
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:

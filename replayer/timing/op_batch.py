@@ -148,8 +148,8 @@ class OpBatchSchedule:
         )
 
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the end of the run of calls from `begin` that equal `signatures` and can be played together. Returns `begin`
-        if no call can.
+        """Return the index after the last call that can be played together with the call at `begin`. The calls must equal
+        `signatures`. Returns `begin` if they do not, or if no call can be played.
 
         `depth` is the launch queue's depth. A batch may launch only as many kernels as the launch queue has room for.
         """

@@ -14,8 +14,8 @@ All times are integer nanoseconds of recorded time. The module timing_rules.py d
 3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the device and the previous work on its stream has
     ended. Each of the two has its own recorded delay (Note [Why a kernel started when it did], indexer.py).
 
-`queue_ends` applies the same rules to arrays. Consecutive calls on a host thread follow the same formula as consecutive kernels
-on a stream: max(end without a queue, end of the previous entry plus own span).
+`queue_ends` applies these rules to arrays. Calls on a host thread and kernels on a stream follow the same formula. An entry
+ends when it would end without a queue, or one span after the previous entry's end, whichever is later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
     """Return the time at which the host starts an op.
 
-    The thread was at `host_ns` after the previous op, and the script called at `called_ns`.
+    The thread finished the previous op at `host_ns`. The script called this op at `called_ns`. The launch queue has room from
+    `room_ns`.
     """
     return max(host_ns + advance_ns, called_ns, room_ns)
 

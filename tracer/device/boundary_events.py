@@ -87,7 +87,7 @@ class BoundaryEvent:
 
 
 class BoundaryEvents:
-    """Takes events at boundaries and reads the events in order. CUDA events are reused."""
+    """Records CUDA events at phase boundaries and reads them in order. CUDA events are reused."""
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended

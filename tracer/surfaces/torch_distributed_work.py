@@ -3,10 +3,10 @@
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-The first wait in any thread and on any stream counts. These calls are waits: `work.wait()`, `work.synchronize()`,
-`work.block_current_stream()` and `work.get_future().wait()`. Waits in C++ are not recorded. A torch.distributed.Work object
-holds its tensors, so this module keeps only weak references to Work objects. If a Work object is deleted without a wait, its
-collective is no longer timed.
+If several threads or streams wait for one collective, only the first wait is recorded. These calls are waits: `work.wait()`,
+`work.synchronize()`, `work.block_current_stream()` and `work.get_future().wait()`. Waits in C++ are not recorded. A
+torch.distributed.Work object holds its tensors, so this module keeps only weak references to Work objects. If a Work object is
+deleted without a wait, its collective is no longer timed.
 
 Note [Names of code]
     pybind11 checks whether a Python subclass of Work overrides a method. A call from inside the override is treated as a call

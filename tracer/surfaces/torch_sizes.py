@@ -154,8 +154,8 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Returns the number of elements that the masks of an index selected. The masks become one dimension of the result, and the
-    length of this dimension is the number.
+    """Returns the number of elements that the masks of an index selected. The masks become one dimension of the result, and its
+    length is the number of selected elements.
 
     The result is NONE if the index also has lists or tensors with more than one dimension.
     """

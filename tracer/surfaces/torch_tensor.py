@@ -139,8 +139,8 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Replaces `repr`. torch reads the tensor in pieces. The recording has only one read, because a replay reads the whole
-        tensor at once."""
+        """Replaces `repr`. To print a tensor, PyTorch reads it in pieces. The recorder notes a single read, because a replay
+        reads the whole tensor at once."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():

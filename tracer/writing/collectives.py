@@ -93,7 +93,7 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def open(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Records an asynchronous call that has returned `works` torch.distributed.Work objects."""
+        """Records an asynchronous call. The call has returned torch.distributed.Work objects, and `works` is their number."""
         pending = PendingCollective(call, rank, begin, works)
         self._open.add(pending)
         return pending
@@ -117,7 +117,8 @@ class CollectiveWriter:
         self._given_up.append(pending)
 
     def write_done(self) -> None:
-        """Writes the collectives with read events, in order, and all collectives that were given up."""
+        """Writes the collectives whose events have been read, in order. Also writes the collectives that will not be timed
+        (`give_up`)."""
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
         while self._ended and self._ended[0].is_passed:

@@ -126,7 +126,7 @@ class StepWriter:
         alike.offsets_ns.append(begin.of.clock.offset_ns)
 
     def add_rows(self, rank: int) -> None:
-        """Adds the rows of the steps with one plan to the output."""
+        """Adds the rows of the collected steps to the output. All of these steps have the same plan."""
         alike, self._alike = self._alike, None
         if alike is None:
             return

@@ -78,8 +78,8 @@ class CriticalPath:
 def median_step(trace: Trace, times: StepTimes) -> int:
     """Return the row of the step with the median path length, or NONE without steps.
 
-    The chosen step is one of the `profiled_steps` of the rank or device that determines the pace. A step without a predecessor
-    begins with an empty device or with work from before, so other steps are preferred.
+    The chosen step is one of the `profiled_steps` of the rank or device that determines the pace. Steps that follow another
+    step are preferred. At the start of any other step, the device may be empty or may still run earlier work.
     """
     decides = pace_series(times, profiled_steps(trace))
     if decides is None:

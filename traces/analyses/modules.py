@@ -191,8 +191,8 @@ def forward_ops(trace: Trace) -> Column:
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
     """Return the durations of the work launched in the steps, the callers, and whether the backward pass launched the work.
 
-    `caller` has the caller of each host span, or NONE. The work of a backward node counts for the forward op that created the
-    node.
+    `caller` has the caller of each host span, or NONE. The work of a backward node is attributed to the forward op that created
+    the node.
     """
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]

@@ -85,8 +85,8 @@ class _PossibleWaits:
 
     @property
     def tolerance_ns(self) -> Column:
-        """Return how long before the call's return the work may have ended. If a call is documented to wait, there is no
-        tolerance.
+        """Return the longest allowed time between the end of the work and the return of the call. The limit does not apply to
+        calls that are documented to wait.
         """
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // LAST_PART_OF_A_WAIT, RETURN_NS))
 

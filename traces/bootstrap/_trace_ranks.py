@@ -110,8 +110,9 @@ def leave_shared_modules() -> None:
     """Free the objects of the script's own modules, and keep the interpreter from tearing down modules that the ranks share.
 
     Python's teardown at exit writes to nearly every object of a module. In a forked rank, each of these writes copies a page
-    that the ranks share, so ranks that exit together would need several times their memory. Freeing the script's objects closes
-    its files: the garbage collector ignores frozen objects, and therefore would not find these objects at the exit.
+    that the ranks share, so ranks that exit together would need several times their memory. The script's objects must be freed
+    because this closes the script's files. The garbage collector would not free them at exit, because it ignores frozen
+    objects.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
@@ -170,7 +171,7 @@ def _next_end(running: dict[int, int]) -> tuple[int, int]:
 
 
 def _end_before(running: dict[int, int], deadline: float) -> None:
-    """Wait for the end of all ranks until `deadline`."""
+    """Wait until all ranks have ended, but no longer than until `deadline`."""
     while running and monotonic() < deadline:
         for rank, process in list(running.items()):
             ended, _ = os.waitpid(process, os.WNOHANG)

@@ -159,9 +159,9 @@ def leave_last(is_fork: bool) -> None:
     """Exit without teardown after a failed script. This function is registered first, so it runs after all other atexit
     functions.
 
-    While an error's traceback holds references to module contents, Python still tears the modules down. Libraries built with
-    nanobind (such as triton's) then print a long list of leaked objects after the error. Forked ranks always print this list,
-    because objects from before the fork are never freed. Therefore stderr goes to /dev/null from here.
+    After an uncaught error, Python tears modules down although the error's traceback still refers to their objects. Libraries
+    built with nanobind (such as triton's) then print a long list of leaked objects after the error. Forked ranks always print
+    this list, because objects from before the fork are never freed. Therefore stderr goes to /dev/null from here.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):

@@ -132,7 +132,7 @@ class ExportNotes:
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
         """Return which events of a category were recorded, and the recorded start and duration of all events.
 
-        If the notes do not fit the number of events, an import uses the times in the events.
+        If the notes name events that the file does not have, the times in the events are used.
         """
         own = self.events.get(category, EventNotes())
         if own.times:

@@ -335,9 +335,9 @@ def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: 
     """Split the start of each clean step into phases that end where the step first waits for a batch.
 
     The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
-    in the next step's `loader` phase. The profile shows these phases. Clean steps get these phases if profiled steps with the
-    same number of passes start with them. The proportions of the phases and the lag of the device come from the first such
-    profiled step.
+    in the next step's `loader` phase. The profile shows the averaging as a phase before the wait. Clean steps are split like
+    the first profiled step that has such phases and the same number of passes. The proportions of the phases and the lag of the
+    device come from this profiled step.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):

@@ -401,7 +401,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
-    """Return one factor per phase: the clean time divided by the profiled time without the profiler's cost.
+    """Return one factor per phase. The factor is the time in clean steps divided by `own_ns`, which is the time in profiled
+    steps minus the profiler's cost.
 
     See Note [The clean steps decide].
     """

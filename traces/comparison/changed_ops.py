@@ -69,8 +69,8 @@ class NameChange:
     """Describes one name in both traces, with counts and times per step. An op's count is the number of its calls with device
     work.
 
-    `op` is the canonical name of the op that launched most of a kernel's time. `op` is "" in a table of ops, or if the op is
-    unknown.
+    If the name is a kernel's, `op` is the canonical name of the op that launched most of its time, or "" if unknown. If the
+    name is an op's, `op` is "".
     """
 
     name: str

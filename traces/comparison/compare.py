@@ -15,7 +15,7 @@ steps, each as often as it was replayed. Two recordings are compared over all th
 steps are warm-up steps, and evaluation steps are compared separately.
 
 A profiler slows steps down. A recording with both clean and profiled steps therefore contributes times of clean steps and
-kernels of profiled steps. `error` is replayed / recorded - 1, or null if the recorded figure is 0.
+kernels of profiled steps. `error` equals `replayed / recorded - 1`, or null if the recorded figure is 0.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ class _Judgement:
 
 
 def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> _Judgement:
-    """Judge by the only step-time figure in `steps`. GPU time must also be within tolerance."""
+    """Decide whether the step time and the GPU time are both within tolerance. `steps` has one figure, the step time."""
     known = [(name, _differs(of, tolerance)) for name, of in {**steps, "gpu_busy": gpu_time}.items()]
     known = [(name, differs) for name, differs in known if differs is not None]
     beyond = [name for name, differs in known if differs]
@@ -458,9 +458,9 @@ def _without_data(
 ) -> Spread:
     """Compare the pace without waits for data.
 
-    A replay that loads its own data (`loads_otherwise`) waits longer or shorter than the recording. While the host waits, the
-    GPU executes queued work, which hides part of the wait. This part differs between such a replay and its recording. If the
-    host limits the recording, whole waits are excluded in both traces.
+    If a replay loads its own data (`loads_otherwise`), its waits for data differ from the recorded waits. While the host waits,
+    the GPU executes queued work, which hides part of the wait. The hidden part differs too. If the host limits the pace of the
+    recording, the full length of every wait is therefore excluded in both traces.
     """
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)

@@ -145,8 +145,8 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
 def _replaced(
     first: Trace, second: Trace, sides: list[_LaunchedWork], left: list[Column], pairs: StepPairs
 ) -> tuple[Column, Column, list[Column]]:
-    """Pair the remaining work of ops that replaced each other. If one trace has less work, its last work is paired with the
-    rest of the other trace's work."""
+    """Pair the remaining work if an op of the first trace was replaced by a different op in the second trace. If one trace has
+    less work, its last work is paired with the rest of the other trace's work."""
     mine: list[int] = []
     theirs: list[int] = []
     if len(left[0]) and len(left[1]):

@@ -3,10 +3,10 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-A reason compares one figure of both traces. The figure is a phase, a stage of nn.DataParallel, idle time, an op, a kernel
-within an op, a compiled region, a graph break, or communication that does not overlap with compute. The components of a
-difference are listed below the difference and are not added to the total again. `phase` names the phase or op that a reason is
-part of.
+For each reason, one figure is compared between the traces. The figure is the time of a phase, a stage of nn.DataParallel, idle
+time, an op, a kernel within an op, a compiled region, a graph break, or communication that does not overlap with compute. The
+components of a difference are listed below the difference and are not added to the total again. `phase` names the phase or op
+that a reason is part of.
 
 Phases are compared on the host, where they add up to the step. Host phases do not determine the step time if the host runs
 ahead of the device in either trace, or if the device limits the pace of both (`traces.figures.pace`). In these cases, the GPU

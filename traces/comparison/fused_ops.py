@@ -6,8 +6,9 @@
 One step of each trace is compared. Work that both traces have, such as matrix products, is paired by `counterparts`. The other
 compiled kernels are fused kernels. Fused kernels that follow each other without a paired kernel in between are called a
 stretch. Inductor names a fused kernel after its ops, so an unpaired eager op belongs to a stretch whose kernel names contain
-the op. If there are several such stretches, the op belongs to the nearest one, measured in paired kernels in between. A stretch
-is not divided further, because several kernels may share one op, such as a normalization.
+the op. If there are several such stretches, the op belongs to the nearest one. The distance is counted in launches of the
+compiled step, from the paired kernels just before and after the op. A stretch is not divided further, because several kernels
+may share one op, such as a normalization.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class FusedOps:
     """Holds a stretch of fused kernels and the eager ops that these kernels replace, in one step. Times are GPU times of all
     `calls`.
 
-    `ops` counts the eager ops by name. `kernels` is empty for ops that are in no fused kernel's name. Inductor removes some ops
-    and shortens long names.
+    `ops` counts the eager ops by name. `kernels` is empty for ops that do not occur in the name of any fused kernel, because
+    Inductor removes some ops and shortens long names.
     """
 
     kernels: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Decide whether two traces ran the same program, and say on what evidence. Figures of different programs cannot be compared.
 
-Recordings of one program differ between PyTorch releases, and between recorder and replayer. For example, `aten::conv2d` ends
-in `aten::cudnn_convolution` or in `aten::convolution`. One recording may use the in-place variant of an activation. Kernels of
-optimizers and backward passes may differ.
+Recordings of one program differ between PyTorch releases, and between recorder and replayer. For example, the op that launches
+the kernel of `aten::conv2d` is `aten::cudnn_convolution` or `aten::convolution`. One recording may use the in-place variant of
+an activation. Kernels of optimizers and backward passes may differ.
 
 The work of the forward pass and the loss is the same in all releases, so this work is compared as one multiset per step. The
 multiset has the canonical name, the largest input shape and the input dtype of every op that launches device work. The
@@ -321,7 +321,7 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """Return the most frequent op name that only one trace has, or "".
 
-    An op that a release renamed does not count, because the op occurs equally often in both traces.
+    If a PyTorch release renamed an op, each trace lacks one name, and the calls are equally frequent. The result is then "".
     """
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
     lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
@@ -373,8 +373,8 @@ def _called(key: _Key) -> str:
 
 def _other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A recording may contain only one of several optimizers' steps. If the traces have no optimizer in common, the programs
-    # differ.
+    # If a script has several optimizers, a recording may contain the steps of only one of them. If the traces have no optimizer
+    # in common, the programs differ.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"

@@ -61,7 +61,7 @@ def median_per_step(values: Column) -> int | None:
 
 
 def period_of(values: Column) -> int:
-    """Return after how many steps these values repeat, or 1. See Note [Steps in turn]."""
+    """Return the period of these values in steps, or 1 if they do not repeat. See Note [Steps in turn]."""
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
     if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:

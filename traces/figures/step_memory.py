@@ -1,7 +1,7 @@
 """Measure how far allocated memory rises during a step.
 
-The rise is computed from allocations and frees only. Because only the rise is used, recordings without memory totals can be
-compared too. A recording has no totals if it began in the middle of a program.
+The rise is computed from allocations and frees, so it is also known for recordings without memory totals. A recording has no
+totals if it began in the middle of a program.
 
     step_rises(trace)   # {0: 2_791_636_480}: by row of `trace.devices`, the median over steady steps
 """

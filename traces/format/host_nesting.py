@@ -11,9 +11,9 @@ is called a gap:
     2    0       120    20              1
 
 Depths repeat from step to step, so depths compress to almost nothing. A gap is a part of an op's time that none of its children
-covers. Gaps are small, and they are similar between the same two brackets (the start or end of the same ops). Gaps are
-therefore sorted by the brackets around them. In recordings with nanoseconds, sorted gaps compress 15 % better than starts and
-durations.
+covers. The start or end of an op is called a bracket. Gaps are small, and the gaps between the same two brackets are similar in
+all steps. Gaps are therefore sorted by the brackets around them. In recordings with nanoseconds, sorted gaps compress 15 %
+better than starts and durations.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ def _suggested(name: str, known: list[str]) -> str:
 
 
 def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
-    """Return the error message for an entry that occurs in two files. `others` is the number of other entries that the files
-    share."""
+    """Return the error message for an entry that occurs in two files. `others` is the number of further entries that occur in
+    both files."""
     them = f"{name} and {others} more are" if others else f"{name} is"
     return f"{them} in two files, {first} and {second}: remove one of them, or remove its entry (trace library remove)"
 

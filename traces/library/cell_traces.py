@@ -46,7 +46,8 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return a trace with one steady step for each of `steps`, which have nanoseconds by phase. `blank` drove the replay."""
+    """Return a trace with one steady step per element of `steps`. Each element maps the names of phases to nanoseconds. `blank`
+    drove the replay."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace

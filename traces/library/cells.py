@@ -114,7 +114,8 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class LibraryCell:
-    """Describes one network on one GPU. All columns are int64 and have one value per batch size in `batches`, which increases.
+    """Describes one network on one GPU. `batches` has the batch sizes in increasing order. All columns are int64, with one
+    value per batch size.
     """
 
     gpu: Gpu

@@ -30,7 +30,8 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def each_once(*, anew: bool = False) -> Iterator[None]:
-    """Keep the results of functions with `once` until the outermost block ends, or until this block ends with `anew`."""
+    """Make functions decorated with `once` keep their results until the block ends. A nested block shares the results of the
+    outermost block, unless `anew` is True."""
     if _KEPT.get() is not None and not anew:
         yield
         return
@@ -42,7 +43,8 @@ def each_once(*, anew: bool = False) -> Iterator[None]:
 
 
 def once(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Make a function of a trace that runs once per `each_once` block, trace and arguments."""
+    """Decorate a function of a trace. Inside an `each_once` block, the function runs only once for the same trace and
+    arguments."""
 
     @wraps(compute)
     def kept(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:

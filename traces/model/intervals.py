@@ -82,8 +82,8 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return one row for each time: the window of the same owner that contains the time. If there is no such window, the
-        row is NONE.
+        """Return one row for each time. The row is that of a window that contains the time and has the same owner as the time,
+        or NONE if there is no such window.
         """
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)

@@ -1,12 +1,12 @@
-"""The workspace that PyTorch keeps for each cuBLAS handle: its size, and the releases that keep it.
+"""The workspace that PyTorch keeps for each cuBLAS handle: its size, and the PyTorch releases that keep one.
 
     keeps_workspaces((2, 13), is_amd=False)     # True
     workspace_bytes(8, None, (2, 13))           # 8_519_680 on devices of compute capability 8.x
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
-See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. In PyTorch 2.0 to 2.14, a handle keeps one workspace per stream. ROCm's
-hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, a workspace is allocated and freed for each matrix
-multiplication.
+See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. In PyTorch 2.0 to 2.14, a handle keeps one workspace per stream. On
+ROCm, hipBLAS handles have kept a workspace since PyTorch 2.6. PyTorch 2.15 and later allocate and free a workspace for each
+matrix multiplication.
 """
 
 from __future__ import annotations

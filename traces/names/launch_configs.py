@@ -3,10 +3,10 @@
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-The text of a launch configuration contains six fields, separated by "|". The first four fields are grid and block without
-trailing ones, registers per thread, and shared memory per block in bytes. The last two fields are the estimated achieved
-occupancy in percent and the theoretical occupancy. Profilers of 2021 wrote only the theoretical occupancy. Trailing fields that
-were not recorded are omitted. AMD's profiler writes only grid and block.
+The text of a launch configuration contains six fields, separated by "|". The first four fields are the grid, the block, the
+registers per thread, and the shared memory per block in bytes. Trailing dimensions of size 1 are omitted from grid and block.
+The last two fields are the estimated achieved occupancy in percent and the theoretical occupancy. Profilers of 2021 wrote only
+the theoretical occupancy. Trailing fields that were not recorded are omitted. AMD's profiler writes only grid and block.
 """
 
 from __future__ import annotations

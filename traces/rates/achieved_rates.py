@@ -11,10 +11,10 @@ pass, the output shape is taken from the next op on the thread that has a suitab
 of the input and as many channels as the convolution's output. If there is no such op, stride 1 is assumed and the FLOPs are an
 upper bound (`flops_bounded`). FLOPs of attention are also an upper bound, because a causal mask is not recorded.
 
-Bytes are the least that an op must read and write (`traces.rates.op_traffic`). If an op only runs copies and memsets of known
-size, their recorded bytes are used. The duration of an op is the time of its kernels. Communication between ranks has neither
-FLOPs nor bytes. The card is looked up by the device's name (`traces.names.cards`). Shares of the peak are missing for cards
-that are not in the table.
+The bytes of an op are the minimum that it must read and write (`traces.rates.op_traffic`). If an op only runs copies and
+memsets of known size, their recorded bytes are used. The duration of an op is the time of its kernels. Communication between
+ranks has neither FLOPs nor bytes. The card is looked up by the device's name (`traces.names.cards`). Shares of the peak are
+missing for cards that are not in the table.
 
 Note [Above the data sheet]
     A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
@@ -357,8 +357,8 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
     """Return, for each op, the span with the op's shapes, or NONE if no span has them.
 
     Usually the op itself has the shapes. If the op has no recorded shapes and is the only work of the enclosing op, the
-    enclosing op is used. In PyTorch before 1.10, cuDNN's op for half of a convolution's backward pass lacks some tensors, so
-    the enclosing op is used there too.
+    enclosing op is used. PyTorch before 1.10 ran one cuDNN op for each of the two gradients of a convolution. These ops do not
+    have all tensors, so their enclosing op is used.
     """
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP

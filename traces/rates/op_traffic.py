@@ -147,8 +147,8 @@ def _output_gradient(images: list[Operand]) -> Operand | None:
     """Return the operand of a convolution's backward op that is the gradient of the output. The other operands are the image
     and the weight.
 
-    The gradient has as many channels as the weight has outputs. If the image has the same number of channels, the gradient is
-    the smaller tensor.
+    The gradient has as many channels as the weight has outputs. If the image has as many channels as the gradient, the smaller
+    of the two is taken as the gradient.
     """
     for weight in reversed(images):
         found = [

@@ -36,7 +36,7 @@ OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 
 class Patches:
-    """Records all changes of torch and Python in this process. `undo` reverts the changes.
+    """Records all changes made to modules of torch and Python in this process. `undo` reverts the changes.
 
     Modules import names from each other (`from torch.cuda import Stream`). `extend_to_importers` also patches the modules that
     imported a name before the patch. `undo` also restores the modules that imported a name after the patch.
@@ -225,7 +225,8 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """Stores the named calls that a thread is in. If calls with the same name are nested, only the outermost call counts.
+    """Stores, per thread, the names of the calls that are running. If calls with the same name are nested, only the outermost
+    call counts.
 
         module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """

@@ -103,7 +103,7 @@ class ScriptCut(Generic[ThreadT]):
 
     @property
     def entered(self) -> str:
-        """Return the phase that was entered by name and not left yet, or ""."""
+        """Return the phase that was entered by name, or "" if it has been left."""
         return self.phases.current if self.phases.inside else ""
 
     @property
@@ -191,7 +191,7 @@ class ScriptCut(Generic[ThreadT]):
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
         """Handle the return of an optimizer's `step`. `is_first` is true for the optimizer that ends steps.
 
-        An optimizer that steps during a backward pass ends no step. It may step on a thread of autograd.
+        An optimizer that steps during a backward pass ends no step. Its `step` may run in one of autograd's threads.
         """
         if is_first:
             self.thread = thread

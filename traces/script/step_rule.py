@@ -29,7 +29,7 @@ Note [Inference with gradients on]
     second call. Later steps end at the loader, as without gradients. Without a DataLoader and an optimizer, everything is one
     step, which ends with the script.
 
-Note [As much as the recording's step]
+Note [Steps of recorded inference]
     In a replay of inference, the recording shows what a step is: one pass, or all passes of a generation. Callers pass this
     information as `more_recorded`. While the recorded step contains another call, a repeated module call ends no step.
     Otherwise a repeated call ends the step, even with gradients on. If a DataLoader supplies the batches, the loader decides
@@ -187,8 +187,8 @@ class StepCut:
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
         """Handle the call of an outermost module. If the call ends a step, the step ends just before the call.
 
-        `more_recorded` returns whether the recorded step contains another call, or None if unknown. See Note [As much
-        as the recording's step].
+        `more_recorded` returns whether the recorded step contains another call, or None if unknown. See Note [Steps of recorded
+        inference].
         """
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING

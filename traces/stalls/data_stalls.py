@@ -245,7 +245,7 @@ def _taken(script: Loading, batch_cpu_ns: int) -> float:
 
 
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
-    """Model the run beside other programs that use as many cores as was measured.
+    """Model the run on a machine where other programs use `taken` cores, as measured.
 
     Bisection finds the number of other programs.
     """

@@ -206,8 +206,8 @@ class StorageClient:
 def dropped_from_cache(descriptor: int) -> bool | None:
     """Ask the kernel to drop a file's pages, and check whether the first page is still in memory.
 
-    Return False if the page is still in memory, as on a memory file system. Return None if the system has no preadv2 with
-    RWF_NOWAIT, because then nothing can check the page.
+    Return False if the page is still in memory, as on a memory file system. Return None if the system lacks preadv2 with
+    RWF_NOWAIT, which is needed for this check.
     """
     if not hasattr(os, "posix_fadvise"):
         return None

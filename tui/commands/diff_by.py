@@ -23,7 +23,8 @@ class FunctionFacts(FunctionChange):
 
 @dataclass(frozen=True)
 class DiffByFunctionFacts:
-    """Holds GPU time by the Python function that launched the work, the largest difference first."""
+    """Holds the GPU time of both traces by the Python function that launched the work. The function with the largest difference
+    comes first."""
 
     functions: list[FunctionFacts]
 

@@ -5,8 +5,8 @@
 
 The first run uses a virtual GPU with unlimited memory and shows which memory the script requests. A second run at another batch
 size shows how each request grows. The allocator then repeats these requests with the memory of each GPU
-(memory/rerun_requests.py). More GPUs therefore need no more runs. `--verify` runs the script again at each largest batch size
-and at one more.
+(memory/rerun_requests.py). More GPUs therefore need no more runs. `--verify` checks the largest batch size of each GPU: the
+script runs again at this size and at the next larger size.
 """
 
 from __future__ import annotations
@@ -290,7 +290,8 @@ def _given(words: Sequence[str], option: str) -> str | None:
 
 
 def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Returns the index of the word with an option's value, and the text before the value in that word. Returns None if absent.
+    """Finds the word that contains an option's value. Returns its index and the part of the word before the value, such as
+    `--batch-size=`. Returns None if the option is absent.
 
     A number instead of an option name is the position of an argument, counted from 1.
     """

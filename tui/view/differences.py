@@ -163,7 +163,8 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
-    """Lists phases that take the host longer or shorter. If the host times of the traces are not comparable, the list is empty.
+    """Lists the phases whose times on the host differ between the traces. If the host times of the traces are not comparable,
+    the list is empty.
     """
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:

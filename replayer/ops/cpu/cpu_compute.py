@@ -263,8 +263,8 @@ class CpuCompute:
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
-        """Return the assertion that the CUDA kernel fails, if any. If an assertion fails, the op uses zeros instead of the
-        wrong values."""
+        """Return the assertion that would fail in the CUDA kernel, if any. If an assertion fails, the op uses zeros instead of
+        the wrong values."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None

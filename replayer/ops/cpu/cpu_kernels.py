@@ -24,7 +24,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Attention:
-    """An attention kernel with the options of one call. Forward and backward drop the same weights, by `seed`."""
+    """An attention kernel with the options of one call. The forward and the backward pass use the same `seed`, so both drop the
+    same attention weights."""
 
     dropout_p: float
     causal: bool

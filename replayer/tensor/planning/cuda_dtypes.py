@@ -68,7 +68,7 @@ def op_name(func: torch._ops.OpOverload) -> str:
 
 @cache
 def _missing() -> dict[str, dict[str, str]]:
-    """Return a dictionary from an op and a dtype that its kernel does not support to the kernel's name."""
+    """Return the dtypes that each op's kernel does not support, as {op: {dtype: name of the kernel}}."""
     table: dict[str, dict[str, list[str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in table.items()}
 

@@ -92,9 +92,10 @@ def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) ->
 
 
 def _asserting(plan: Plan, func: torch._ops.OpOverload, make_results: Results) -> Results:
-    """Return `make_results` that also checks the values that the kernel asserts, if the host knows them.
+    """Return a function that checks the kernel's assertions and then calls `make_results`. Only values that the host knows are
+    checked.
 
-    If an assertion failed, the host knows no values of the results.
+    If an assertion fails, the values of the results are unknown.
     """
     set_values, failed_now = plan.set_values, [False]
 

@@ -136,10 +136,9 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
 
 
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
-    """Return the results that lstsq's driver gels gives, because CUDA supports only this driver.
+    """Return the results of lstsq with the driver "gels", the only driver that CUDA supports.
 
-    With the driver gels, the rank and the singular values are empty. lstsq returns residuals only if there are more equations
-    than unknowns.
+    The rank and the singular values are empty. lstsq returns residuals only if there are more equations than unknowns.
     """
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))

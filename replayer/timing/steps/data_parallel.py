@@ -141,8 +141,8 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Charge the share of a stage's recorded time that corresponds to the ops called so far. Between two stages, charge a
-        share of the recorded time between them.
+        """Charge a device the part of a stage's recorded time that corresponds to the ops called so far. If no stage is open,
+        charge the devices in the same way for the recorded time until the next stage.
 
         The method is called before the host waits for a device or queries a device. Returns False if the recording has no
         stages in the current phase.

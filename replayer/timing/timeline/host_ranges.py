@@ -51,7 +51,8 @@ class HostRanges:
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Record that the rows from `row` on follow `order` instead of the call order of the pending ops."""
+        """Record that the pending ops were not written in call order. `row` is the first of their rows, and `order` is the
+        written order."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:

@@ -122,7 +122,7 @@ class _Clocks:
         self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
 
     def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
-        """Add the pairs of known times of other threads. This thread waits for these threads.
+        """Add the known times of other threads that this thread waits for.
 
         An example is `backward()`, which waits for autograd's thread.
         """
@@ -134,7 +134,8 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
-        """Exclude the times (start, end) of ops that only the virtual GPU has. No other event begins or ends in these times."""
+        """Exclude the times (start, end) of ops that only the virtual GPU has. Other events that would begin or end during such
+        an op are moved to its end."""
         self._alone_us = np.array(sorted(ops_us))
 
     def recorded(self, own_us: float) -> float:
@@ -353,9 +354,8 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
 
 
 def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
-    """Return spans of the categories `_NESTED` with outer spans first.
-
-    The second list has the row of the span around each span, or NONE.
+    """Return the spans of the categories `_NESTED`, outer spans first. The second list has the row of each span's enclosing
+    span, or NONE.
     """
     start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
     outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
@@ -389,9 +389,8 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
     """Return pairs of matching events of one name.
 
-    If the numbers of events differ, the k-th event with certain operands matches the k-th event with the same operands. Among
-    the remaining events, only those that reached the virtual GPU match, the k-th with the k-th. `virtual` has the ids of events
-    that reached the virtual GPU.
+    Events are paired in order. If the numbers of events differ, only events with the same operands are paired. If these numbers
+    differ too, only events that reached the virtual GPU are paired. `virtual` has the ids of those events.
     """
     if len(there) == len(found):
         yield from zip(there, found, strict=True)

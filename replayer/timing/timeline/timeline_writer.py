@@ -268,7 +268,7 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return host-table rows of ops that take no time, without thread and start. The rows are read-only."""
+        """Return one row of the host table per op. The thread and the times are not filled in yet. The rows are read-only."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 

@@ -198,8 +198,8 @@ def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, frac
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return whether `External id` on device rows is the id of an op. This function is used if host calls do not show it (see
-    external_ids.py).
+    """Return whether `External id` on device rows is the id of an op. The function decides this from the device rows alone. It
+    is used if the host calls do not decide it (external_ids.py).
 
     From torch 1.12 to 2.3, the External id is a copy of the correlation id instead.
     """

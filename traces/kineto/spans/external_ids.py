@@ -36,8 +36,8 @@ class CallOwners:
         """Find the owners. `ids` holds the ids of ops, and `named` holds the External ids of calls. All other rows have NONE.
 
         A call's External id is either the id of the op that made the call or, from torch 1.12 to 2.3, a copy of the call's
-        correlation id. In the first case, most calls are inside the op that has this id. In the second case, an op may have the
-        same id by chance, but the call is not inside this op.
+        correlation id. In the first case, most calls are inside the op with that id. In the second case, an op may have the
+        call's External id by chance, but the call is not inside the op.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)

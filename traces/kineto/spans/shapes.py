@@ -4,9 +4,8 @@
     # the string ids of "2,3" and "float32"
 
 Unknown shapes and dtypes stay unknown. The dtypes of tensors in a list are empty, because the profiler only writes
-"TensorList". A list that is too long for the profiler to write is UNTOLD_LIST. Result tensors (`out=`) are not inputs
-and are
-omitted, see out_variants.py.
+"TensorList". The profiler does not write long lists. The text has UNTOLD_LIST in their place. Result tensors (`out=`) are not
+inputs and are omitted, see out_variants.py.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def _key(dims: Any, types: Any) -> bytes:
 def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
     """Return the memory layout of the image inputs of ops, or "" if the layout is unknown. See layouts.py.
 
-    Tensors passed as `out=` also count, because their layout is the layout of their contents.
+    Tensors passed as `out=` are included here.
     """
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))

@@ -477,7 +477,8 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
 
 
 def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
-    """Return the ops of `tops` that launched nothing and precede a copy to the device, with only such ops in between."""
+    """Return the ops of `tops` that prepare a batch before its copy to the device. These ops launch nothing, and no other spans
+    are between them and the copy."""
     found: set[int] = set()
     before_copy = False
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():

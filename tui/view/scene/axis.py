@@ -53,7 +53,7 @@ class SlotTimes:
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
-        """Returns whether the trace has a time at each axis position. There is none in the gap at the end of a slot."""
+        """Returns whether the trace has a time at each axis position. The trace has no time in the gap at the end of a slot."""
         positions = np.asarray(at_ns, dtype=np.int64)
         slot = np.maximum(np.searchsorted(self.at_ns, positions, side="right") - 1, 0)
         inside = positions - self.at_ns[slot]

@@ -4,13 +4,13 @@
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
 The height of a column shows its busy share, in eighths of a line. A lane may be several lines high. The kinds of work in a
-column are stacked, and the height of each kind shows its share. A cell that is filled to its upper edge shows at most two kinds
-of work, the largest. A cell that is not full has the colour of the largest kind. Wide spans show their name. Spans without
+column are stacked, and the height of each kind shows its share. A cell that is filled to its upper edge shows the two largest
+kinds of work in it. A cell that is not full has the colour of the largest kind. Wide spans show their name. Spans without
 length are thin lines.
 
 The row of differences shows signs in addition to colours. The sign + means that the replay takes longer or has additional work,
-and - means shorter or missing work. The sign = means no difference, and ~ means the same call with other work. The sign > means
-that the replay waits longer, and < means that the replay waits less.
+and - means shorter or missing work. The sign = means no difference, and ~ means that different work takes about the same time.
+The sign > means that the replay waits longer, and < means that the replay waits less.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Numbers the styles of cells that do not show a category of work, such as the signs of differences."""
+    """Holds the numbers of styles for cells without a category of work, such as the signs of differences."""
 
     BLANK = 24
     MORE = 25  # the replay is busier
@@ -203,7 +203,7 @@ def _paint_two(cells: CharacterRow, held: Column, numbers: Column, full: Column,
 
 
 def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[CharacterRow]:
-    """Returns the lines of columns with only one kind of work each, from top to bottom."""
+    """Draws columns that each have only one kind of work. Returns the lines from top to bottom."""
     parts = [_columns(np.clip(levels - 8 * below, 0, 8), kinds, hanging) for below in range(lines)]
     return parts if hanging else parts[::-1]
 
@@ -261,8 +261,8 @@ def anything(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Returns a sign for the change in each column. The signs for more and less mean that the change exceeds `least`. All other
-    columns get the sign for other work or the sign for the same work.
+    """Returns a sign for the change in each column. The sign is MORE if the change is above `least`, and LESS if it is below
+    -`least`. Otherwise the sign is OTHER_WORK or ALIKE.
     """
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE

@@ -38,7 +38,8 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
 
 
 class Sums:
-    """Holds prefix sums over the spans of a lane: of the differences in time, and of the time of other work."""
+    """Holds two prefix sums over the spans of a lane. One adds up the differences in time. The other adds up the time of work
+    that differs from its counterpart."""
 
     def __init__(self, lane: Lane, of_rows: Column) -> None:
         self._start_ns, self._length_ns = lane.start_ns, np.maximum(lane.end_ns - lane.start_ns, 1)

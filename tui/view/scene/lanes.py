@@ -91,7 +91,8 @@ class Lane:
 class Curve:
     """Represents a step function of time, such as allocated memory. Before the first change, the function has the first value.
 
-    `has_total` is False if an unknown constant is missing from all values, such as memory allocated before a recording began.
+    `has_total` is False if all values are too small by the same unknown amount, such as the memory that was allocated before
+    the recording began.
     """
 
     def __init__(self, time_ns: Any, value: Any, has_total: bool = True) -> None:
@@ -110,8 +111,8 @@ class Curve:
         return max(int(self.value.max()), 0) if len(self.value) else 0
 
     def highest(self, from_ns: Any, to_ns: Any) -> Column:
-        """Returns the highest value in each window [from, to). A window without changes has the value at its start, and an
-        empty curve has the value 0.
+        """Returns the highest value in each window [from, to). If the curve does not change within a window, the result is the
+        curve's value at the start of the window. For an empty curve, the result is 0.
         """
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if not len(self.time_ns):

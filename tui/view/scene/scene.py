@@ -107,7 +107,7 @@ class Scene:
         return replace(self, rows=_paired(tracks, _same_numbers(self.traces)), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
-        """Returns the scene with the counterpart of each kernel, and with the alignment by counterpart."""
+        """Returns the scene with the counterpart of each kernel. The traces can then be aligned by counterparts."""
         if len(self.traces) < 2:
             return self
         first, second = self.traces
@@ -152,7 +152,8 @@ class Scene:
         return self._axes[by]
 
     def limit_bytes(self, row: int) -> int | None:
-        """Returns the memory capacity for a row of memory curves: the smaller capacity of both traces, or None if unknown."""
+        """Returns the memory capacity for a row of memory curves, or None if unknown. If the capacities of the two traces
+        differ, the smaller one is returned."""
         key = self.rows[row].key
         devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.position)]
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)

@@ -121,7 +121,7 @@ def gpu_tracks(trace: Trace) -> Tracks:
 def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
     """Returns the tracks that folded rows show: one for all streams of a device, and one for all devices of a rank.
 
-    If several streams are busy at once, the time counts for the work that began first.
+    While several streams are busy, the row shows the work that began first.
     """
     found = Tracks()
     streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}

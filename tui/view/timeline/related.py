@@ -104,9 +104,9 @@ def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int,
 def next_named(
     window: Window, side: int, table: str, name: int, by: int, after: int = NONE
 ) -> tuple[Span, int, int, int] | None:
-    """Finds a span with a given name like `position_among`.
+    """Finds the next (`by` 1) or previous (-1) span with the given name. Returns the same values as `position_among`.
 
-    The search starts at a table row, or at the cursor if that row is not shown.
+    The search starts at the table row `after`, or at the cursor if that row is not shown.
     """
     spans = getattr(window.scene.traces[side], table)
     rows = np.flatnonzero(spans.name == name)

@@ -105,7 +105,7 @@ def steps_line(window: Window, marks: Marks) -> str:
 
 
 def time_words(window: Window, marks: Marks, width: int) -> str:
-    """Returns which trace's times the second line shows, and where these times start at 0."""
+    """Returns the label of the second line. It names the trace of the times and the point at which they start at 0."""
     word = window.scene.words[_side(window, marks)]
     if not marks:
         return f"{word} time".strip()[:width]

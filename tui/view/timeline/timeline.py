@@ -223,8 +223,8 @@ def strip_of(
 
 
 def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
-    """Returns the cells' paint numbers with the selection highlighted. The selection consists of selected spans of this line
-    and of empty cells in the selected range."""
+    """Returns the cells' paint numbers with the selection highlighted. The highlight covers the selected spans of this line,
+    and the empty cells in the selected range."""
     if window.range_ns is None and not window.lit:
         return paints
     selected = range_columns(window)

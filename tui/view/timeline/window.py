@@ -196,7 +196,7 @@ class Window:
     # --- bounds ---
 
     def change_rows(self, change: Callable[[ShownRows], object], fold: Fold | None = None) -> None:
-        """Changes the set of rows. If the cursor's row is folded, the cursor moves to the folded row."""
+        """Changes the set of rows. If the cursor's row becomes hidden, the cursor moves to the row that replaces it."""
         line = self.cursor_line
         change(self.rows)
         self._relaid()
