@@ -38,7 +38,7 @@ from typing import NamedTuple
 from replayer.cost_model.constants import ELEMENTWISE_COLUMNS, PASSES, PICTURE_CHANNELS
 from traces.model.layouts import Shape
 from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
-from traces.rates.op_cost import compute_unit, itemsize
+from traces.rates.op_cost import RNN_PASSES, compute_unit, itemsize, rnn_weights
 
 Shapes = tuple[Shape, ...]
 
@@ -86,10 +86,10 @@ def op_work(
         return works
     if op == "convolution_backward" and len(wide) >= 3:
         return _convolution_backward(wide, unit, item)
-    if op.startswith("_cudnn_rnn") and len(shapes) > 1:
-        passes = 1 if op == "_cudnn_rnn" else 2
+    if op in RNN_PASSES and any(len(shape) == 2 for shape in rnn_weights(shapes)):
         rows = prod(shapes[0][:-1])
-        return [_product(1, rows, shape[0], shape[1], unit, item) for shape in shapes[1:] if len(shape) == 2] * passes
+        weights = [shape for shape in rnn_weights(shapes) if len(shape) == 2]
+        return [_product(1, rows, shape[0], shape[1], unit, item) for shape in weights] * RNN_PASSES[op]
     if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
         return _attention(op, wide[0], wide[1], unit, item)
     return [_memory(op, shapes, item)]

@@ -26,7 +26,7 @@ from traces.analyses.modules import called_modules
 from traces.figures.measure import begin_in_steps, enclosing, phase_names_at, profiled_steps
 from traces.model.trace import HostKind, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
-from traces.rates.op_cost import itemsize
+from traces.rates.op_cost import itemsize, rnn_weights
 
 _PRODUCTS_WITH_WEIGHTS = frozenset({"mm", "matmul"})
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
@@ -80,8 +80,8 @@ def _weights(op: str, shapes: Shapes) -> Shapes:
     if op in _PRODUCTS_WITH_WEIGHTS:
         wide = [shape for shape in shapes if len(shape) > 1]
         return (wide[-1],) if len(wide) == 2 and len(wide[-1]) == 2 else ()
-    if op.startswith("_cudnn_rnn"):
-        return tuple(shape for shape in shapes[1:] if shape and len(shape) <= 2)
+    if op == "rnn":
+        return rnn_weights(shapes)
     if op == "batch_norm":  # the other inputs are running statistics
         return shapes[1:3]
     return weights_of(op, shapes)

@@ -53,7 +53,7 @@ _GROUPS: dict[str, str] = {
     "attention_backward": "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward"
     " _scaled_dot_product_cudnn_attention_backward _flash_attention_backward _efficient_attention_backward"
     " flex_attention_backward",
-    "rnn": "_cudnn_rnn _thnn_fused_lstm_cell miopen_rnn",
+    "rnn": "_cudnn_rnn miopen_rnn",
     "rnn_backward": "_cudnn_rnn_backward miopen_rnn_backward",
     "embedding_backward": "embedding_dense_backward",
     "ctc_loss": "_ctc_loss _cudnn_ctc_loss",

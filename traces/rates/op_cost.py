@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import takewhile
 from math import prod
 
 from traces.model.layouts import Shape
@@ -27,6 +28,21 @@ MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbm
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
+# How often an RNN op multiplies its weights: the forward pass once, the backward pass for two gradients.
+RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
+
+
+def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Return the shapes of the weights and biases of an RNN op.
+
+    The arguments are the input, the weights and biases, the buffer that contains them all, and the hidden state. The hidden state
+    has three dimensions.
+    """
+    found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
+    total = sum(prod(shape) for shape in found if len(shape) == 2)
+    return tuple(shape for shape in found if shape and not (len(shape) == 1 and shape[0] >= total))
+
+
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     """Return the floating-point operations of a canonical op, computed from its input shapes.
 
@@ -38,9 +54,8 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
         weight, image = wide[-1], wide[-2] if op == "convolution" else max(wide[:-1], key=prod)
         each = 2 * image[0] * prod(image[2:]) * prod(weight)
         return each if op == "convolution" else 2 * each
-    if op.startswith("_cudnn_rnn") and len(shapes) > 1:  # the weights after the input are matrices
-        each = 2 * prod(shapes[0][:-1]) * sum(prod(shape) for shape in shapes[1:] if len(shape) == 2)
-        return each if op == "_cudnn_rnn" else 2 * each
+    if op in RNN_PASSES and shapes:
+        return RNN_PASSES[op] * 2 * prod(shapes[0][:-1]) * sum(prod(shape) for shape in rnn_weights(shapes) if len(shape) == 2)
     if op in MATMULS and len(wide) >= 2:
         left, right = wide[-2], wide[-1]
         return 2 * prod(left) * (right[0] if op == "linear" else right[-1])

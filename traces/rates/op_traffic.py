@@ -114,7 +114,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
         return None if output is None else once(sizes + prod(output) * operands[0].itemsize)
     if op.endswith("_with_output"):
         return _outputs_given(operands, False)
-    if op in _REDUCTIONS or op.startswith("_cudnn_rnn") or op.startswith("rnn") or _POOLS.match(op) or _LISTS.match(op):
+    if op in _REDUCTIONS or op.startswith("rnn") or _POOLS.match(op) or _LISTS.match(op):
         return once(sizes)
     return _elementwise(op, operands, name.partition(".")[0].endswith("_"))
 

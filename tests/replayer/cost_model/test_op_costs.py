@@ -28,6 +28,9 @@ def test_ops_are_classified_by_kind_of_work() -> None:
     assert kind(op_work("convolution", ((8, 64, 56, 56), (256, 64, 1, 1)))) == ("conv",)
     assert kind(op_work("convolution", ((8, 64, 56, 56), (64, 1, 3, 3)))) == ("depthwise",)
     assert op_work("convolution", ((8, 64, 56, 56), (64, 2, 1, 1)))[0].sizes[0] == 32  # groups
+    lstm = ((5, 2, 3), (16, 3), (16, 4), (16,), (16,), (144,), (1, 2, 4))  # 5 steps, 2 sequences, 3 inputs, 4 units
+    assert [work.sizes for work in op_work("rnn", lstm)] == [(1, 10, 16, 3), (1, 10, 16, 4)]
+    assert len(op_work("rnn_backward", lstm)) == 4
     backward = op_work("convolution_backward", ((8, 256, 28, 28), (8, 64, 56, 56), (256, 64, 1, 1)))
     assert kind(backward) == ("conv", "conv_weight") and backward[0].flops == 2 * 8 * 28 * 28 * 256 * 64
     assert kind(op_work("softmax", ((64, 1000),))) == ("softmax",) and kind(op_work("sort", ((64, 1000),))) == ("memory",)

@@ -22,9 +22,14 @@ from traces.rates.op_cost import flops
         ("attention_backward", ((2, 4, 10, 8), (2, 4, 12, 8), (2, 4, 12, 8)), 10 * 2 * 4 * 10 * 8 * 12),
         ("attention", ((2, 4, 10, 8), (2, 4, 12, 8)), 0),
         ("attention", ((40, 10, 8), (40, 12, 8), (40, 12, 8)), 0),
+        # an LSTM of 2 layers: input 5x2x3, 16 = 4 gates x 4 units; the buffer of 688 and the hidden state are no weights
+        ("rnn", ((5, 2, 3), (16, 3), (16, 4), (16,), (16,), (16, 4), (16, 4), (16,), (16,), (688,), (2, 2, 4)),
+         2 * 10 * (16 * 3 + 3 * 16 * 4)),
+        # a packed sequence has two dimensions, as have the output and its gradient behind the hidden state
+        ("rnn_backward", ((10, 3), (16, 3), (16, 4), (688,), (1, 2, 4), (10, 4), (10, 4)), 2 * 2 * 10 * (16 * 3 + 16 * 4)),
         ("mm", ((2, 3),), 0),
         ("relu", ((2, 3), (3, 5)), 0),
     ],
-)
+)  # fmt: skip
 def test_operations_of_one_call(op: str, shapes: tuple[Shape, ...], count: int) -> None:
     assert flops(op, shapes) == count

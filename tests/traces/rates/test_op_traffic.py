@@ -79,7 +79,7 @@ def d(*shape: int) -> Operand:
         ("index", "index", (f(10, 10), i(6), i(6)), 48 + 48 + 2 * 6 * 4),  # single elements
         ("nll_loss", "nll_loss_forward", (f(32, 1000), i(32), f(1000)), 32 * 8 + 2 * 32 * 4),  # with weights of the classes
         ("_embedding_bag", "_embedding_bag", (f(100, 4), i(6), i(2)), 48 + 16 + 6 * 16 + 2 * 16),
-        ("_cudnn_rnn", "_cudnn_rnn", (f(8, 4), f(16, 4)), 128 + 256),
+        ("rnn", "_cudnn_rnn", (f(8, 4), f(16, 4)), 128 + 256),
         ("_scaled_mm", "_scaled_mm", (b(8, 4), b(4, 2), f(1), f(1)), 32 + 8 + 8 + 2 * 16),
         ("concat_and_cache_mla", "concat_and_cache_mla", (f(5, 16), f(5, 4), b(900, 16, 20), i(5)), 320 + 80 + 5 * 20 + 40),
         # caches of keys and values
