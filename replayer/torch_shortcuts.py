@@ -59,14 +59,14 @@ def install(tensor_class: TorchAny) -> None:
 
         def fits(input: TorchAny, given: tuple[TorchAny, ...], training: TorchAny) -> bool:
             """Return whether the checks of `torch.batch_norm` pass."""
-            meta = input.meta
+            meta = input.tensor_meta
             if not meta.numel or len(meta.shape) < 2 or (not training and (given[2] is None or given[3] is None)):
                 return False
             for each in given:
                 if each is None:
                     continue
                 kind = type(each)
-                if (kind is not virtual and kind is not parameter_class) or each.meta.numel != meta.shape[1]:
+                if (kind is not virtual and kind is not parameter_class) or each.tensor_meta.numel != meta.shape[1]:
                     return False
             return True
 

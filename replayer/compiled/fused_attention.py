@@ -40,7 +40,7 @@ def _one_kernel(operator: TorchAny, inputs: list[VirtualTensor], args: TorchAny)
     made = tree_map_only(torch.Tensor, partial(_like, device=inputs[-1].device), results)
     shapes, dtypes = zip(*((tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in inputs), strict=True)
     outputs = tuple(tuple(one.shape) for one in made if isinstance(one, torch.Tensor))
-    gpu().launches.launch(_signature(operator.name(), shapes, dtypes, outputs), inputs[-1].meta.index)
+    gpu().launches.launch(_signature(operator.name(), shapes, dtypes, outputs), inputs[-1].tensor_meta.index)
     return made
 
 

@@ -73,7 +73,7 @@ class RegionGraph:
         self._plans: dict[int, tuple[BlockRequest, ...] | None] = {}  # by number of recorded ops
 
     def __call__(self, inputs: list[TorchAny]) -> TorchAny:
-        device = next((value.meta.index for value in inputs if isinstance(value, VirtualTensor)), None)
+        device = next((value.tensor_meta.index for value in inputs if isinstance(value, VirtualTensor)), None)
         if device is None:
             return self._run(inputs)
         if not self._is_backward:

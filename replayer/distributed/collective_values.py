@@ -136,17 +136,17 @@ def clear_known_values(outputs: Sequence[torch.Tensor]) -> None:
 def _assign_allocation(parts: list[tuple[TorchAny, torch.Tensor]]) -> None:
     """Set the values of tensors that share an allocation, if together they fill the allocation."""
     allocation = parts[0][0].allocation
-    if sum(output.meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].meta.numel:
+    if sum(output.tensor_meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].tensor_meta.numel:
         return
     first, values = parts[0]
     if len(parts) == 1 and is_uniform(values):
-        allocation.known = Uniform(values[0].item(), first.meta.dtype)
+        allocation.known = Uniform(values[0].item(), first.tensor_meta.dtype)
         return
-    if not host_keeps((sum(output.meta.numel for output, _ in parts),), first.meta.dtype):
+    if not host_keeps((sum(output.tensor_meta.numel for output, _ in parts),), first.tensor_meta.dtype):
         return
     memory = torch.empty(allocation.size_bytes, dtype=torch.uint8, device="cpu")
     for output, piece in parts:
-        view_of(memory.untyped_storage(), output.meta).copy_(piece.reshape(output.meta.shape))
+        view_of(memory.untyped_storage(), output.tensor_meta).copy_(piece.reshape(output.tensor_meta.shape))
     allocation.known = memory
 
 

@@ -1,8 +1,8 @@
 """Runs the operations of one process group. Each operation is posted to the other ranks and put on the group's streams.
 
-    operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
-    work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
-    operations.finish()     # determines when all operations so far end on the device
+operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
+work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
+operations.finish()     # determines when all operations so far end on the device
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GroupOperations:
         require_dense(virtual, point_to_point=call.pair is not None)
         here, device = gpu(), call.device
         if virtual:
-            device = virtual[0].meta.index
+            device = virtual[0].tensor_meta.index
         elif tensors:
             device = getattr(tensors[0], "reducer_device", NONE)
         if tensors and (device == NONE or (virtual and len(virtual) < len(tensors))):

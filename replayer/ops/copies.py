@@ -94,7 +94,7 @@ class Copies:
         if source.layout is not torch.strided:
             return moved(source.to(dtype=options["dtype"]), device, self._plans.wrap_other_layout)
         if is_virtual(source, self._tensor_class):
-            index = source.meta.index if device is None else on_device(device, gpu().current.device())
+            index = source.tensor_meta.index if device is None else on_device(device, gpu().current.device())
             return self.copy_(self._empty_like(source, index, options), source, non_blocking)
         with gpu().launches.copying():
             target = self._empty_like(source, on_device(device, gpu().current.device()), options)
@@ -102,7 +102,7 @@ class Copies:
         return target
 
     def _empty_like(self, source: TorchAny, index: int, options: dict[str, TorchAny]) -> TorchAny:
-        key = ("empty_like", source.meta, index, options["dtype"], options["memory_format"])
+        key = ("empty_like", source.tensor_meta, index, options["dtype"], options["memory_format"])
         meta = self._plans.copies.get(key)
         if meta is None:
             here = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
@@ -110,7 +110,7 @@ class Copies:
         return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
     def _on_device(self, target: TorchAny, source: TorchAny) -> None:
-        here, there = target.meta, source.meta
+        here, there = target.tensor_meta, source.tensor_meta
         _require_broadcast(here.shape, there.shape)
         if target.allocation is not source.allocation or here is not there:
             self._carry_values(target, source)
@@ -124,7 +124,7 @@ class Copies:
         gpu().launches.copy_to_peer(self._signature(here, there, "p2p"), here.size_bytes, there.index, here.index)
 
     def _carry_values(self, target: TorchAny, source: TorchAny) -> None:
-        here, there = target.meta, source.meta
+        here, there = target.tensor_meta, source.tensor_meta
         known = source.allocation.known
         into = target.allocation
         if not fills_allocation(target):
@@ -149,7 +149,7 @@ class Copies:
             into.known = known if here is there and fills_allocation(source) else None
 
     def _to_device(self, target: TorchAny, source: torch.Tensor, non_blocking: bool) -> None:
-        meta = target.meta
+        meta = target.tensor_meta
         allocation = target.allocation
         if not meta.numel:
             return
@@ -178,7 +178,7 @@ class Copies:
             values.copy_(source.detach())
 
     def _to_host(self, target: torch.Tensor, source: TorchAny, non_blocking: bool) -> None:
-        meta: TensorMeta = source.meta
+        meta: TensorMeta = source.tensor_meta
         if not meta.numel:
             return
         there = self._plans.metas.like(target, meta.index)

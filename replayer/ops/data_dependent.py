@@ -68,11 +68,11 @@ class DataDependentOps:
                 continue
             tensors.append(index)
             if self._is_mask(index):
-                count = self._count_set("aten::index", index, index.meta.shape)
+                count = self._count_set("aten::index", index, index.tensor_meta.shape)
                 meta_indices += [torch.empty(count, dtype=torch.int64, device="meta")] * index.dim()
             else:
                 meta_indices.append(torch.empty(index.shape, dtype=index.dtype, device="meta"))
-        meta: TensorMeta = source.meta
+        meta: TensorMeta = source.tensor_meta
         meta_source = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
         result = self._plans.metas.like(aten.index.Tensor(meta_source, meta_indices), meta.index)
         hosts = [self._host(source), *[None if index is None else self._host(index) for index in indices]]
@@ -81,9 +81,8 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """Run `nonzero`. The result of `nonzero` has shape (count, dimensions), dtype int64 and column-major order, as in CUDA.
-        """
-        meta: TensorMeta = source.meta
+        """Run `nonzero`. The result has shape (count, dimensions), dtype int64 and column-major order, as on CUDA."""
+        meta: TensorMeta = source.tensor_meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
         results = self._results("aten::nonzero", [source], [self._plans.metas.of(shape, stride, 0, torch.int64, meta.index)])
@@ -92,7 +91,7 @@ class DataDependentOps:
     def masked_select(self, source: TorchAny, mask: TorchAny) -> TorchAny:
         if not (is_virtual(source, self._tensor_class) and is_virtual(mask, self._tensor_class)):
             raise RuntimeError("masked_select: expected self and mask to be on the same device, but found a CPU tensor")
-        meta: TensorMeta = source.meta
+        meta: TensorMeta = source.tensor_meta
         shape = tuple(torch.broadcast_shapes(meta.shape, mask.shape))  # type: ignore[no-untyped-call]
         count = self._count_set("aten::masked_select", mask, shape)
         results = self._results("aten::masked_select", [source, mask], [self._new((count,), meta.dtype, meta)])
@@ -150,26 +149,28 @@ class DataDependentOps:
         With `output_size` the host does not wait.
         """
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
-        assume = repeats.meta.numel
+        assume = repeats.tensor_meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)
-        result = self._new((size,), repeats.meta.dtype, repeats.meta)
+        result = self._new((size,), repeats.tensor_meta.dtype, repeats.tensor_meta)
         return self._with_values(self._results(REPEAT_INTERLEAVE, [repeats], [result]), known)[0]
 
     def bincount(self, source: TorchAny, weights: TorchAny = None, minlength: int = 0) -> TorchAny:
         known = self._compute(source, lambda host: (aten.bincount(host, None, minlength),))
-        size = self._size("aten::bincount", source, known, lambda: max(minlength, 1 if source.meta.numel else 0))
+        size = self._size("aten::bincount", source, known, lambda: max(minlength, 1 if source.tensor_meta.numel else 0))
         dtype = torch.int64
         if weights is not None:
             dtype, known = torch.float32 if weights.dtype is torch.float32 else torch.float64, None
         elif known is None:
-            known = (_even_counts(source.meta.numel, size),)
+            known = (_even_counts(source.tensor_meta.numel, size),)
         tensors = [source] if weights is None else [source, weights]
-        return self._with_values(self._results("aten::bincount", tensors, [self._new((size,), dtype, source.meta)]), known)[0]
+        return self._with_values(
+            self._results("aten::bincount", tensors, [self._new((size,), dtype, source.tensor_meta)]), known
+        )[0]
 
     def _unique(
         self, op: str, source: TorchAny, return_inverse: bool, return_counts: bool, known: TorchAny, dim: int | None = None
     ) -> tuple[TorchAny, ...]:
-        meta: TensorMeta = source.meta
+        meta: TensorMeta = source.tensor_meta
         compared = meta.numel if dim is None else meta.shape[dim]
         labels = dim is None and not meta.dtype.is_floating_point and not meta.dtype.is_complex
         size = self._size(op, source, known, lambda: min(compared, 2) if labels else gpu().values.assumed.count(compared), dim)
@@ -195,21 +196,21 @@ class DataDependentOps:
     def _host(self, tensor: TorchAny) -> torch.Tensor | None:
         if not is_virtual(tensor, self._tensor_class):
             return tensor if isinstance(tensor, torch.Tensor) else None
-        meta: TensorMeta = tensor.meta
+        meta: TensorMeta = tensor.tensor_meta
         known = known_values(tensor) if meta.numel <= KNOWN_LIMIT else None
         if known is None or isinstance(known, torch.Tensor):
             return known
         return torch.full(meta.shape, known, dtype=meta.dtype, device="cpu")
 
     def _size(self, op: str, source: TorchAny, known: TorchAny, assume: Callable[[], int], dim: int | None = None) -> int:
-        recorded = self._recorded_size(op, source.meta.shape)
+        recorded = self._recorded_size(op, source.tensor_meta.shape)
         if known is not None:
             return int(known[0].shape[0 if dim is None else dim])
         return assumed_size(op, assume) if recorded is None else recorded
 
     def _with_values(self, results: list[TorchAny], known: TorchAny) -> list[TorchAny]:
         for result, values in zip(results, known or (), strict=False):
-            meta: TensorMeta = result.meta
+            meta: TensorMeta = result.tensor_meta
             if 0 < meta.numel <= KNOWN_LIMIT and meta.shape == tuple(values.shape):
                 set_known_values(result, values)
         return results
@@ -227,7 +228,7 @@ class DataDependentOps:
 
     def _results(self, op: str, tensors: list[TorchAny], metas: list[TensorMeta]) -> list[TorchAny]:
         made = [make(meta, allocate(gpu(), meta.index, meta.extent_bytes)) for meta in metas]
-        arguments: list[TensorMeta] = [tensor.meta for tensor in tensors]
+        arguments: list[TensorMeta] = [tensor.tensor_meta for tensor in tensors]
 
         def signature() -> OpSignature:
             shapes, dtypes = tuple(meta.shape for meta in arguments), tuple(meta.dtype_name for meta in arguments)

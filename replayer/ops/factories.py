@@ -71,7 +71,7 @@ class Factories:
 
     def zeros(self, size: TorchAny, **options: TorchAny) -> TorchAny:
         made = self.empty(size, options.get("dtype"), device=options.get("device"))
-        made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
+        made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:

@@ -30,8 +30,8 @@ def use_workspace(result: TorchAny) -> bool:
     Return whether workspaces are kept.
     """
     here = gpu()
-    if here.blas.kept and result.meta.numel:
-        device = result.meta.index
+    if here.blas.kept and result.tensor_meta.numel:
+        device = result.tensor_meta.index
         here.blas.use(here.devices[device].allocator, device, here.current.stream(device).number)
     return here.blas.kept
 

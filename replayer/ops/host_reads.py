@@ -41,7 +41,7 @@ class HostReads:
         }
 
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
-        meta: TensorMeta = source.meta
+        meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
         # The values may come from a read in a different script and may not fit this dtype.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
@@ -50,7 +50,7 @@ class HostReads:
 
     def item(self, source: TorchAny) -> TorchAny:
         before_sync()
-        meta: TensorMeta = source.meta
+        meta: TensorMeta = source.tensor_meta
         signature = self._read_signature("aten::_local_scalar_dense", meta)
         values = self.values_of(source, signature)
         return values.item() if isinstance(values, torch.Tensor) else values
@@ -75,7 +75,7 @@ class HostReads:
         self, op: str, one: TorchAny, other: TorchAny, compare: Callable[[torch.Tensor, torch.Tensor], bool], *, unknown: bool
     ) -> bool:
         before_sync()
-        meta = one.meta if is_virtual(one, self._tensor_class) else other.meta
+        meta = one.tensor_meta if is_virtual(one, self._tensor_class) else other.tensor_meta
         signature = self._read_signature(op, meta)
         gpu().launches.launch(signature, meta.index)
         recorded = gpu().values.read(signature, meta.index, 1)
@@ -97,7 +97,7 @@ class HostReads:
 def known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
     known = known_values(tensor)
     assumed = gpu().values.assumed
-    meta: TensorMeta = tensor.meta
+    meta: TensorMeta = tensor.tensor_meta
     if meta.dtype is torch.bool and meta.numel == 1 and (known is None or _is_assumed(tensor)):
         answer = answer_without_error() if assumed.improving else None
         if answer is not None:

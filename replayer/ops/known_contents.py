@@ -57,7 +57,7 @@ class KnownContents:
 
     def fill_(self, target: TorchAny, value: TorchAny, func: TorchAny = aten.fill_.Scalar) -> TorchAny:
         allocation = target.allocation
-        meta: TensorMeta = target.meta
+        meta: TensorMeta = target.tensor_meta
         uniform = Uniform(in_dtype(value, meta.dtype), meta.dtype)
         known: TorchAny = allocation.known
         if fills_allocation(target) or (type(known) is Uniform and known == uniform):
@@ -74,7 +74,7 @@ class KnownContents:
     def arange(self, start: TorchAny, end: TorchAny, step: TorchAny = 1, *, out: TorchAny) -> TorchAny:
         """Run `arange` and compute its exact values on the host, because scripts use positions for indexing and masking."""
         self._run(aten.arange.start_out, start, end, step, out=out)
-        meta: TensorMeta = out.meta
+        meta: TensorMeta = out.tensor_meta
         if meta.numel <= KNOWN_LIMIT and fills_allocation(out):
             set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
@@ -84,7 +84,7 @@ class KnownContents:
     ) -> TorchAny:
         made = self._run(op, *args, **kwargs)
         if is_virtual(made, self._tensor_class):
-            dtype = made.meta.dtype
+            dtype = made.tensor_meta.dtype
             made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
         return made
 
@@ -112,7 +112,7 @@ class KnownContents:
     ) -> TorchAny:
         known, there = target.allocation.known, self._on_device(target, indices)
         result = self._run(op, target, there, *rest, **options)
-        if target.meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
+        if target.tensor_meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
             target.allocation.known = known
         return result
 
@@ -122,7 +122,7 @@ class KnownContents:
             if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class):
                 if not is_virtual(beside, self._tensor_class):
                     raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-                index = index.to(beside.meta.backend_device)
+                index = index.to(beside.tensor_meta.backend_device)
             moved.append(index)
         return moved
 

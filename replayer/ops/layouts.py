@@ -110,7 +110,7 @@ class Layouts:
         written: TorchAny = args[0] if args and writes == [(0, False)] else None
         if is_virtual(written, VirtualTensor) and not computing():
             written.allocation.known = None
-            result, index = written, written.meta.index
+            result, index = written, written.tensor_meta.index
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, torch.Tensor):
                     call.note(leaf)

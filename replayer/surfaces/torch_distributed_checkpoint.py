@@ -11,7 +11,7 @@ from types import ModuleType
 
 import torch
 
-from replayer.tensor.tensor import VirtualTensor, script_attributes
+from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch_around, when_imported
 
@@ -33,6 +33,6 @@ def _offload(
     if key not in memo:
         memo[key] = self._stage_untyped_storage(tensor.untyped_storage(), non_blocking=non_blocking)
     staged.set_(memo[key], tensor.storage_offset(), tensor.shape, tensor.stride())
-    for name, value in script_attributes(tensor).items():
+    for name, value in tensor.__dict__.items():
         setattr(staged, name, self.deepcopy_with_tensor_offload(value, memo, non_blocking=non_blocking))
     return staged

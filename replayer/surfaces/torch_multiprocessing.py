@@ -52,7 +52,8 @@ def install(torch_module: ModuleType) -> None:
 
     patch(reductions, reduce_tensor=reduce_tensor)
     reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    patch_item(reducers, torch_module.Tensor, reduce_tensor)
+    for cls in (torch_module.Tensor, torch_module.nn.Parameter):
+        patch_item(reducers, cls, reduce_tensor)
     patch_item(reducers, VirtualStorage, sharing.reduce_storage)
 
 
@@ -123,7 +124,7 @@ class _Sharing:
                 " process boundaries.  If you just want to transfer the data, call detach() on the tensor before serializing"
                 " (e.g., putting it on the queue)."
             )
-        meta = tensor.meta
+        meta = tensor.tensor_meta
         form = (meta.shape, meta.stride, meta.offset, meta.dtype, meta.index)
         is_param = bool(getattr(tensor, "_is_param", False))
         return self.rebuild, (_ipc_handle(tensor.allocation), form, tensor.requires_grad, is_param)

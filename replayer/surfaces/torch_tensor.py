@@ -15,6 +15,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function_unary
 from torch.utils import _device
 
+from replayer.state import STATE
 from replayer.surfaces.torch_pin_memory import with_pin_memory
 from replayer.tensor.allocation import make_view
 from replayer.tensor.device_args import backend_arguments, backend_device
@@ -22,7 +23,7 @@ from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
 from replayer.tensor.tensor_meta import is_virtual
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch, patch_around, stands_for
+from traces.script.patching import patch, patch_around, replaced, stands_for
 
 
 def install(torch_module: ModuleType) -> None:
@@ -38,6 +39,13 @@ def install(torch_module: ModuleType) -> None:
 
     patch(torch_module._C, _to_dlpack=exported)
     patch(torch_module.utils.dlpack, to_dlpack=exported)
+    swap_tensors = torch_module.utils.swap_tensors
+
+    def swapped(t1: TorchAny, t2: TorchAny) -> None:
+        with replaced(STATE.view, whole_attributes=True):
+            swap_tensors(t1, t2)
+
+    patch(torch_module.utils, swap_tensors=swapped)
     patch(torch_module, to_dlpack=exported)
     # only torch.tensor takes `pin_memory`
     patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))
@@ -108,7 +116,7 @@ def _install_subclasses(torch_module: TorchAny) -> None:
     def make_virtual_subclass(cls: TorchAny, data: torch.Tensor, requires_grad: bool = False, **kwargs: TorchAny) -> TorchAny:
         if not isinstance(data, VirtualTensor):
             return make_subclass(cls, data, requires_grad, **kwargs)
-        made = make_view(data.meta, data, virtual_class(cls, VirtualTensor))
+        made = make_view(data.tensor_meta, data, virtual_class(cls, VirtualTensor))
         if cls is not parameter_class and issubclass(cls, parameter_class):
             made._is_param = True
         with torch._C.DisableTorchFunctionSubclass():

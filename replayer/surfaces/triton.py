@@ -76,7 +76,7 @@ def _patch(runtime: TorchAny) -> None:
             else:
                 for tensor in tensors:
                     tensor.allocation.known = None
-            gpu().launches.launch(_signature(name, tensors), tensors[0].meta.index)
+            gpu().launches.launch(_signature(name, tensors), tensors[0].tensor_meta.index)
         return None
 
     def run_first(tune: TorchAny, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -141,7 +141,7 @@ def _tensors(values: TorchAny) -> Iterator[TorchAny]:
 
 
 def _signature(name: str, tensors: list[TorchAny]) -> OpSignature:
-    metas = tuple(tensor.meta for tensor in tensors)
+    metas = tuple(tensor.tensor_meta for tensor in tensors)
 
     def made() -> OpSignature:
         recorded = any(text.startswith(name) for text in gpu().recording.trace.strings.texts)

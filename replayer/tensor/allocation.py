@@ -12,7 +12,7 @@ attribute `known` of an allocation stores what the host knows about the contents
 Note [A dictionary at once]
     C++ creates a tensor without an instance dictionary. Setting two attributes would create a dictionary that shares its keys
     with other instances. The interpreter reads attributes from a key-sharing dictionary in 33 ns instead of 10 ns. Each op
-    reads three attributes, so tensors get a complete dictionary instead.
+    reads three attributes, so tensors get a complete dictionary instead, from `set_attributes`.
 
 Note [Views in inference mode]
     A tensor created in inference mode is an inference tensor, except a view of a normal tensor, which shares its base's version
@@ -42,6 +42,10 @@ wrapper: TorchAny = (
     torch.Tensor._make_wrapper_subclass
 )  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
+_ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
+# The instance dictionary of a tensor. Scripts see only a part of it, see Note [Attributes of scripts] in tensor.py.
+attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
+set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
 KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
@@ -139,13 +143,13 @@ def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
 
 def make(meta: TensorMeta, allocation: Allocation) -> TorchAny:
     made: TorchAny = wrapper(*meta.wrapping)
-    made.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once], here and below
+    set_attributes(made, {"tensor_meta": meta, "allocation": allocation})
     return made
 
 
 def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
     made: TorchAny = wrapper(cls, *meta.wrapping[1:])
-    made.__dict__ = {"meta": meta, "allocation": allocation}
+    set_attributes(made, {"tensor_meta": meta, "allocation": allocation})
     return made
 
 
@@ -164,12 +168,12 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
     except OutOfMemory as full:
         raise full.to_torch() from None
     made: TorchAny = wrapper(*meta.wrapping)
-    made.__dict__ = {"meta": meta, "allocation": allocation_of(block)}
+    set_attributes(made, {"tensor_meta": meta, "allocation": allocation_of(block)})
     return made
 
 
 def adopt(tensor: TorchAny, other: TorchAny) -> None:
     """Give `tensor` the metadata and allocation of `other`, as `tensor.data = other` does. Both tensors are virtual."""
     _set_data(tensor, other)
-    tensor.meta = other.meta
+    tensor.tensor_meta = other.tensor_meta
     tensor.allocation = other.allocation

@@ -19,7 +19,7 @@ import torch
 from replayer import state
 from replayer.memory.device.oom import OutOfMemory
 from replayer.state import STATE
-from replayer.tensor.allocation import Allocation, make_view, wrapper
+from replayer.tensor.allocation import Allocation, make_view, set_attributes, wrapper
 from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import run_elsewhere
@@ -43,11 +43,11 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
     ) -> TorchAny:
         if func is detach:  # autograd detaches every saved output and gradient
             source = args[0]
-            meta = source.meta
+            meta = source.tensor_meta
             if STATE.inference_mode_used:
                 return make_view(meta, source)
             made: TorchAny = wrap(*meta.wrapping)
-            made.__dict__ = {"meta": meta, "allocation": source.allocation}  # Note [A dictionary at once], here and below
+            set_attributes(made, {"tensor_meta": meta, "allocation": source.allocation})
             return made
         try:
             route = routes[id(func)]
@@ -66,11 +66,11 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
         kind = plan.kind
         result: TorchAny
         if kind == view:
-            meta = plan.meta
+            meta = plan.tensor_meta
             if STATE.inference_mode_used:
                 return make_view(meta, args[plan.at])
             result = wrap(*meta.wrapping)
-            result.__dict__ = {"meta": meta, "allocation": args[plan.at].allocation}
+            set_attributes(result, {"tensor_meta": meta, "allocation": args[plan.at].allocation})
             return result
         device = plan.device
         try:
@@ -85,9 +85,9 @@ def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
             allocation = Allocation()
             allocation.block = block
             allocation.known = None
-            meta = plan.meta
+            meta = plan.tensor_meta
             result = wrap(*meta.wrapping)
-            result.__dict__ = {"meta": meta, "allocation": allocation}
+            set_attributes(result, {"tensor_meta": meta, "allocation": allocation})
         elif kind == same:
             result = args[plan.at]
         else:

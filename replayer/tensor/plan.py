@@ -1,6 +1,6 @@
 """Defines plans. A plan describes what one call of an op does to virtual tensors, and the plan cache stores plans.
 
-    plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
+plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Where = tuple[int | str, int]
 class New(NamedTuple):
     """Plan for a call whose result is a new tensor on an allocation of `size_bytes`."""
 
-    meta: TensorMeta
+    tensor_meta: TensorMeta
     size_bytes: int
 
 
 class View(NamedTuple):
     """Plan for a call whose result is a tensor with metadata `meta` on the allocation of an argument."""
 
-    meta: TensorMeta
+    tensor_meta: TensorMeta
     of: Where
 
 
@@ -58,7 +58,7 @@ class Reshaped(NamedTuple):
     """
 
     of: Where
-    meta: TensorMeta
+    tensor_meta: TensorMeta
     size_bytes: int
     rebound: Where | None
 
@@ -93,7 +93,7 @@ class Plan:
     written: tuple[int, ...] | None = None
     set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(init=False, default=None)
     kind: int = field(init=False, default=OutcomeKind.OTHER)
-    meta: TorchAny = field(init=False, default=None)
+    tensor_meta: TorchAny = field(init=False, default=None)
     size_bytes: int = field(init=False, default=0)
     kept: bool = field(init=False, default=True)
     at: int = field(init=False, default=0)
@@ -105,10 +105,10 @@ class Plan:
         if self.reshaped or (isinstance(outcome, View) and self.writes):
             return
         if isinstance(outcome, New):
-            self.kind, self.meta, self.size_bytes = int(OutcomeKind.NEW), *outcome
+            self.kind, self.tensor_meta, self.size_bytes = int(OutcomeKind.NEW), *outcome
         elif isinstance(outcome, (Same, View)) and isinstance(outcome.of[0], int) and outcome.of[1] < 0:
             self.kind, self.at = int(OutcomeKind.SAME if isinstance(outcome, Same) else OutcomeKind.VIEW), outcome.of[0]
-            self.meta = outcome.meta if isinstance(outcome, View) else None
+            self.tensor_meta = outcome.tensor_meta if isinstance(outcome, View) else None
 
     def make_by(self, results: Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]) -> None:
         self.kind, self.results = int(OutcomeKind.OTHER), results

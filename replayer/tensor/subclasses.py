@@ -81,7 +81,7 @@ def _on_plain(tensor_class: TorchAny) -> TorchAny:
         plain_args, plain_kwargs = tree_map_only(tensor_class, plain, (args, kwargs or {}))
         result = tensor_class.__torch_dispatch__(func, (tensor_class,), plain_args, plain_kwargs)
         for value, twin in given:
-            if twin.meta is not value.meta or twin.allocation is not value.allocation:
+            if twin.tensor_meta is not value.tensor_meta or twin.allocation is not value.allocation:
                 adopt(value, twin)
             if result is twin:
                 result = value

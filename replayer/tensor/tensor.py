@@ -16,15 +16,17 @@ Note [Lazy]
     calls would take a tenth of the step, and a Python guard supports only one device. For lazy tensors autograd stays in C++,
     supports any number of devices, and waits for no streams.
 
-Note [No slots]
-    `meta` and `allocation` are in the instance's dictionary, because `torch.utils.swap_tensors` swaps dictionaries and rejects
-    slots. Parameters keep their identity over `model.to("cuda")` through that swap.
+Note [Attributes of scripts]
+    `tensor_meta` and `allocation` are in the instance's dictionary. Slots are impossible, because `model.to("cuda")` changes the
+    class of a parameter, and Python rejects such a change for classes with slots. Tensor classes of fastai and MONAI copy the
+    dictionary of one tensor to another tensor. So scripts see a dictionary without the two attributes, and a copy leaves both tensors on their memory.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 import torch
@@ -32,7 +34,7 @@ from torch.overrides import has_torch_function_unary
 
 from replayer.errors import NotEmulated
 from replayer.state import STATE
-from replayer.tensor.allocation import Allocation, adopt, make, make_as, make_view
+from replayer.tensor.allocation import Allocation, adopt, attributes_of, make, make_as, make_view, set_attributes
 from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
@@ -66,14 +68,66 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
         return hash(cls.plain_class)
 
 
+class ScriptAttributes(MutableMapping[str, "TorchAny"]):
+    """The attributes of a virtual tensor that a script has set. Changes reach the tensor, as with an instance's dictionary."""
+
+    def __init__(self, attributes: dict[str, TorchAny]) -> None:
+        self._all = attributes
+
+    def __getitem__(self, name: str) -> TorchAny:
+        if name in _OURS:
+            raise KeyError(name)
+        return self._all[name]
+
+    def __setitem__(self, name: str, value: TorchAny) -> None:
+        if name not in _OURS:
+            self._all[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        if name in _OURS:
+            raise KeyError(name)
+        del self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._all if name not in _OURS)
+
+    def __len__(self) -> int:
+        return len(self._all) - sum(name in self._all for name in _OURS)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def copy(self) -> dict[str, TorchAny]:
+        return dict(self)
+
+    def __deepcopy__(self, memo: dict[int, TorchAny]) -> dict[str, TorchAny]:
+        return copy.deepcopy(dict(self), memo)
+
+
+_OURS = ("tensor_meta", "allocation")
+
+
+def _attributes(tensor: VirtualTensor) -> TorchAny:
+    found = attributes_of(tensor)
+    return found if STATE.view.whole_attributes else ScriptAttributes(found)
+
+
+def _replace_attributes(tensor: VirtualTensor, given: Mapping[str, TorchAny]) -> None:
+    if not STATE.view.whole_attributes:
+        before = attributes_of(tensor)
+        given = {**given, **{name: before[name] for name in _OURS if name in before}}
+    set_attributes(tensor, given)
+
+
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
     """A tensor on the virtual GPU. Factories, copies and ops create virtual tensors with `allocation.make`."""
 
     plain_class: ClassVar[type[TorchAny]] = torch.Tensor
     parameter_class: ClassVar[type[VirtualParameter]]
 
-    meta: TensorMeta
+    tensor_meta: TensorMeta
     allocation: Allocation
+    __dict__ = property(_attributes, _replace_attributes)
     plan_cache: ClassVar[PlanCache]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -82,14 +136,14 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self.meta.device
+        return self.tensor_meta.device
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
         return True
 
     def get_device(self) -> int:
-        return self.meta.index
+        return self.tensor_meta.index
 
     @property
     def data(self) -> Self:
@@ -104,7 +158,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             move_to(self, other)
 
     def on_same_memory(self) -> VirtualTensor:
-        made: VirtualTensor = make_view(self.meta, self)
+        made: VirtualTensor = make_view(self.tensor_meta, self)
         return made
 
     def as_subclass(self, cls: type) -> TorchAny:
@@ -161,20 +215,23 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def data_ptr(self) -> int:
-        if not self.meta.numel:
+        if not self.tensor_meta.numel:
             return 0
-        return self.allocation.address + self.meta.offset * self.meta.itemsize
+        return self.allocation.address + self.tensor_meta.offset * self.tensor_meta.itemsize
 
     def untyped_storage(self) -> VirtualStorage:
-        return VirtualStorage.over(self.allocation, self.meta.index)
+        return VirtualStorage.over(self.allocation, self.tensor_meta.index)
 
     def _typed_storage(self) -> torch.storage.TypedStorage:
-        return torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.meta.dtype, _internal=True)
+        return torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.tensor_meta.dtype, _internal=True)
 
     storage = _typed_storage
 
     def is_set_to(self, tensor: torch.Tensor) -> bool:
-        return isinstance(tensor, VirtualTensor) and (tensor.meta, tensor.allocation) == (self.meta, self.allocation)
+        return isinstance(tensor, VirtualTensor) and (tensor.tensor_meta, tensor.allocation) == (
+            self.tensor_meta,
+            self.allocation,
+        )
 
     def set_(self, source: TorchAny = None, storage_offset: int = 0, size: TorchAny = None, stride: TorchAny = None) -> Self:  # type: ignore[override]
         if isinstance(source, torch.storage.TypedStorage):
@@ -188,7 +245,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             empty: TorchAny = super().set_
             made: Self = empty() if source is None else empty(source)
             return made
-        meta = self.meta
+        meta = self.tensor_meta
         shape = (source.nbytes() // meta.itemsize,) if size is None else tuple(size)
         table = self.plan_cache.metas
         steps = table.contiguous(shape, meta.dtype, meta.index).stride if stride is None else tuple(stride)
@@ -265,8 +322,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         if id(self) in memo:
             return memo[id(self)]
         with torch.no_grad():
-            made = make_as(type(self), self.meta, self.untyped_storage()._deepcopy_once(memo))
-        made.__dict__.update(copy.deepcopy(script_attributes(self), memo))
+            made = make_as(type(self), self.tensor_meta, self.untyped_storage()._deepcopy_once(memo))
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
         made.requires_grad_(self.requires_grad)
         if self.grad is not None:
             made.grad = copy.deepcopy(self.grad, memo)
@@ -278,13 +335,20 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         is_param = type(self) is VirtualParameter
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
-        arguments: TorchAny = (storage, self.meta.offset, self.meta.shape, self.meta.stride, needs_grad, OrderedDict())
+        arguments: TorchAny = (
+            storage,
+            self.tensor_meta.offset,
+            self.tensor_meta.shape,
+            self.tensor_meta.stride,
+            needs_grad,
+            OrderedDict(),
+        )
         if not is_param and type(self) is not VirtualTensor:
-            state = script_attributes(self)
+            state = dict(self.__dict__)
             return torch._tensor._rebuild_from_type_v2, (torch._utils._rebuild_tensor_v2, plain_class(self), arguments, state)
         if not is_param:
             return torch._utils._rebuild_tensor_v2, arguments
-        data = make(self.meta, self.allocation)
+        data = make(self.tensor_meta, self.allocation)
         return torch._utils._rebuild_parameter, (data, self.requires_grad, OrderedDict())
 
 
@@ -298,12 +362,8 @@ class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
     _is_param = True  # what isinstance reads
 
 
-def script_attributes(tensor: VirtualTensor) -> dict[str, TorchAny]:
-    return {name: value for name, value in tensor.__dict__.items() if name not in ("meta", "allocation")}
-
-
 def alias(source: TorchAny) -> TorchAny:
-    return make_view(source.meta, source, STATE.view.cls)
+    return make_view(source.tensor_meta, source, STATE.view.cls)
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
@@ -321,7 +381,7 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
         move_to(tensor, data.new_empty(()).expand(tensor.grad.shape))
         tensor.data = data
         return
-    kept = {name: value for name, value in tensor.__dict__.items() if name not in ("meta", "allocation")}
+    kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}
     grad, hooks = tensor.grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
     plain = plain_class(tensor) if isinstance(tensor, VirtualTensor) else type(tensor)
     with torch.no_grad():
@@ -330,15 +390,15 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
         if grad is not None:
             move_to(grad, grad.to(data.device, data.dtype))
     if isinstance(data, VirtualTensor):
-        kept |= {"meta": made.meta, "allocation": made.allocation}
+        kept |= {"tensor_meta": made.tensor_meta, "allocation": made.allocation}
     tensor.grad = None
     try:
         swap(tensor, made)
     except NotEmulated:
         tensor.grad = grad
         raise
-    tensor.__class__, made.__class__ = virtual_class(plain, VirtualTensor) if "meta" in kept else plain, type(tensor)
-    tensor.__dict__ = kept
+    tensor.__class__, made.__class__ = virtual_class(plain, VirtualTensor) if "tensor_meta" in kept else plain, type(tensor)
+    set_attributes(tensor, kept)
     tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks = grad, *hooks
 
 

@@ -35,8 +35,8 @@ RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return the shapes of the weights and biases of an RNN op.
 
-    The arguments are the input, the weights and biases, the buffer that contains them all, and the hidden state. The hidden state
-    has three dimensions.
+    The arguments are the input, the weights and biases, the buffer that contains them all, and the hidden state. The hidden
+    state has three dimensions.
     """
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)

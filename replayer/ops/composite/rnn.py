@@ -54,10 +54,10 @@ def _cudnn_accepts(data: torch.Tensor) -> bool:
 
 def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
     """Return the one-dimensional buffer if all weights are consecutive views of one buffer, otherwise None."""
-    first = weights[0].meta
+    first = weights[0].tensor_meta
     at = first.offset
     for weight in weights:
-        meta = weight.meta
+        meta = weight.tensor_meta
         if weight.allocation is not weights[0].allocation or meta.offset != at or meta.dtype is not first.dtype:
             return None
         at += meta.numel
@@ -105,15 +105,15 @@ def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tenso
 
 
 def _buffer_for(weights: Sequence[TorchAny], dtype: torch.dtype) -> TorchAny:
-    index = weights[0].meta.index
-    meta = VirtualTensor.plan_cache.metas.contiguous((sum(weight.meta.numel for weight in weights),), dtype, index)
+    index = weights[0].tensor_meta.index
+    meta = VirtualTensor.plan_cache.metas.contiguous((sum(weight.tensor_meta.numel for weight in weights),), dtype, index)
     return make(meta, allocate(gpu(), index, meta.extent_bytes))
 
 
 def _views(buffer: TorchAny, weights: Sequence[TorchAny]) -> Iterator[TorchAny]:
-    metas, offset, dtype = VirtualTensor.plan_cache.metas, 0, buffer.meta.dtype
+    metas, offset, dtype = VirtualTensor.plan_cache.metas, 0, buffer.tensor_meta.dtype
     for weight in weights:
-        packed = metas.contiguous(weight.meta.shape, dtype, weight.meta.index)
+        packed = metas.contiguous(weight.tensor_meta.shape, dtype, weight.tensor_meta.index)
         yield make(metas.of(packed.shape, packed.stride, offset, dtype, packed.index), buffer.allocation)
         offset += packed.numel
 
@@ -166,7 +166,7 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
     The CPU kernel runs on zeros with one feature to find the number of rows.
     """
-    meta = padded.meta
+    meta = padded.tensor_meta
     rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
     packed = VirtualTensor.plan_cache.metas.contiguous((rows.size(0), *meta.shape[2:]), meta.dtype, meta.index)
     made = make(packed, allocate(gpu(), meta.index, packed.extent_bytes))
@@ -178,10 +178,10 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
     """Create one buffer for all weights and make the weights views of the buffer. After the call, the old memory of the weights
     is free."""
-    buffer = _buffer_for(weights, weights[0].meta.dtype)
+    buffer = _buffer_for(weights, weights[0].tensor_meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
-        shape, name = view.meta.shape, view.meta.dtype_name
-        gpu().launches.launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.meta.index)
+        shape, name = view.tensor_meta.shape, view.tensor_meta.dtype_name
+        gpu().launches.launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.tensor_meta.index)
         adopt(weight, view)
     return buffer
 

@@ -77,7 +77,7 @@ class ComputedCopies(Copies):
         kept = target.allocation.known
         copy()
         target.allocation.known = kept
-        _now_or_at_replays(partial(_copy, into, values), into, target.meta.index)
+        _now_or_at_replays(partial(_copy, into, values), into, target.tensor_meta.index)
 
     def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
         copy = super()._to_host_memory
@@ -86,7 +86,7 @@ class ComputedCopies(Copies):
 
 class ComputedReads(HostReads):
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor:
-        meta: TensorMeta = source.meta
+        meta: TensorMeta = source.tensor_meta
         gpu().values.read(signature, meta.index, meta.numel)
         return payload_of(source)
 
@@ -192,7 +192,7 @@ class CpuCompute:
 
     def dispatch(self, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         if func is aten.detach.default:
-            return make_view(args[0].meta, args[0])
+            return make_view(args[0].tensor_meta, args[0])
         handler = self._handlers.get(func)
         if handler is None and func.namespace in _BETWEEN_PROCESSES:
             handler = self._plans.specials.get(func)
@@ -209,7 +209,11 @@ class CpuCompute:
     def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
         """Copy an index on the host to the device, as CUDA does. The host waits for the copy."""
         on_host = index is not None and index.is_cpu and not is_virtual(index, self._tensor_class)
-        return index.to(beside.meta.backend_device) if on_host and index is not None and index.dtype not in _MASKS else index
+        return (
+            index.to(beside.tensor_meta.backend_device)
+            if on_host and index is not None and index.dtype not in _MASKS
+            else index
+        )
 
     def _compute(self, func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         run = mixed_devices.runner(func, args, kwargs)
@@ -318,7 +322,7 @@ class _PayloadCall(HostCall):
     def adopt_storage_changes(self) -> None:
         """Update the metadata and memory of arguments that the op resized or moved to another tensor's storage."""
         for tensor, view in self.given:
-            meta: TensorMeta = tensor.meta
+            meta: TensorMeta = tensor.tensor_meta
             storage = view.untyped_storage()
             allocation = self.allocations.get(storage._cdata)
             now = self.plans.metas.like(view, meta.index)

@@ -1,12 +1,12 @@
 """Converts the arguments of one call to meta tensors or host tensors, and records shapes, dtypes and devices of the arguments.
 
-    class OnMeta(CallArguments):
-        device_type = "meta"
-        def virtual(self, value, where): return torch.empty(value.shape, dtype=value.dtype, device="meta")
+class OnMeta(CallArguments):
+    device_type = "meta"
+    def virtual(self, value, where): return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-    arguments = OnMeta(VirtualTensor)
-    func(*[arguments.of(value) for value in args])
-    arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
+arguments = OnMeta(VirtualTensor)
+func(*[arguments.of(value) for value in args])
+arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CallArguments:
             self.note(value)
             if not is_virtual(value, self.tensor_class):
                 return self.plain(value)
-            meta: TensorMeta = value.meta  # type: ignore[attr-defined]
+            meta: TensorMeta = value.tensor_meta  # type: ignore[attr-defined]
             self.devices[meta.index] = None
             self.placed.append((meta.shape, meta.stride))
             return self.virtual(value, where)

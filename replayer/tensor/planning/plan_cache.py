@@ -77,7 +77,7 @@ class Route:
 
 
 class PlanCache:
-    """Contains the routes of all ops and the interned metadata. Tensors of `tensor_class` have `.meta` and `.allocation`."""
+    """Contains the routes of all ops and the interned metadata. `tensor_class` is the class of virtual tensors."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)

@@ -8,7 +8,7 @@ Python function that computes keys:
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
         a0, a1, = a
-        return (2, a0.meta if type(a0) is V or type(a0) is P else key_of_tensor(a0), a1.meta if ...)
+        return (2, a0.tensor_meta if type(a0) is V or type(a0) is P else key_of_tensor(a0), a1.tensor_meta if ...)
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def _plain_keyer(
 
 def _expression(kind: str, at: str, by_value: bool) -> str:
     if kind == "Tensor":
-        return f"{at}.meta if type({at}) is V or type({at}) is P else key_of_tensor({at})"
+        return f"{at}.tensor_meta if type({at}) is V or type({at}) is P else key_of_tensor({at})"
     if kind == "Optional[Tensor]":
-        return f"None if {at} is None else {at}.meta if type({at}) is V or type({at}) is P else key_of_tensor({at})"
+        return f"None if {at} is None else {at}.tensor_meta if type({at}) is V or type({at}) is P else key_of_tensor({at})"
     if kind == "List[Tensor]":
-        return f"tuple([t.meta if type(t) is V or type(t) is P else key_of(t) for t in {at}])"
+        return f"tuple([t.tensor_meta if type(t) is V or type(t) is P else key_of(t) for t in {at}])"
     if kind in ("int", "SymInt", "bool", "str", "Optional[bool]", "Device", "Optional[str]"):
         return at
     if kind in ("List[int]", "List[bool]", "List[SymInt]"):
@@ -114,7 +114,7 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
 def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> TorchAny:
     if isinstance(value, torch.Tensor):
         if is_virtual(value, tensor_class):
-            return value.meta  # type: ignore[attr-defined]
+            return value.tensor_meta  # type: ignore[attr-defined]
         if not value.dim():
             return ("host", value.device, value.dtype, (), ())
         return ("host", value.device, value.dtype, tuple(value.shape), value.stride())

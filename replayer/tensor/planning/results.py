@@ -19,7 +19,17 @@ import torch
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.scratch_memory import ScratchScope, use_scratch
 from replayer.state import STATE
-from replayer.tensor.allocation import Allocation, Uniform, adopt, allocate, make, make_view, new_tensor, wrapper
+from replayer.tensor.allocation import (
+    Allocation,
+    Uniform,
+    adopt,
+    allocate,
+    make,
+    make_view,
+    new_tensor,
+    set_attributes,
+    wrapper,
+)
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import is_random, numbers_drawn, philox_of
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
@@ -143,7 +153,7 @@ def _freed_at_once(sizes: tuple[int, ...]) -> bool:
 
 def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
     new = [one for one in outputs if one is not None]
-    metas, sizes_bytes = [one.meta for one in new], [one.size_bytes for one in new]
+    metas, sizes_bytes = [one.tensor_meta for one in new], [one.size_bytes for one in new]
     none_at = [at for at, one in enumerate(outputs) if one is None]
 
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> list[TorchAny]:
@@ -158,7 +168,7 @@ def _several_new(device: int, outputs: tuple[New | None, ...]) -> Results:
             allocation.block = block
             allocation.known = None
             tensor = wrapper(*meta.wrapping)
-            tensor.__dict__ = {"meta": meta, "allocation": allocation}  # Note [A dictionary at once]
+            set_attributes(tensor, {"tensor_meta": meta, "allocation": allocation})
             made.append(tensor)
         for at in none_at:
             made.insert(at, None)
@@ -220,12 +230,12 @@ def _build(
 ) -> TorchAny:
     kind = type(outcome)
     if kind is New:
-        made = make(outcome.meta, allocate(gpu, device, outcome.size_bytes))
+        made = make(outcome.tensor_meta, allocate(gpu, device, outcome.size_bytes))
         if scratch is not None:
             scratch.after_output()
         return made
     if kind is View:
-        return make_view(outcome.meta, argument_at(outcome.of, args, kwargs))
+        return make_view(outcome.tensor_meta, argument_at(outcome.of, args, kwargs))
     if kind is Same:
         return argument_at(outcome.of, args, kwargs)
     if kind is Constant:
@@ -238,7 +248,7 @@ def _reshape(gpu: VirtualGpu, change: Reshaped, args: TorchAny, kwargs: TorchAny
     if change.rebound is not None:
         allocation = argument_at(change.rebound, args, kwargs).allocation
     elif change.size_bytes > tensor.allocation.size_bytes:
-        allocation = allocate(gpu, change.meta.index, change.size_bytes)
+        allocation = allocate(gpu, change.tensor_meta.index, change.size_bytes)
     else:
         allocation = tensor.allocation
-    adopt(tensor, make(change.meta, allocation))
+    adopt(tensor, make(change.tensor_meta, allocation))

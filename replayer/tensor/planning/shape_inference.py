@@ -138,7 +138,7 @@ class _MetaArguments(CallArguments):
         return None if isinstance(value, torch.Generator) else super().of(value, where)
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
-        meta: TensorMeta = value.meta
+        meta: TensorMeta = value.tensor_meta
         size_bytes = max(value.allocation.size_bytes, meta.extent_bytes + meta.offset * meta.itemsize)
         base = torch.empty(-(-size_bytes // meta.itemsize), dtype=meta.dtype, device="meta")
         meta_tensor = base.as_strided(meta.shape, meta.stride, meta.offset)
@@ -309,7 +309,7 @@ def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
 
 def _new_shapes(outcome: Outcome) -> list[tuple[int, ...]]:
     if isinstance(outcome, New):
-        return [outcome.meta.shape]
+        return [outcome.tensor_meta.shape]
     if isinstance(outcome, Several):
         return [shape for part in outcome.parts for shape in _new_shapes(part)]
     return []

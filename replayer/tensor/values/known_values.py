@@ -24,7 +24,7 @@ from replayer.torch_types import TorchAny
 
 
 def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
-    meta: TensorMeta = tensor.meta
+    meta: TensorMeta = tensor.tensor_meta
     known = tensor.allocation.known
     if isinstance(known, Uniform):
         return known.value if known.dtype is meta.dtype else None
@@ -37,8 +37,8 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
     known = known_values(tensor)
     if known is None or isinstance(known, torch.Tensor):
         return known
-    one = torch.full((), known, dtype=tensor.meta.dtype, device="cpu")
-    return one.expand(tensor.meta.shape) if tensor.meta.shape else one
+    one = torch.full((), known, dtype=tensor.tensor_meta.dtype, device="cpu")
+    return one.expand(tensor.tensor_meta.shape) if tensor.tensor_meta.shape else one
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
@@ -57,7 +57,7 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
 
 
 def payload_of(tensor: TorchAny) -> torch.Tensor:
-    return view_of(payload(tensor.allocation), tensor.meta)
+    return view_of(payload(tensor.allocation), tensor.tensor_meta)
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -76,7 +76,7 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor
 
     `replaced` means that all elements of `tensor` are about to be written, so the old values need not be known.
     """
-    meta: TensorMeta = tensor.meta
+    meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known
     if replaced and fills_allocation(tensor):
@@ -92,7 +92,7 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor
 
 def fills_allocation(tensor: TorchAny) -> bool:
     """Return whether the elements of `tensor` fill its allocation completely."""
-    meta: TensorMeta = tensor.meta
+    meta: TensorMeta = tensor.tensor_meta
     return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
 
@@ -102,7 +102,7 @@ def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> N
     The given values are broadcast to the tensor's shape and converted to its dtype.
     """
     allocation: Allocation = tensor.allocation
-    meta: TensorMeta = tensor.meta
+    meta: TensorMeta = tensor.tensor_meta
     if values is None:
         allocation.known = None
     elif not isinstance(values, torch.Tensor):

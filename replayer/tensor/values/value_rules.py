@@ -67,7 +67,12 @@ def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
     The returned function must also forget values that the op overwrites.
     """
     outcome = plan.outcome
-    if func in _EMPTY and isinstance(outcome, New) and outcome.meta.dtype in EXACT_DTYPES and outcome.meta.numel <= KNOWN_LIMIT:
+    if (
+        func in _EMPTY
+        and isinstance(outcome, New)
+        and outcome.tensor_meta.dtype in EXACT_DTYPES
+        and outcome.tensor_meta.numel <= KNOWN_LIMIT
+    ):
         return _zeros
     if not plan.signature.launches or plan.reshaped:
         return None
@@ -76,7 +81,12 @@ def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
     assume = _assumption(func, plan)
     folding = Folding(func, plan.writes) if _is_small(func, plan) else None
     uniform = None
-    if isinstance(outcome, New) and folding is None and outcome.meta.dtype in EXACT_DTYPES and torch.Tag.pointwise in func.tags:
+    if (
+        isinstance(outcome, New)
+        and folding is None
+        and outcome.tensor_meta.dtype in EXACT_DTYPES
+        and torch.Tag.pointwise in func.tags
+    ):
         uniform = func
     if func is aten.add_.Tensor and folding is not None:
         return _counting(_rule(plan, folding, assume, None))
@@ -148,7 +158,7 @@ def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
         return False
     if not plan.writes and len(new) != sum(not (isinstance(one, Constant) and one.value is None) for one in made):
         return False
-    sizes = [(one.meta.numel, one.meta.dtype_name) for one in new]
+    sizes = [(one.tensor_meta.numel, one.tensor_meta.dtype_name) for one in new]
     sizes += [(math.prod(shape), dtype) for shape, dtype in zip(plan.signature.shapes, plan.signature.dtypes, strict=True)]
     return len(sizes) <= LISTED_LIMIT and all(
         numel <= (KNOWN_LIMIT if getattr(torch, dtype) in EXACT_DTYPES else FLOATS_LIMIT) for numel, dtype in sizes
@@ -172,13 +182,13 @@ def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
     if func in _ASSUMED:
         return _ASSUMED[func]
     outcome = plan.outcome
-    if isinstance(outcome, New) and not outcome.meta.shape and outcome.meta.dtype.is_floating_point:
+    if isinstance(outcome, New) and not outcome.tensor_meta.shape and outcome.tensor_meta.dtype.is_floating_point:
         return _loss
     return None
 
 
 def _loss(made: TorchAny, args: TorchAny) -> Uniform:
-    return Uniform(gpu().values.assumed.loss(call_site()), made.meta.dtype, assumed=True)
+    return Uniform(gpu().values.assumed.loss(call_site()), made.tensor_meta.dtype, assumed=True)
 
 
 def _comparison(func: torch._ops.OpOverload) -> Assume:
@@ -206,7 +216,7 @@ def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))
-    return Matches(least) if 1 < least < made.meta.numel else Truth.ZERO_OR_ONE
+    return Matches(least) if 1 < least < made.tensor_meta.numel else Truth.ZERO_OR_ONE
 
 
 def _distinct(tensor: torch.Tensor) -> int:
@@ -215,13 +225,13 @@ def _distinct(tensor: torch.Tensor) -> int:
 
 def hold_the_same(one: TorchAny, other: TorchAny) -> bool:
     mine, theirs = getattr(one, "allocation", None), getattr(other, "allocation", None)
-    if mine is None or theirs is None or one.meta is not other.meta:
+    if mine is None or theirs is None or one.tensor_meta is not other.tensor_meta:
         return False
     return mine is theirs or (type(mine.known) is Content and mine.known is theirs.known)
 
 
 def _all_bool(plan: Plan) -> bool:
-    made = plan.outcome.meta.dtype if isinstance(plan.outcome, New) else torch.bool
+    made = plan.outcome.tensor_meta.dtype if isinstance(plan.outcome, New) else torch.bool
     return made is torch.bool and set(plan.signature.dtypes) == {"bool"}
 
 
@@ -235,7 +245,7 @@ def _and(made: torch.Tensor, args: TorchAny) -> TorchAny:
 def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
     """Return an integer result of 0 if an operand is 0, as in `unfinished & ~stopped`."""
     is_nothing = any(_all_are(argument, False) for argument in args[:2])
-    return Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype) if is_nothing else None
+    return Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype) if is_nothing else None
 
 
 def _or(made: torch.Tensor, args: TorchAny) -> TorchAny:
@@ -271,7 +281,7 @@ def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
         return None
-    return Uniform(bool(value) if made.meta.dtype is torch.bool else value, made.meta.dtype)
+    return Uniform(bool(value) if made.tensor_meta.dtype is torch.bool else value, made.tensor_meta.dtype)
 
 
 def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
@@ -280,27 +290,27 @@ def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
     def assume(made: TorchAny, args: TorchAny) -> Uniform | None:
         source = args[0]
         known = source.allocation.known
-        elements = source.meta.numel // max(made.meta.numel, 1)
+        elements = source.tensor_meta.numel // max(made.tensor_meta.numel, 1)
         compared = type(known) is Truth and known is not Truth.IN_RANGE
-        if type(known) is Matches or compared or (known is None and source.meta.dtype is torch.bool):
+        if type(known) is Matches or compared or (known is None and source.tensor_meta.dtype is torch.bool):
             share = gpu().values.assumed.share()
             value = int(share * elements + 0.5) if adds else share
             if type(known) is Matches:
-                at_most = known.at_most / max(made.meta.numel, 1)
+                at_most = known.at_most / max(made.tensor_meta.numel, 1)
                 value = min(value, int(at_most + 0.5) if adds else at_most / max(elements, 1))
         else:
             equal = _of_uniform(made, args)
             if equal is None:
-                return _loss(made, args) if not made.meta.shape and made.meta.dtype.is_floating_point else None
+                return _loss(made, args) if not made.tensor_meta.shape and made.tensor_meta.dtype.is_floating_point else None
             value = equal.value * elements if adds else equal.value
-        return Uniform(float(value) if made.meta.dtype.is_floating_point else value, made.meta.dtype)
+        return Uniform(float(value) if made.tensor_meta.dtype.is_floating_point else value, made.tensor_meta.dtype)
 
     return assume
 
 
 def _clone(made: TorchAny, args: TorchAny) -> TorchAny:
     allocation = args[0].allocation
-    if made.meta is not args[0].meta or not fills_allocation(args[0]):
+    if made.tensor_meta is not args[0].tensor_meta or not fills_allocation(args[0]):
         return allocation.known if isinstance(allocation.known, Truth | Matches | Uniform) else None
     if allocation.known is None:
         allocation.known = Content()
@@ -318,7 +328,7 @@ _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
 
 def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
     """Treat fresh memory as zeros, so that values scattered into it are known. An example is the inverse of a permutation."""
-    made.allocation.known = Uniform(in_dtype(0, made.meta.dtype), made.meta.dtype)
+    made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
 
 
 # -- values computed without a CPU kernel -------------------------------------------------------------------------------------
@@ -334,7 +344,7 @@ def _uniform(func: torch._ops.OpOverload, made: TorchAny, args: TorchAny, kwargs
         return torch.full((), known, dtype=value.dtype, device="cpu")
 
     try:
-        return Uniform(func(*map(one, args), **kwargs).item(), made.meta.dtype)
+        return Uniform(func(*map(one, args), **kwargs).item(), made.tensor_meta.dtype)
     except LookupError:
         return None
 
@@ -344,7 +354,7 @@ def _counting(otherwise: Rule) -> Rule:
 
     def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
         counter = args[0]
-        allocation, meta = counter.allocation, counter.meta
+        allocation, meta = counter.allocation, counter.tensor_meta
         known = allocation.known
         counts = type(known) is Uniform and type(args[1]) is int and not kwargs and known.dtype is torch.int64
         if counts and meta.dense and meta.extent_bytes == allocation.size_bytes:

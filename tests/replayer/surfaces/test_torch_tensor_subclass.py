@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -49,3 +50,47 @@ def test_a_property_that_a_subclass_overrides_is_kept() -> None:
             return torch.device("cpu")
 
     assert Elsewhere(torch.ones(2, device="cuda")).device.type == "cpu"
+
+
+class Copying(torch.Tensor):
+    """Copies the attributes of its first argument to its results, as the tensor classes of fastai and MONAI do."""
+
+    @property
+    def meta(self) -> dict[str, int]:
+        return self.__dict__.get("_meta", {})
+
+    @meta.setter
+    def meta(self, value: dict[str, int]) -> None:
+        self._meta = value
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        if isinstance(result, cls) and result is not args[0]:
+            result.__dict__ = copy.deepcopy(args[0].__dict__)
+        return result
+
+
+def test_a_class_that_copies_attributes_leaves_each_tensor_on_its_memory() -> None:
+    use()
+    x: Any = torch.arange(6.0, device="cuda").as_subclass(Copying)
+    x.meta = {"spacing": 2}
+    x.tag = "a"
+    y = x[1:3]
+    assert y.data_ptr() == x.data_ptr() + 4 and y.tolist() == [1.0, 2.0]
+    assert (y.meta, y.tag, vars(y)) == ({"spacing": 2}, "a", {"_meta": {"spacing": 2}, "tag": "a"})
+    y.__dict__.update(tag="b")
+    del y.__dict__["_meta"]
+    assert (y.tag, y.meta, x.tag, x.tolist()) == ("b", {}, "a", [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    assert "allocation" not in y.__dict__ and len(y.__dict__) == 1
+
+
+def test_swapped_tensors_have_each_others_memory_and_attributes() -> None:
+    use()
+    one: Any = torch.nn.Parameter(torch.ones(2, device="cuda"))
+    two: Any = torch.nn.Parameter(torch.zeros(3))
+    one.tag, address = "a", one.data_ptr()
+    torch.utils.swap_tensors(one, two)
+    assert (one.device.type, two.device.type) == ("cpu", "cuda")
+    assert (one.shape, two.shape, two.tag, vars(one)) == ((3,), (2,), "a", {})
+    assert two.data_ptr() == address

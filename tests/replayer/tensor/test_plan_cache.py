@@ -83,7 +83,7 @@ def test_cached_plans_equal_newly_inferred_plans() -> None:
                 compared += 1
                 fresh = infer(plans.metas, func, args, kwargs, 0)
                 complete(fresh, func, gpu.workspaces_of(fresh.signature))
-                for field in ("outcome", "writes", "reshaped", "device", "kind", "meta", "size_bytes", "at"):
+                for field in ("outcome", "writes", "reshaped", "device", "kind", "tensor_meta", "size_bytes", "at"):
                     assert getattr(fresh, field) == getattr(plan, field), (func, field)
             return plan
 

@@ -200,7 +200,7 @@ def _compare(name: str, op: Op, shapes: tuple[tuple[int, ...], ...]) -> None:
         if name not in OTHER_STRIDES:
             assert have.stride() == want.stride(), (have.stride(), want.stride())
             assert have.storage_offset() == want.storage_offset()
-        assert have.meta.shape == tuple(have.shape) and have.meta.stride == have.stride()
+        assert have.tensor_meta.shape == tuple(have.shape) and have.tensor_meta.stride == have.stride()
         shares_host = [want.untyped_storage()._cdata == x.untyped_storage()._cdata for x in host]
         shares_device = [have.allocation is x.allocation for x in device]
         assert shares_host == shares_device, "views of other arguments"
@@ -378,7 +378,7 @@ def test_resizing_and_out_arguments() -> None:
     assert torch.add(x, 1, out=out) is out and tuple(out.shape) == (3,) and out.data_ptr() != 0
     before = x.data_ptr()
     assert x.resize_(2).data_ptr() == before
-    assert x.resize_(4096).data_ptr() != before and x.meta.shape == (4096,)
+    assert x.resize_(4096).data_ptr() != before and x.tensor_meta.shape == (4096,)
     assert tuple(torch.ones(2, 3, device="cuda").t_().shape) == (3, 2)
     assert tuple(torch.ones(2, 3, device="cuda").unsqueeze_(0).shape) == (1, 2, 3)
     y = torch.ones(6, device="cuda")
