@@ -17,9 +17,10 @@ Note [Lazy]
     supports any number of devices, and waits for no streams.
 
 Note [Attributes of scripts]
-    `tensor_meta` and `allocation` are in the instance's dictionary. Slots are impossible, because `model.to("cuda")` changes the
-    class of a parameter, and Python rejects such a change for classes with slots. Tensor classes of fastai and MONAI copy the
-    dictionary of one tensor to another tensor. So scripts see a dictionary without the two attributes, and a copy leaves both tensors on their memory.
+    `tensor_meta` and `allocation` are in the instance's dictionary. Slots are impossible, because `model.to("cuda")` changes
+    the class of a parameter, and Python rejects such a change for classes with slots. Tensor classes of fastai and MONAI copy
+    the dictionary of one tensor to another tensor. So scripts see a dictionary without the two attributes, and a copy leaves
+    both tensors on their memory.
 """
 
 from __future__ import annotations
