@@ -226,3 +226,18 @@ def test_a_kernel_without_an_op_belongs_to_a_call_without_a_recorded_op(same: bo
     match = segment.match(small)
     assert match is not None and (match[0], match[1].kernels) == (Origin.EXACT, (0,))
     assert segment.unmatched() == ([] if same else [1])
+
+
+@pytest.mark.parametrize(("matched", "left"), [(8, True), (7, None)])
+def test_four_of_five_calls_must_match_to_tell_what_is_left(matched: int, left: bool | None) -> None:
+    """GIVEN twenty recorded sums WHEN a script calls eight sums and two other ops THEN as many sums are left for ten more calls
+
+    When seven of ten calls are sums, the answer is not known.
+    """
+    recording = RecordedRun.of(
+        make_recording([("forward", 0, 900)], [Op("aten::sum", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(20)])
+    )
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    for i in range(10):
+        segment.match(signature("aten::sum" if i < matched else "aten::erfinv", (4, 4)))
+    assert segment.has_as_much_left(0) is left

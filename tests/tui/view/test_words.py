@@ -142,6 +142,17 @@ def test_step_marks_are_thinned_out_if_there_are_many() -> None:
     assert all(text.strip().isdecimal() for text in line.split("│")[1:])  # each mark has its number
 
 
+def test_a_step_mark_is_named_in_full_if_a_column_stays_free_before_the_next_mark() -> None:
+    """GIVEN a column of one nanosecond WHEN a mark, the words "step 1" and a space fill the seven columns before the next mark
+    THEN there is one column too few for the words, and the mark has its number alone."""
+    window = Window(whole(("t", training())), 20, 10)
+    window.start_ns, window.ns_per_column = 0.0, 1.0
+    marks = [(0, "1", 0), (7, "2", 1), (15, "3", 2)]
+    assert steps_line(window, marks) == "│1     │step 2 │3   "
+    window.start_ns = 4.0  # the first mark is out of view
+    assert steps_line(window, marks) == "   │step 2 │step 3  "
+
+
 # --- spans and their counterparts ---
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import SegmentMatcher
-from tests.replayer.recordings import US, Op, Stage, make_recording
+from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import NONE, Device, Origin, Parts, Trace
@@ -333,3 +333,24 @@ def test_an_op_with_kernels_on_two_devices_counts_for_both() -> None:
     scatter = Op("Scatter", 5, 40, children=copies)
     segment = RecordedRun.of(on_devices([scatter], [0, 1], []), 0).steps[0].segments["forward", 0]
     assert (segment.below_ops, segment.lanes[1].below_ops) == ({0}, {1})
+
+
+def test_the_third_stage_of_a_name_takes_the_time_of_the_third_recorded_stage() -> None:
+    """GIVEN a recorded forward pass that gathers three times, for 10, 20 and 40 us WHEN a script gathers three times THEN its
+    stages take these times in this order."""
+    trace = phase_recording({"forward": 1, "backward": 1})
+    forward = np.flatnonzero(trace.phases.name == trace.strings.find("forward")).repeat(3)
+    starts_ns = trace.phases.start_ns[forward] + np.array([0, 40, 90] * len(trace.steps)) * US
+    took_ns = np.array([10, 20, 40] * len(trace.steps)) * US
+    trace.parts = Parts.of(
+        phase=forward, name=[trace.strings.add("gather")] * len(forward), thread=[0] * len(forward), start_ns=starts_ns,
+        duration_ns=took_ns, device=[0] * len(forward), device_start_ns=starts_ns, device_end_ns=starts_ns + took_ns,
+    )  # fmt: skip
+    stage = Stage(trace)
+    stage.simulator.tracker.enter(stage.thread, "forward")
+    for _ in range(3):
+        part = stage.simulator.tracker.begin_stage(stage.thread, "gather", 0)
+        stage.simulator.tracker.stages.end(stage.thread, part)
+    stage.simulator.tracker.leave(stage.thread, "forward")
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert [(end - start) // US for _, _, _, start, end, *_ in stage.log.parts] == [10, 20, 40]

@@ -1,0 +1,114 @@
+"""Which kernels of a recording the ranks share, and after which kernels they all-reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from replayer.cost_model.collective_costs import CollectiveCosts
+from replayer.prediction.scaling import ScaledOp
+from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
+from tests.replayer.recordings import Op, make_recording
+from traces.model.trace import Trace, TraceError
+
+Shape = tuple[int, ...]
+Call = tuple[str, tuple[Shape, ...]]  # an op and its shapes
+WIDTH, HIDDEN = 8, 32
+
+
+def product(rows: int, depth: int, columns: int) -> Call:
+    return "mm", ((rows, depth), (depth, columns))
+
+
+def mlp(rows: int) -> list[Call]:
+    """Two products that read the network's width, and one that writes it: one pair."""
+    return [product(rows, WIDTH, HIDDEN), product(rows, WIDTH, HIDDEN), product(rows, HIDDEN, WIDTH)]
+
+
+def attention(head_size: int, rows: int = 16) -> list[Call]:
+    heads = WIDTH // head_size
+    scores = ((heads, rows, head_size), (heads, head_size, rows))
+    return [*[product(rows, WIDTH, WIDTH)] * 3, ("bmm", scores), product(rows, WIDTH, WIDTH)]
+
+
+def recorded(forward: Sequence[Call], backward: Sequence[Call]) -> tuple[Trace, list[ScaledOp]]:
+    """One kernel for each op."""
+    called = [(name, shapes, "forward") for name, shapes in forward] + [(name, shapes, "backward") for name, shapes in backward]
+    calls = [ScaledOp(name, shapes, "float32", phase) for name, shapes, phase in called]
+    ops = [Op(f"aten::{of.op}", 10 * i, 8, kernel=(10 * i + 5, 5), shapes=of.shapes) for i, of in enumerate(calls)]
+    phases = [("forward", 0, 10 * len(forward)), ("backward", 10 * len(forward), 10 * len(ops) + 10)]
+    return make_recording(phases, ops), calls
+
+
+def split_of(forward: Sequence[Call], backward: int = 0, ranks: int = 2) -> TensorSplit:
+    """How ranks share a forward pass, which so many other ops of the backward pass follow."""
+    trace, calls = recorded(forward, [("relu_backward", ((9, 9),))] * backward)
+    return TensorSplit.of(trace, calls, lambda call: call.shapes, ranks)
+
+
+@pytest.mark.parametrize(("backward", "places"), [(6, (10, 12, 14)), (7, (10, 12, 15)), (3, (9, 10, 11))])
+def test_all_reduces_of_gradients_divide_the_backward_pass_evenly(backward: int, places: tuple[int, ...]) -> None:
+    """GIVEN three pairs with outputs of 16 x 8, 24 x 8 and 32 x 8 floats, in kernels 0 to 8
+
+    THEN each output is summed after the last product of its pair (kernels 2, 5 and 8). The backward pass begins with kernel 9.
+    It sums the gradients of the third pair after a third of its kernels, of the second pair after two thirds, and of the first
+    pair at its end.
+    """
+    split = split_of([*mlp(16), *mlp(24), *mlp(32)], backward)
+    assert split.summed_bytes == {2: [512], 5: [768], 8: [1024]} | dict(zip(places, ([1024], [768], [512]), strict=True))
+    assert split.pairs == 3 and split.elements == 3 * 3 * WIDTH * HIDDEN
+    costs = CollectiveCosts("Tesla P100-PCIE-16GB", 10.0)
+    found_ns = split.reductions_ns("Tesla P100-PCIE-16GB", 10.0, 9 + backward).tolist()
+    bytes_after = {row: size for row, (size,) in split.summed_bytes.items()}
+    assert found_ns == [
+        costs.next("all_reduce", bytes_after[row], 2).duration_ns if row in bytes_after else 0 for row in range(9 + backward)
+    ]
+
+
+def test_without_a_backward_pass_only_outputs_are_summed() -> None:
+    assert split_of([*mlp(16), *mlp(24)]).summed_bytes == {2: [512], 5: [768]}
+
+
+@pytest.mark.parametrize(("head_size", "heads"), [(2, 4), (4, 2), (8, 1)])
+def test_the_heads_are_the_width_divided_by_the_size_of_a_head(head_size: int, heads: int) -> None:
+    assert split_of(attention(head_size), ranks=heads).pairs == 1
+    with pytest.raises(TraceError, match=rf"^{2 * heads} ranks cannot share {heads} attention heads evenly"):
+        split_of(attention(head_size), ranks=2 * heads)
+
+
+def test_heads_that_do_not_fill_the_width_are_not_counted() -> None:
+    assert split_of(attention(3), ranks=4).pairs == 1
+
+
+def test_an_added_bias_is_not_taken_for_the_queries() -> None:
+    """`baddbmm` adds its first input to the product of the second and the third. The second input has the queries."""
+    calls = attention(2)
+    calls[3] = "baddbmm", ((4, 16, 16), *calls[3][1])
+    with pytest.raises(TraceError, match="share 4 attention heads"):
+        split_of(calls, ranks=8)
+
+
+def test_each_rank_has_a_share_of_the_columns_and_then_of_the_depth() -> None:
+    parts = split_of(mlp(16), ranks=4).parts
+    assert {row: part for row, (_, _, part) in parts.items()} == {
+        0: ((16, 8), (8, 8)),
+        1: ((16, 8), (8, 8)),
+        2: ((16, 8), (8, 8)),
+    }
+
+
+@pytest.mark.parametrize(("backward", "copies"), [([], 1), ([("mm", ((WIDTH, 16), (16, HIDDEN)))], 2)])
+def test_each_rank_saves_the_other_half_of_the_weights_and_of_their_gradients(backward: list[Call], copies: int) -> None:
+    """GIVEN 3 x 8 x 32 floats of weights (3072 bytes) WHEN two ranks share them THEN each rank's peak is 1536 bytes lower
+
+    In training, each weight has a gradient, so the peak is 2 x 1536 bytes lower.
+    """
+    trace, calls = recorded(mlp(16), backward)
+    split = TensorSplit.of(trace, calls, lambda call: call.shapes, 2)
+    found = tensor_parallel(trace, split, np.zeros(len(calls)), 1e6, 0, 10_000, 1)
+    assert found.rank_bytes == {"parameters": 1536} | ({"gradients": 1536, "optimizer state": 0} if backward else {})
+    assert found.peak_bytes == 10_000 - copies * 1536
+    low = tensor_parallel(trace, split, np.zeros(len(calls)), 1e6, 0, 2_000, 1)
+    assert low.peak_bytes == 1536  # never less than the parameters
