@@ -6,6 +6,8 @@ import getpass
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -62,3 +64,24 @@ def test_the_script_is_identified_by_its_hash(monkeypatch: pytest.MonkeyPatch, t
     assert run.script is not None and other.script is not None and run.script.sha256 != other.script.sha256
     cost = run.recorder
     assert cost is not None and (cost.overhead_ns_per_step, cost.overhead_share) == (1, 0.1)
+
+
+def test_memory_outside_of_torch_is_neither_free_nor_reserved_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a card of 16 GiB with 3 GiB free WHEN torch has reserved 5 GiB THEN 8 GiB are outside of torch
+
+    The two figures are not read at the same moment. If torch seems to have reserved more than is used, 0 bytes are outside.
+    """
+    gib, reserved = 1 << 30, {"gib": 0}
+    properties = SimpleNamespace(name="Test GPU", total_memory=16 * gib, major=7, multi_processor_count=56, _private=1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (3 * gib, 16 * gib))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: reserved["gib"] * gib)
+    facts = ProcessFacts(torch, 0, RecordConfig())
+    assert facts.device_row(0) == facts.device_row(0) == 0
+    access: Any = SimpleNamespace(attempt=lambda ask, *words: ask(*words) if words else None)
+    for reserved["gib"], outside_gib in ((5, 8), (14, 0)):
+        facts.at_end(access)
+        (device,) = facts.devices
+        assert (device.name, device.total_memory_bytes, device.outside_bytes) == ("Test GPU", 16 * gib, outside_gib * gib)
+    assert device.properties is not None
+    assert (device.properties.major, device.properties.multi_processor_count, device.properties.warp_size) == (7, 56, None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -58,6 +59,39 @@ def test_random_overwritten_or_large_varied_values_are_not_known() -> None:
     assert (large == 0).tolist()[:2] == [True] * 2 and bool((large == 0).all())
     assert (torch.arange(KNOWN_LIMIT + 1, device="cuda") >= 0).tolist()[:2] == [False] * 2
     assert (torch.arange(KNOWN_LIMIT, device="cuda") >= 0).tolist()[:2] == [True] * 2
+
+
+def test_sums_and_means_of_many_equal_elements_are_those_of_torch() -> None:
+    use()
+    host, filled = (torch.full((KNOWN_LIMIT, 3), 2, device=device) for device in ("cpu", "cuda"))
+    for reduce in (
+        lambda x: x.sum(),
+        lambda x: x.sum(0),
+        lambda x: x.sum(1)[:4],
+        lambda x: x.max(),
+        lambda x: x.float().mean(),
+    ):
+        assert reduce(filled).tolist() == reduce(host).tolist()
+
+
+def test_no_more_predictions_are_right_than_there_are_labels() -> None:
+    """GIVEN the five likeliest classes of eight samples WHEN they are compared with the labels THEN eight comparisons are true
+
+    In other comparisons, half of the elements are assumed to be true.
+    """
+    use()
+    likeliest, labels = torch.rand(8, 10, device="cuda").topk(5)[1].t(), torch.randint(10, (8,), device="cuda")
+    right = likeliest.eq(labels.view(1, -1).expand_as(likeliest))
+    assert right.sum().item() == 8 and right.sum(0).tolist() == [1] * 8
+    assert right.float().mean().item() == np.float32(8 / 40)
+    assert (labels == labels.flip(0)).sum().item() == 4  # half of eight
+
+
+def test_different_tensors_are_not_known_to_be_equal_or_different() -> None:
+    use()
+    one, other = (torch.randint(10, (8,), device="cuda") for _ in range(2))
+    assert [bool((one == one).all()), bool((one != one).any())] == [True, False]
+    assert [(one == other).sum().item(), (one != other).sum().item()] == [4, 4]  # half of eight, as for any comparison
 
 
 def test_a_script_can_drop_an_attention_mask_that_hides_nothing() -> None:

@@ -97,3 +97,15 @@ def test_a_model_split_over_two_devices_trains_with_scaling_and_clipping() -> No
     scaler.update()
     assert [parameter.grad.get_device() for parameter in parameters if parameter.grad is not None] == [0, 0, 1, 1]
     assert {device for launch, device in gpu.launched_ops if "_foreach" in launch.op} == {0, 1}  # each device optimizes its own
+
+
+def test_values_for_chosen_elements_are_on_the_same_device_or_have_no_dimensions() -> None:
+    """GIVEN indices on the CPU, which a GPU tensor accepts WHEN values are assigned THEN the texts are those of PyTorch."""
+    use()
+    x, chosen = torch.zeros(4, device="cuda"), torch.tensor([0, 2])
+    x[chosen] = torch.ones(2, device="cuda")
+    x[chosen] = torch.tensor(3.0)
+    with pytest.raises(RuntimeError, match=r"^Expected all tensors .*, but found at least two devices, cuda:0 and cpu!$"):
+        x[chosen] = torch.ones(2)
+    with pytest.raises(RuntimeError, match=r"^expected device cuda:0 but got device cpu for value tensor$"):
+        x.index_put_((chosen,), torch.ones(2), accumulate=True)

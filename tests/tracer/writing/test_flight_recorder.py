@@ -53,10 +53,16 @@ class ProcessGroup:
         return 2
 
 
-def flight_of(ring: Ring, monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None, config: str = "") -> FlightRecorder:
+class GroupInPython(ProcessGroup):
+    """A process group that a script or a library wrote in Python."""
+
+
+def flight_of(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch, clock: FakeClock | None = None, config: str = "", group: Any = None
+) -> FlightRecorder:
     """GIVEN a group that this ring is of."""
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", str(ring.size))
-    group = ProcessGroup()
+    group = group or ProcessGroup()
     world = SimpleNamespace(pg_names={group: "0"}, pg_backend_config={group: config or f"cuda:{ring.backend},xpu:xccl"})
     distributed = SimpleNamespace(
         distributed_c10d=SimpleNamespace(_world=world),
@@ -92,6 +98,14 @@ def test_a_collective_without_a_python_call_is_reported_once_with_its_bytes(monk
     assert flight.read() == []
     assert flight.facts() == {"looks": 2, "collectives": 3, "forgotten": 0}
     assert any(lack.startswith("durations of collectives") for lack in flight.lacks())
+
+
+def test_no_ring_buffer_is_read_for_a_process_group_written_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a group whose calls are recorded as Python calls WHEN its backend's ring has an entry THEN it is not read."""
+    ring = Ring()
+    flight = flight_of(ring, monkeypatch, group=GroupInPython())
+    ring.begin("all_reduce", [5])
+    assert flight.read() == [] and ring.dumps == 0 and not flight.is_due()
 
 
 def test_an_empty_ring_buffer_is_noted_in_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:

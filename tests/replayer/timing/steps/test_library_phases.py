@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replayer.recording.library_pace import COUNTED_ELSEWHERE_NS
+from replayer.recording.library_pace import COUNTED_ELSEWHERE_NS, ModelCall
 from replayer.timing.steps.library_phases import LibraryPhases
 from traces.model.run import LibraryCall
 from traces.model.trace import Origin
@@ -49,6 +49,6 @@ def test_a_forward_pass_between_them_separates_a_loss_from_the_backward_pass() -
 
 @pytest.mark.parametrize(("forward_ns", "whole_ns"), [(100, 7 + 150), (0, 7 + 1)])
 def test_a_model_call_adds_its_forward_pass_to_the_phase(forward_ns: int, whole_ns: int) -> None:
-    call: Any = SimpleNamespace(of=LibraryCall("net", 4, True, "measured"), origin=Origin.PHASE, phases_ns={"forward": forward_ns})
+    call = ModelCall(LibraryCall("net", 4, True, "measured"), Origin.PHASE, {"forward": forward_ns})
     segment = phases(1.5).prolonged("forward", 7, call)
     assert (segment.name, segment.device_ns, segment.origin) == ("forward", whole_ns, Origin.PHASE)
