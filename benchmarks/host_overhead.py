@@ -49,6 +49,7 @@ from benchmarks.transformers_plain import GPT2, ViT  # noqa: E402
 from replayer import backend, state  # noqa: E402
 from replayer.gpu.virtual_gpu import VirtualGpu  # noqa: E402
 from replayer.surfaces import install_all  # noqa: E402
+from replayer.tensor.allocation import attributes_of, set_attributes  # noqa: E402
 from replayer.tensor.tensor import VirtualTensor  # noqa: E402
 from replayer.timing.clock import VirtualClock  # noqa: E402
 from replayer.timing.timeline.timeline_writer import TimelineWriter  # noqa: E402
@@ -183,11 +184,11 @@ def prepared(step: Callable[[], object]) -> tuple[Any, int]:
             return lambda given: given[at]
         if not isinstance(result, VirtualTensor):
             return lambda given: result
-        wrapping, attributes = result.meta.wrapping, dict(result.__dict__)
+        wrapping, attributes = result.tensor_meta.wrapping, dict(attributes_of(result))
 
         def made(given: Any) -> Any:
             tensor: Any = wrap(*wrapping)
-            tensor.__dict__ = dict(attributes)
+            set_attributes(tensor, dict(attributes))
             return tensor
 
         return made

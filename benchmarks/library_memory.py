@@ -27,7 +27,7 @@ Note [What was there before]
     allocated memory agrees within 0.02 GiB, but more memory was reserved. There are two reasons. First, gradients and optimizer
     states were allocated at batch 1. They stay between cached segments, which therefore cannot be released. So each network
     runs its first steps at batch 1 here too. Second, some of these segments are cuDNN's workspaces
-    (replayer/memory/cudnn_workspaces.py). Their sizes come from another recording, and nothing is fitted to the VGGs.
+    (replayer/memory/winograd_workspaces.py). Their sizes come from another recording, and nothing is fitted to the VGGs.
 
 Note [Limits that stay far]
     For each limit with a large error, the benchmark prints what else was published.

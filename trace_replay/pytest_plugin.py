@@ -3,7 +3,7 @@
     pytest --gpu a100 tests/                    # the virtual CUDA device exists before tests are collected
 
     @pytest.mark.gpu("t4", memory="8GiB")       # this test runs on another virtual GPU
-    def test_step(gpu):                         # trace_replay.gpu_checks.GpuChecks
+    def test_step(gpu):                         # trace_replay.gpu_fixture.GpuChecks
         train()
         gpu.assert_fits("6GiB")
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from trace_replay.gpu_checks import GpuChecks
+    from trace_replay.gpu_fixture import GpuChecks
 
 _SESSION = pytest.StashKey["GpuSession"]()
 _ASSERTED = "device-side assert"
@@ -131,7 +131,7 @@ def gpu(request: pytest.FixtureRequest) -> GpuChecks:
     started = request.config.stash[_SESSION].gpu
     if started is None:
         pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
-    from trace_replay.gpu_checks import GpuChecks
+    from trace_replay.gpu_fixture import GpuChecks
 
     checks = GpuChecks(started)
     request.addfinalizer(checks.close)

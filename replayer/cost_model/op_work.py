@@ -92,7 +92,7 @@ def op_work(
         return [_product(1, rows, shape[0], shape[1], unit, item) for shape in weights] * RNN_PASSES[op]
     if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
         return _attention(op, wide[0], wide[1], unit, item)
-    return [_memory(op, shapes, item)]
+    return [_memory_bound_work(op, shapes, item)]
 
 
 def _matmul(op: str, left: Shape, right: Shape, unit: str, item: int) -> OpWork:
@@ -175,7 +175,7 @@ def _flat(elements: int) -> tuple[int, int]:
     return max(elements // ELEMENTWISE_COLUMNS, 1), ELEMENTWISE_COLUMNS
 
 
-def _memory(op: str, shapes: Shapes, item: int) -> OpWork:
+def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
     largest = max(shapes, key=prod, default=())
     elements = prod(largest)
     columns = largest[-1] if largest else 1

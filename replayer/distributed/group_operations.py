@@ -43,8 +43,8 @@ class GroupOperations:
     def compare_clocks(self) -> None:
         """Use this group's clocks for this process's groups. All ranks of the process belong to this group."""
         ranks = gpu().ranks
-        ranks.clock_offset_ns, ranks.deadlocks = None, DeadlockDetector(self._store, self._rank)
-        ranks.clock_offset_ns = self._store_exchange().offset_ns
+        ranks.read_clock_offset, ranks.deadlocks = None, DeadlockDetector(self._store, self._rank)
+        ranks.read_clock_offset = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
         """Determine when the operations in flight end.
@@ -125,7 +125,7 @@ class GroupOperations:
     def _store_exchange(self) -> StoreExchange:
         if self._exchange is None:
             here = gpu()
-            known = here.ranks.clock_offset_ns, here.ranks.deadlocks, self._global_ranks, self.group_name
+            known = here.ranks.read_clock_offset, here.ranks.deadlocks, self._global_ranks, self.group_name
             self._exchange = StoreExchange(self._store, self._rank, self._size, self._timeout_s, here.clock, *known)
         return self._exchange
 

@@ -24,7 +24,7 @@ from replayer.gpu.script_profile import ScriptProfile
 from replayer.gpu.steps import ScriptSteps, StepEnded
 from replayer.gpu.streams import Streams
 from replayer.gpu.values import ReadValues
-from replayer.memory import cudnn_workspaces
+from replayer.memory import winograd_workspaces
 from replayer.memory.capacity import capacity_of
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from replayer.memory.device.caching_allocator import DeviceMemory
@@ -135,5 +135,5 @@ class VirtualGpu:
         sizes are estimated.
         """
         if self._estimates_workspaces:
-            return cudnn_workspaces.of_convolution(signature)
+            return winograd_workspaces.of_convolution(signature)
         return self._workspaces.of_op(self.recording.keys[signature])

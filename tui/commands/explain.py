@@ -8,7 +8,7 @@ from traces.comparison.compare import compare
 from traces.comparison.explain import explain
 from tui.formatting import fit_apart, kernel_texts
 from tui.outputs import json_text, show_text
-from tui.text.compiled import compiled_sentence, compiled_sentences
+from tui.text.compiled import compilation_difference, compilation_notes
 from tui.trace_names import load_trace
 
 _NAME = 60  # maximum characters of a kernel's name
@@ -23,7 +23,7 @@ def run(first: str, second: str, json: bool) -> int:
     show_text(told.headline)
     if told.caution:
         show_text(told.caution)
-    for said in filter(None, [compiled_sentence(comparison), *compiled_sentences(comparison)]):
+    for said in filter(None, [compilation_difference(comparison), *compilation_notes(comparison)]):
         show_text(said)
     names = list(dict.fromkeys(name for reason in told.reasons for name in reason.names))
     shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))

@@ -28,7 +28,7 @@ from traces.model.trace import Trace, TraceError, TraceLibraryError
 from traces.names.cards import find_card
 from traces.script.configuration import LibraryChoice
 from tui.formatting import time_text
-from tui.text.compiled import compiled_sentences
+from tui.text.compiled import compilation_notes
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
 from tui.trace_names import load_pace
@@ -146,7 +146,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
         lines.append("The script completed no training step.")
     if is_gpu_time and medians:
         lines.append("An estimate has no recorded host pace. --clock wall adds the host time of this machine.")
-    said = [*estimate_sentences(comparison), *compiled_sentences(comparison), *memory_sentences(comparison.memory)]
+    said = [*estimate_sentences(comparison), *compilation_notes(comparison), *memory_sentences(comparison.memory)]
     return "\n".join([*lines, *said])
 
 

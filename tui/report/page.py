@@ -36,7 +36,7 @@ from tui.formatting import (
 from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
 from tui.text.bottleneck import answer
-from tui.text.compiled import compiled_sentence, compiled_tables
+from tui.text.compiled import compilation_difference, compiled_tables
 from tui.text.diff import COVERAGE, change_cells, labels_of, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
@@ -86,7 +86,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
     """Returns the verdict, four main figures and the notes."""
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
-        texts = filter(None, [compiled_sentence(comparison), *(said for said, _ in rest)])
+        texts = filter(None, [compilation_difference(comparison), *(said for said, _ in rest)])
         verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(said)}</p>" for said in texts)
         notes = warning_sentences(comparison)
     else:

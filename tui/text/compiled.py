@@ -1,6 +1,6 @@
 """Formats notes on compiled code: regions of torch.compile, graph breaks and recompilations.
 
-    compiled_sentence(comparison)       # "The script compiles into 43 regions, the recording into 2."
+    compilation_difference(comparison)       # "The script compiles into 43 regions, the recording into 2."
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FUSED = [
 ]  # fmt: skip
 
 
-def compiled_sentence(comparison: Comparison) -> str:
+def compilation_difference(comparison: Comparison) -> str:
     """Returns a sentence if only one trace is compiled, or if the traces have different numbers of regions. Otherwise "".
 
     The returned sentence says what the difference means for the figures.
@@ -63,7 +63,7 @@ def compiled_sentence(comparison: Comparison) -> str:
     return f"{said[0].upper()}{said[1:]}."
 
 
-def compiled_sentences(comparison: Comparison) -> list[str]:
+def compilation_notes(comparison: Comparison) -> list[str]:
     """Returns notes on what was compiled in the second trace."""
     both = comparison.compiled
     if both is None or not both.replayed.is_compiled:

@@ -38,7 +38,7 @@ from tui.formatting import (
 )
 from tui.text.analyses import both_sections, communication_rows, exposure_sentence
 from tui.text.bottleneck import lag_sentence, limit_text
-from tui.text.compiled import compiled_sentence, compiled_sentences, compiled_tables
+from tui.text.compiled import compilation_difference, compilation_notes, compiled_tables
 from tui.text.memory import memory_name, memory_sentences, peak_rows
 from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
@@ -165,7 +165,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
             ops = list(dict.fromkeys(row.op for row in comparison.missing_in_steps))
             several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
             said.append(f"Estimated (not recorded): {', '.join(ops[:3])}{several}.")
-    said += compiled_sentences(comparison) + values_sentences(comparison) + pace_sentences(comparison)
+    said += compilation_notes(comparison) + values_sentences(comparison) + pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
         said.append(loader_note(comparison))
     ranks = comparison.ranks
@@ -465,7 +465,7 @@ class _DiffPage:
 
     def verdict(self) -> list[str]:
         said = verdict_sentences(self.of)
-        if sentence := compiled_sentence(self.of):
+        if sentence := compilation_difference(self.of):
             said.insert(0, (sentence, "bold"))
         wrapped = [(line, style) for sentence, style in said for line in _wrapped(sentence, self.width)]
         return [paint(line, style, colour=self.colour) for line, style in wrapped]
@@ -510,4 +510,4 @@ def _compiled_lines(page: _DiffPage) -> list[str]:
         return []
     tables = compiled_tables([*page.of.compiled], (page.first, page.second), page.of.fused)
     lines = [page.table([table.title, *(head.name for head in table.heads[1:])], table.cells()) for table in tables]
-    return [*page.sentences(compiled_sentences(page.of)), *(line for of in lines for line in of)]
+    return [*page.sentences(compilation_notes(page.of)), *(line for of in lines for line in of)]

@@ -90,7 +90,7 @@ class StepTracker:
         self._left_ns = NONE  # when the host left the current phase or step, see Note [Waits between phases]
         self._wall_ns = scheduler.clock.now_ns()
         self._loader_ns = 0
-        self._stands_in_loader = False  # whether the clock is paused for the current loader call
+        self._clock_paused_for_loader = False  # whether the clock is paused for the current loader call
         self._asked_ns: dict[int, tuple[int, int]] = {}
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}
@@ -151,8 +151,8 @@ class StepTracker:
     def leave(self, thread: HostThread, name: str) -> None:
         """The script leaves a phase by name. If `name` is not the current phase, the call has no effect."""
         # If the replay's clock stopped and never resumed, the script would hang.
-        if name == "loader" and self._stands_in_loader:
-            self._stands_in_loader = False
+        if name == "loader" and self._clock_paused_for_loader:
+            self._clock_paused_for_loader = False
             self._scheduler.clock.resume()
         self.script.leave(thread, name, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
@@ -177,8 +177,8 @@ class StepTracker:
             self._begin_before(thread, name)
         self._finish(thread, now_ns)
         self._begin(thread, name)
-        if name == "loader" and self._pad_loader and not self._stands_in_loader:
-            self._stands_in_loader = True
+        if name == "loader" and self._pad_loader and not self._clock_paused_for_loader:
+            self._clock_paused_for_loader = True
             self._scheduler.clock.pause()  # if the clock can pause, only the recorded wait counts
 
     def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:

@@ -143,8 +143,8 @@ def test_models_and_tensors_can_be_deep_copied_and_pickled() -> None:
     a: Any
     b: Any
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-        assert type(b).__name__ == "Parameter" and isinstance(b, nn.Parameter) and b.requires_grad
         assert b.allocation is not a.allocation and b.grad is not None
+        assert type(b).__name__ == "Parameter" and isinstance(b, nn.Parameter) and b.requires_grad
     x = torch.full((2, 2), 3.0, device="cuda", requires_grad=True)
     back = pickle.loads(pickle.dumps(x))
     assert type(back) is VirtualTensor and back.requires_grad and back.shape == x.shape

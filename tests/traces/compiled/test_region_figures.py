@@ -18,7 +18,7 @@ from traces.compiled.graph_launches import CudaGraph
 from traces.compiled.region_figures import FusedKernel, compiled_figures
 from traces.model.trace import Trace
 from tui.formatting import Unit
-from tui.text.compiled import compiled_line, compiled_sentence, compiled_sentences, compiled_tables, graphs_line
+from tui.text.compiled import compilation_difference, compilation_notes, compiled_line, compiled_tables, graphs_line
 
 
 def regions(*names: str) -> Trace:
@@ -69,7 +69,7 @@ def test_launches_without_an_id_are_of_one_graph_if_their_kernels_are_the_same()
     comparison = compare(trace := events.trace(), trace)
     first, second = compiled_figures(trace).graphs
     assert [(of.launches, of.kernels, of.gpu_ns) for of in (first, second)] == [(2, 4, 16_000), (1, 1, 5_000)]
-    assert compiled_sentence(comparison) == "", "nothing was compiled"
+    assert compilation_difference(comparison) == "", "nothing was compiled"
     assert check({"graph_breaks": 0}, comparison).checks[0].value == 0
 
 
@@ -99,7 +99,7 @@ def test_the_graph_breaks_of_a_replay_are_reported() -> None:
     eager = [{"region": "4/0", "reason": "TypeError: no"}]
     told = {"regions": 3, "graph_breaks": 2, "recompiles": 1, "compile_ns": 1_500_000_000, "eager": eager}
     comparison = compare(recording(), replay_of(recording(), compiled=told))
-    assert compiled_sentences(comparison) == [
+    assert compilation_notes(comparison) == [
         "Compiled code: 2 graph breaks, 1 recompilation; tracing took 1.500 s on this host, in the first steps.",
         "1 compiled region could not be traced and ran eagerly: 4/0 (TypeError: no).",
     ]
@@ -124,7 +124,7 @@ def test_the_graph_breaks_of_a_replay_are_reported() -> None:
     ],
 )
 def test_a_comparison_says_if_only_one_trace_is_compiled(first: Trace, second: Trace, said: str) -> None:
-    assert compiled_sentence(compare(first, second)) == said
+    assert compilation_difference(compare(first, second)) == said
 
 
 def test_the_report_starts_by_saying_that_only_the_replay_is_compiled() -> None:

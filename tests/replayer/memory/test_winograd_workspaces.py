@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.memory.cudnn_workspaces import of_convolution
+from replayer.memory.winograd_workspaces import of_convolution
 from replayer.op_signature import OpSignature
 from traces.model.layouts import Shape
 
