@@ -16,8 +16,8 @@ One step is forward, cross entropy, backward and the optimizer, without data and
 The variants of a model run in turn, each in its own interpreter; medians over rounds are printed. CPU time of the thread is
 printed beside wall time: on a shared machine only CPU time is comparable, best within a round (see `cheaper`). Ops are calls
 that reach a tensor's dispatch. `us/op` is the step's CPU time per op, including torch's own share. Requirements are printed
-beside
-the rows and do not change the exit code. `least` is the minimum over rounds and shows how much other load raised the median.
+beside the rows and do not change the exit code. `least` is the minimum over rounds and shows how much other load raised the
+median.
 """
 
 from __future__ import annotations

@@ -181,9 +181,9 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
     lines = [
         "# What a threshold changes",
         "",
-        "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. The benchmark",
-        "raises and lowers each number of [constants.md](constants.md) that decides a verdict by a fifth. The table lists",
-        "each change that alters a verdict or makes a test fail. A test fails if it expects a figure that depends on the",
+        "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. Some numbers of",
+        "[constants.md](constants.md) decide verdicts. The benchmark changes each of them by a fifth, up and down. The table",
+        "lists each change that alters a verdict or makes a test fail. A test fails if it expects a figure that depends on the",
         "threshold, or if two different programs count as the same. A threshold above 1 is never reached by a share.",
         "",
         "The benchmark compares the recordings of docs/fidelity.md with their replays and with each other. This gives",

@@ -30,9 +30,9 @@ class GroupCall:
     """An operation that this rank calls.
 
     `combine` computes the outputs from the inputs of all ranks. `pair` is the sender and receiver of a send or receive. If
-    there are no inputs, `like` holds tensors of the right size and dtype. `sends` and `wants` are the numbers of elements that
-    this rank sends to each rank and receives from each rank, if the numbers can differ between ranks. All ranks must pass the
-    same `detail`, such as the reduction. Inputs are multiplied by `factor`.
+    there are no inputs, `like` holds tensors of the right size and dtype. In operations with different sizes per rank, `sends`
+    has the number of elements that this rank sends to each rank, and `wants` has the number that it receives from each rank.
+    All ranks must pass the same `detail`, such as the reduction. Inputs are multiplied by `factor`.
     """
 
     name: str

@@ -41,7 +41,7 @@ class GroupOperations:
             self._exchange.timeout_s = timeout_s
 
     def compare_clocks(self) -> None:
-        """Use this group's clocks for this process's groups. All ranks of the process belong to this group."""
+        """Compare the clocks of all ranks, which belong to this group. The other groups of this process use the result too."""
         ranks = gpu().ranks
         ranks.read_clock_offset, ranks.deadlocks = None, DeadlockDetector(self._store, self._rank)
         ranks.read_clock_offset = self._store_exchange().offset_ns

@@ -93,7 +93,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return the number of the cycle's events after `at` requests and the frees that followed the last request.
+        """Return how many events of the cycle are done after `at` requests and then the frees in `freed`.
 
         Returns None if `freed` differs from the cycle's frees.
         """

@@ -33,7 +33,8 @@ class OpRows:
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Record that the next `count` ops became the host rows from `row` on. Later ops start at `next_row`."""
+        """Record that the next `count` ops were played. The first of them is host row `row`. The first op after them will be
+        host row `next_row`."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 

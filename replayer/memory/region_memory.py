@@ -1,8 +1,8 @@
 """Memory of a compiled region's call, as recorded.
 
-A replay runs a region op by op, but the recorded region allocated only what its fused kernels write. During the region's run,
-tensors therefore get memory that no figure counts. The recorded requests and frees follow, and the tensors that outlive the
-run take the recorded blocks of their size.
+A replay runs a region op by op, but the recorded region allocated only what its fused kernels write. Tensors that the replay
+creates in the region therefore get memory that is not counted. Afterwards the recorded requests and frees are played. Tensors
+that still exist after the region get the recorded blocks of their size.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():

@@ -153,7 +153,7 @@ class RecordedRun:
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
         """Return the recorded training or evaluation step with this number.
 
-        After the last recorded step, returns the step that provides the times.
+        If the recording has fewer steps of this kind, recorded steps are repeated.
         """
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 

@@ -39,8 +39,8 @@ def record_history(
 ) -> None:
     """Start, change or stop the history of all devices. None for `enabled` stops the history.
 
-    Raises RuntimeError for the same invalid arguments as torch. The last two parameters were added in PyTorch 2.15. Pinned
-    memory has no history in a replay.
+    Raises RuntimeError for the same invalid arguments as torch. The last two parameters were added in PyTorch 2.15. A replay
+    does not record the history of pinned memory.
     """
     if record_pinned_host_memory:
         raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out; only devices have a history")

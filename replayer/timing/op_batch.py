@@ -161,8 +161,8 @@ class OpBatchSchedule:
         return end if self.first[end] - self.first[begin] < depth else begin
 
     def may_begin(self, begin: int, position_ns: int) -> bool:
-        """Return whether the stored times from call `begin` on are valid for a thread at `position_ns`. Only the time before
-        the first call may differ.
+        """Return whether a thread at `position_ns` can use the stored times of call `begin` and all later calls. Only the time
+        before call `begin` may differ.
 
         The positions of the threads differ if another thread has played the calls before `begin`.
         """

@@ -88,8 +88,8 @@ class StreamScheduler:
     ) -> int:
         """Put an op's recorded kernels on `stream` or on recorded side streams. Returns the time at which the last kernel ends.
 
-        Kernels of the recorded main stream go to `stream`. If the script calls the op on a side stream, kernels on the recorded
-        stream of the op's first kernel also go to this side stream. All other kernels go to a side stream with the recorded
+        Kernels that were recorded on the main stream go to `stream`. If `stream` is a side stream, kernels that were recorded
+        on the same stream as the op's first kernel go to `stream` too. All other kernels go to a side stream with the recorded
         number, because the op itself switched to that stream.
 
         `chosen` are the kernels' indices in the recorded step, in launch order. `began_ns` is the replay's host time at the

@@ -4,7 +4,7 @@
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-A compiled `step` has no range "Optimizer.step" of torch in a profile, so the recorder adds a range.
+In a profile, a compiled `step` lacks torch's range "Optimizer.step", so the recorder adds one.
 """
 
 from __future__ import annotations

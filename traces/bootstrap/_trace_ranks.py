@@ -109,10 +109,10 @@ def mark_rank(rank: int) -> None:
 def leave_shared_modules() -> None:
     """Free the objects of the script's own modules, and keep the interpreter from tearing down modules that the ranks share.
 
-    Python's teardown at exit writes to nearly every object of a module. In a forked rank, each of these writes copies a page
-    that the ranks share, so ranks that exit together would need several times their memory. The script's objects must be freed
-    because this closes the script's files. The garbage collector would not free them at exit, because it ignores frozen
-    objects.
+    Python's teardown at exit writes to nearly every object of a module. In a forked rank, the first write to a memory page
+    copies the page, which the ranks have shared until then. If several ranks exit together, the copies take several times their
+    memory. The script's objects must be freed because this closes the script's files. The garbage collector would not free them
+    at exit, because it ignores frozen objects.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}

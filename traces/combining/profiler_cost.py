@@ -112,7 +112,8 @@ class _WithoutCost:
     """Maps host times to times without the profiler's cost. See Note [The profiler's cost per event]."""
 
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """Subtract `cost_ns` before each of `times_ns`, within the windows from `start_ns` to `end_ns`.
+        """The profiler took `cost_ns` just before each of `times_ns`. This time is removed in the windows from `start_ns` to
+        `end_ns`.
 
         All columns are in time order. The time windows are phases and do not overlap.
         """

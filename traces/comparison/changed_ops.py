@@ -349,8 +349,9 @@ def _in_graph(trace: Trace) -> Column:
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
     """Return `mine` with kernels of unknown ops assigned to the ops that launched them in the other trace.
 
-    A replay runs the remaining kernels of a recorded phase without ops. No op is assigned more launches than the op has in the
-    other trace. The same phase is tried first. If a kernel still has no op, its kind is used as the op.
+    A replay plays the remaining kernels at the end of a recorded phase, and no op launches them. No op is assigned more
+    launches than the op has in the other trace. The same phase is tried first. If a kernel still has no op, its kind is used as
+    the op.
     """
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}

@@ -243,8 +243,8 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
     """Return the pace of these steps (by default the steady steps), or None if there are no steps.
 
-    If other steps than `rows` have kernels, pass them as `with_kernels` (see `profiled_steps`). The GPU time comes from these
-    steps.
+    The GPU time comes from the kernels of the steps `with_kernels` (default: `rows`). A recording may have kernels only for its
+    `profiled_steps`.
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)

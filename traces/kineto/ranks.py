@@ -189,9 +189,9 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
     "run-TP-3.trace.json".
 
     Inference servers write each rank's position in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0"). If
-    the first number does not distinguish the files, ranks are counted in the order of the positions in these groups. A plain
-    number only counts as the rank if the file names are otherwise equal. The numbers must be 0 to one less than the number of
-    files.
+    all first numbers are different, they are the ranks. Otherwise the files are sorted by their positions, and the rank is the
+    index in this order. A plain number only counts as the rank if the file names are otherwise equal. The numbers must be 0 to
+    one less than the number of files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]

@@ -1,4 +1,4 @@
-"""Computes each figure of a trace only once while a summary needs it many times.
+"""Computes each figure of a trace only once, even if a summary needs it many times.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...

@@ -1,7 +1,6 @@
 """Describes the machine and software that a recording was made with.
 
-The recorder (`tracer/provenance.py`) and the importer (`traces/kineto/ranks.py`) create the `Machine` objects. A
-trace's header
+The recorder (`tracer/provenance.py`) and the importer (`traces/kineto/ranks.py`) create the `Machine` objects. A trace's header
 stores one `Machine` per rank and the properties of each device. Unknown fields are None.
 
     trace.machine_of(0).cuda                                    # "12.6"

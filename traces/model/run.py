@@ -1,7 +1,6 @@
 """Describes how the rows of one rank were made: source, clock, loaders, recording overhead, and a replay's notes.
 
-The recorder, the importer, merges and the replayer create the `Run` objects. A trace's header stores one `Run` per rank
-next to
+The recorder, the importer, merges and the replayer create the `Run` objects. A trace's header stores one `Run` per rank next to
 its `Machine`. Facts that only people read (arguments, dates, folders) are in `Trace.provenance`.
 
     trace.run_of(0).loaders[0].batch_size       # 32
@@ -139,8 +138,8 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a call of a model whose time is taken from the library. A library cell holds the published times of one model
-    on one GPU."""
+    """Describes a call of a model. The duration of the call is taken from the library. A library cell holds the published times
+    of one model on one GPU."""
 
     cell: str
     batch: int

@@ -1,9 +1,7 @@
 """Defines the tables of a trace: what the GPUs and the host did.
 
-Each kind of event has a table of numpy columns of equal length. Text is stored as an index into a shared string table.
-A
-`Trace` contains one or more ranks. All times are integer nanoseconds, counted from the Unix epoch or from the start of
-the
+Each kind of event has a table of numpy columns of equal length. Text is stored as an index into a shared string table. A
+`Trace` contains one or more ranks. All times are integer nanoseconds, counted from the Unix epoch or from the start of the
 recording (see `Run.clock`).
 
     trace = Trace()

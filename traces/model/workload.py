@@ -1,9 +1,8 @@
 """Describes what a script trains: parameters, modules, input shapes and optimizer.
 
-A phase-grained trace contains only times. The recorder and the replayer also see the script's modules and batches, so
-they
-store a `WorkloadSignature` in the trace's header. Comparing two signatures shows whether two phase traces are of the
-same model.
+A phase-grained trace contains only times. The recorder and the replayer also see the script's modules and batches, so they
+store a `WorkloadSignature` in the trace's header. Comparing two signatures shows whether two phase traces are of the same
+model.
 
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")

@@ -24,10 +24,8 @@ Note [What a context takes]
     memory for them (benchmarks/library_memory.py lists sizes by compute capability). The context size of AMD cards is unknown,
     so the result is 0.
 
-Peak rates are dense. The memory size is the size that CUDA reported for such a card in public logs and in our
-recordings. If
-there is no report, the memory size is the size in the card's name. A device is one GPU as PyTorch counts GPUs: half a
-K80 or
+Peak rates are dense. The memory size is the size that CUDA reported for such a card in public logs and in our recordings. If
+there is no report, the memory size is the size in the card's name. A device is one GPU as PyTorch counts GPUs: half a K80 or
 MI250, a quarter of an A16.
 """
 

@@ -1,15 +1,13 @@
 """Maps an op to its names in other PyTorch releases and on other backends.
 
-PyTorch 1.9 on CUDA records `aten::cudnn_batch_norm` where a virtual device sees `aten::native_batch_norm`. Both ops
-have the
+PyTorch 1.9 on CUDA records `aten::cudnn_batch_norm` where a virtual device sees `aten::native_batch_norm`. Both ops have the
 same canonical name. In-place ops share the name of their out-of-place form.
 
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-The order of arguments differs between equivalent ops, and so do biases, statistics and workspaces. Therefore only
-shapes with
-two or more dimensions are compared, as a set. If a call has no such shapes, all its shapes are compared.
+Equivalent ops may take their arguments in different orders. Some also take biases, statistics or workspaces. Therefore only
+shapes with two or more dimensions are compared, as a set. If a call has no such shapes, all its shapes are compared.
 """
 
 from __future__ import annotations

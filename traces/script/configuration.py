@@ -3,8 +3,7 @@
     session = ReplaySession(Path("/data/v100.msgpack"), out=folder, launcher=os.getpid(), config=ReplayConfig(speed=2.0))
     run_child({"replayer": session}, ["train.py"])      # as JSON, to `replayer.child.start` in the script's process
 
-The commands (tui/commands) create a session, and the launcher writes the session to a file. The child modules of the
-replayer
+The commands (tui/commands) create a session, and the launcher writes the session to a file. The child modules of the replayer
 and the tracer read this file. The configuration is also stored in the header of the resulting trace.
 """
 

@@ -70,11 +70,11 @@ def run_child(
 ) -> ChildResult:
     """Run `python WORDS...` to completion. The child calls `<room>.child.start(session)` once `trigger` is imported.
 
-    `rooms` maps each room to its session (a dataclass of configuration.py, or JSON values), in start order. `words` are
-    a script and its arguments, or `-m`, a module and its arguments. `ranks` is the number of forked processes that run
-    the script, or 0. `stdin`, `stdout` and `stderr` are file descriptors for the child. `meanwhile` is called with the
-    child's process id while the child runs, and may return before or after the child ends. `root` is the folder that
-    contains the rooms, or a folder in it. Ctrl-C reaches the child, and this function returns when the child has handled it.
+    `rooms` maps each room to its session (a dataclass of configuration.py, or JSON values), in start order. `words` are a
+    script and its arguments, or `-m`, a module and its arguments. `ranks` is the number of forked processes that run the
+    script, or 0. `stdin`, `stdout` and `stderr` are file descriptors for the child. `meanwhile` is called with the child's
+    process id while the child runs, and may return before or after the child ends. The child imports the rooms from the folder
+    `root` or its parent. Ctrl-C reaches the child, and this function returns when the child has handled it.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)

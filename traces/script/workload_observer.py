@@ -7,8 +7,7 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The signature describes the first training step. For a script that only evaluates, the signature describes the first
-batch. Once
+The signature describes the first training step. For a script that only evaluates, the signature describes the first batch. Once
 the signature is known, `is_open` is False and further events are ignored.
 
 Note [A second attempt]

@@ -131,9 +131,9 @@ def stalls_of(
 ) -> Stalls:  # fmt: skip
     """Compute the stalls from runs with ready (`gpu`), cached (`prepared`) and uncached data (`fetched`).
 
-    `told` has the processes' reports to the storage server during the run `prepared`, and `told_cold` those during the run
-    `fetched`. `cores` is the number of cores of this machine. `core_counts` are the machines to model, with one worker per
-    core.
+    Processes report their loading to the storage server. `told` has the reports of the run `prepared`, and `told_cold` has
+    those of the run `fetched`. `cores` is the number of cores of this machine. For each number in `core_counts`, the run is
+    modeled on a machine with that number of cores and loader workers.
 
     Raises TraceError if the script loads nothing with a DataLoader, or trains too few steps.
     """

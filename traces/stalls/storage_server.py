@@ -1,4 +1,5 @@
-"""Share one modeled disk among all processes of a run. The script and its loader workers ask the disk how long each read takes.
+"""Share one modeled disk among all processes of a run. The script and its loader workers ask a server when each read from this
+disk ends.
 
     with StorageServer(folder / "storage", Disk(530e6, 60_000), CacheShare(0.35, CachePolicy.LRU)) as server:
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`

@@ -314,8 +314,7 @@ def _text(text: str) -> str:
     return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
-# Colour-blind readers can distinguish blue and orange. The report draws the reasons of idle time in colours of the Okabe-Ito
-# palette.
+# Colour-blind readers can distinguish blue and orange. The causes of idle time have colours of the Okabe-Ito palette.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

@@ -5,9 +5,9 @@
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
 A difference that occurs in several steps is listed once. Changed kernels are grouped by name, op and phase. A kernel may be
-longer, shorter, missing, new, or replaced by another kernel. The list also has changes of idle time before a kernel, and of
-host phases. Waits for data, warm-up and incomplete steps are left out by default, because they always differ between a
-recording and its replay.
+longer, shorter, missing, new, or replaced by another kernel. The list also has changes in the idle time before a kernel, and
+changes in host phases. Waits for data, warm-up and incomplete steps are left out by default, because they always differ between
+a recording and its replay.
 """
 
 from __future__ import annotations

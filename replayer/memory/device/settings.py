@@ -87,7 +87,8 @@ class AllocatorSettings:
     def round_up(self, size_bytes: int) -> int:
         """Return the block size for a request.
 
-        The rounded size is a multiple of 512 bytes, or the next of `divisions` steps between two powers of two.
+        Without `power2_divisions`, the size is rounded up to a multiple of 512 bytes. Otherwise the range between two powers of
+        two is divided into `divisions` equal steps, and the size is rounded up to the next step.
         """
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES

@@ -331,7 +331,7 @@ def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Divide integers by another number if the divisor is zero.
+    """Divide. If integers are divided by zero, the divisor 1 is used instead.
 
     A GPU raises no error, and its result is undefined. The CPU raises ZeroDivisionError.
     """

@@ -105,8 +105,8 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """Return, for each mark that begins a module call, the index of the mark that ends the call. For a call without an end,
-        the result has the number of marks instead of an index."""
+        """Return, for each mark that begins a module call, the index of the mark that ends the call. If a call has not ended,
+        the index is the total number of marks."""
         ends = np.full(len(self.name) + 1, len(self.name))
         by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]

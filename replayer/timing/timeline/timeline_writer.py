@@ -353,7 +353,7 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Keep the rows added after this call until `watched` is called. The kept rows are also written to the file."""
+        """Begin to keep all rows that are added. `watched` ends this. The rows are still written to the file."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 

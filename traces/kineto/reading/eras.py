@@ -125,8 +125,8 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 def exact_digits(data: bytes) -> bytes | None:
     """Return the text with every `ts` as integer nanoseconds if float64 cannot represent its stamps (E5), otherwise None.
 
-    Before April 2024 decimals were not padded (".5" meant 5 ns), in durations too. If another program has converted the
-    stamps through floats, the decimals are multiples of a quarter.
+    Before April 2024 decimals were not padded (".5" meant 5 ns), in durations too. If another program has read the stamps as
+    float64, the only decimals are 0, 25, 5 and 75, or 2 and 8 after rounding.
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:

@@ -3,8 +3,7 @@
     category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
 
-An event without a category gets one if its name and arguments determine the category. A begin event ("B") and the
-matching end
+An event without a category gets one if its name and arguments determine the category. A begin event ("B") and the matching end
 event ("E") on the same thread become one complete event.
 """
 

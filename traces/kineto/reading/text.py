@@ -1,7 +1,6 @@
 """Parses the bytes of a recording into events, even if the text is damaged.
 
-Whole files go through orjson. orjson fails on truncated files of killed jobs, on `inf` bandwidths, and on names with
-unescaped
+Whole files go through orjson. orjson fails on truncated files of killed jobs, on `inf` bandwidths, and on names with unescaped
 quotes or backslashes. Events are then parsed one at a time and repaired if needed, and losses are counted.
 
     problems = Counter()

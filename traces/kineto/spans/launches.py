@@ -4,8 +4,7 @@
     found.launch      # per device span: a row of the host table, or NONE
     found.backlog     # a mask: work that was launched before the recording began
 
-A device span and its launching call have the same correlation id. Flow events are not used, because in newer files most
-ends of
+A device span and its launching call have the same correlation id. Flow events are not used, because in newer files most ends of
 flows have no start.
 
 Note [One correlation, several calls]

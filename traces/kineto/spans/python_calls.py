@@ -3,11 +3,9 @@
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions and what they called
     trace = folded(profile)                         # without short functions that run no op
 
-Kineto's stacks are calls. Each row is one Python function ("train.py(8): step"), C function ("<built-in method conv2d
-...>") or
-module ("nn.Module: Conv2d_0"). Ops and CUDA runtime calls are inside the Python calls that made them. Profiles contain
-no frames
-of other C++ functions.
+Kineto's stacks are calls. Each row is one Python function ("train.py(8): step"), C function ("<built-in method conv2d ...>") or
+module ("nn.Module: Conv2d_0"). Ops and CUDA runtime calls are inside the Python calls that made them. Profiles contain no
+frames of other C++ functions.
 
 Note [Whose call is it]
     This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each

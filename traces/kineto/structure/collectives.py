@@ -7,10 +7,8 @@ Every backend wraps a collective in a named range ("nccl:all_reduce", "gloo:all_
 `record_param_comms`. Since torch 2.3, the op of a collective has counts, dtype and group. Since 2026, the op also has the
 communicator and the sequence number. Older files only have the input shapes of the range.
 
-NCCL times run from the start of the first to the end of the last NCCL kernel launched in the range. Gloo launches no
-kernels,
-and its range covers the whole operation on the working thread. An NCCL range without kernels only shows how long
-enqueueing
+NCCL times run from the start of the first to the end of the last NCCL kernel launched in the range. Gloo launches no kernels,
+and its range covers the whole operation on the working thread. An NCCL range without kernels only shows how long enqueueing
 took, so the duration of the collective is unknown.
 """
 

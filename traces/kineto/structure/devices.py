@@ -35,7 +35,8 @@ def is_of_amd(header: dict[str, Any]) -> bool:
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the GPUs in use, their rows by the device number in `tables`, and the number of visible GPUs.
+    """Return the GPUs in use, the index of each GPU in this list by its device number in `tables`, and the number of visible
+    GPUs.
 
     If no GPU was used, returns the GPUs listed in the file. On AMD, memory events in `tables` get the device numbers of
     kernels.

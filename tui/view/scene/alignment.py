@@ -60,7 +60,7 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Aligns by step, and adds slots within a step to align counterparts again.
+    """Aligns the traces by step, and within each step by counterparts.
 
     A new slot begins wherever a phase or kernel has drifted from its counterpart by ANCHOR_NS since the last slot.
     """

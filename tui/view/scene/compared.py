@@ -78,7 +78,7 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
 
 
 def mark_gaps(cells: CharacterRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
-    """Marks columns in which only one trace has time. Columns that already show a difference are not changed."""
+    """Marks columns that show a time range of only one trace. Columns that already show a difference are not changed."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     columns = np.flatnonzero(np.abs(longer) > _GAP_SHARE)

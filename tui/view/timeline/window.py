@@ -103,7 +103,7 @@ class Window:
             self._to_row(next((n for n, other in enumerate(scene.rows) if other.key == row.key), 0))
 
     def resize(self, columns: int, height: int) -> None:
-        """Shows the same time range in another number of columns."""
+        """Fits the same time range into a new number of columns."""
         span = self.columns * self.ns_per_column
         self.columns = max(columns, 1)
         self.rows.height = max(height, 1)
