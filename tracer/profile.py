@@ -103,7 +103,7 @@ class Profiler:
         self._windows: list[list[int]] = []  # step numbers of each window
         self._why_not = ""
         self._warnings: list[str] = []  # warnings of Kineto
-        self._began_ns = 0  # begin of the last step
+        self._began_ns = 0  # start of the last step
         self._longest_ns = 0  # duration of the longest step so far
 
     def begin_step(self, number: int, action: str) -> None:

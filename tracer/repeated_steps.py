@@ -36,7 +36,7 @@ class Meaning(NamedTuple):
     argument: Any
     action: int
     boundary: int  # the number of the report at which a continued segment begins, NONE for the step's start
-    entered: str  # the phase that has been entered by name and not left yet, or ""
+    entered: str  # the phase that was entered by name, or "" if it has been left
 
 
 class StepPlan:

@@ -94,9 +94,9 @@ class StepRecorder:
         self._state: tuple[object, ...] = ()  # of `script` when the current step began
         self._action = NOTHING  # what the current report has done
         self._boundary = NONE  # the number of the report at which the current phase was left
-        self._is_catching_up = False  # True while `script` gets reports whose events were taken
+        self._is_catching_up = False  # True while `script` gets reports that already have events
         self._ended: CutStep | None = None  # the step that the current report has ended
-        self._start_ns = NONE  # begin of the current step, NONE before the first event of the first step
+        self._start_ns = NONE  # start of the current step, NONE before the first event of the first step
         self._at: dict[int, BoundaryEvent] = {}  # events by the host time of their boundary
         self._begins: dict[int, BoundaryEvent] = {}  # events that only begin a segment
         self._open: BoundaryEvent | None = None  # the start of the current segment
@@ -369,7 +369,7 @@ class StepRecorder:
         self.cost.excluded_ns += self._clock.perf_ns() - began_ns
 
     def _take_event(self, now_ns: int, begin: BoundaryEvent | None) -> BoundaryEvent | None:
-        """Takes an event on the stream of `begin`, or on the current stream."""
+        """Records an event on the stream of `begin`, or on the current stream."""
         event = self._events.take(now_ns, None if begin is None else begin.of)
         if event is not None:
             self._at[now_ns] = event

@@ -122,7 +122,8 @@ class CopyCosts:
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """Return the direction ("h2d", "d2h" or "p2p") of each copy name in the recording, by string number."""
+    """Return the direction ("h2d", "d2h" or "p2p") of each copy in the recording, by the index of its name in
+    `trace.strings`."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}

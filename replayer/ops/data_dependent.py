@@ -144,7 +144,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `repeat_interleave`, which repeats each index as often as `repeats` says.
+        """Run `repeat_interleave`, which repeats each index i `repeats[i]` times.
 
         With `output_size` the host does not wait.
         """

@@ -2,7 +2,7 @@
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
 
-In a replay no accelerator is registered in C++, so this surface replaces the `torch._C._accelerator_*` functions by calls of
+In a replay no accelerator is registered in C++, so this module replaces the `torch._C._accelerator_*` functions by calls of
 torch.cuda.
 """
 

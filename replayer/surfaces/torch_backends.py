@@ -5,9 +5,8 @@ Flags keep the values that scripts set, and versions come from the recording.
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Every build stores most flags in C++. The surface torch_backends replaces only the flags that depend on the build of torch.
-Backend flags do not change the timing of a replay. Recorded times reflect the flags of the recorded run, which `trace info`
-shows.
+Every build stores most flags in C++. This module replaces only the flags that depend on the build of torch. Backend flags do
+not change the timing of a replay. Recorded times reflect the flags of the recorded run, which `trace info` shows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Patches torch.cuda: device availability, device count, current device and device properties.
 
-torch's own Python code is not replaced. The surface replaces only the C functions (`torch._C._cuda_*`) that this code calls.
+torch's own Python code is not replaced. This module replaces only the C functions (`torch._C._cuda_*`) that this code calls.
 CPU builds lack these C functions. In CUDA builds, the original C functions would load a driver. Python features such as `with
 torch.cuda.device(1)`, the error "Invalid device id" and lazy initialisation therefore behave as in the installed release.
 

@@ -1,6 +1,6 @@
 """Implements the copies between GPUs for torch.cuda.comm and torch.nn.parallel.comm.
 
-`torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which stays torch's own. The surface replaces only the C functions that
+`torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which is not replaced. This module replaces only the C functions that
 torch.cuda.comm calls. The replacements follow torch/csrc/cuda/comm.cpp. The replaced functions use the same chunks, buffers and
 copies as CUDA's functions, in the same order and on the same streams. Each copy is an ordinary op of the virtual devices.
 

@@ -1,8 +1,8 @@
 """Patches torch.cuda.memory: used and free device memory, and the allocator's statistics.
 
-torch's own Python code calls C functions such as `torch._C._cuda_memoryStats`. This surface replaces these C functions by
-functions that read `DeviceMemory` (device/caching_allocator.py). Four functions that training loops often call return their
-number directly, because torch's Python code would build and sort the whole table of statistics for each number.
+torch's own Python code calls C functions such as `torch._C._cuda_memoryStats`. This module replaces them with functions that
+read `DeviceMemory` (device/caching_allocator.py). Four functions that training loops often call return their number directly,
+because torch's Python code would build and sort the whole table of statistics for each number.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())

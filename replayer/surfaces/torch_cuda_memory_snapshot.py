@@ -6,7 +6,7 @@ Snapshots contain the blocks of each device, the call stacks that allocated the 
     train()
     torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
 
-The surface replaces only the C functions that torch's own Python code calls. While a history is recorded, the allocator does
+This module replaces only the C functions that torch's own Python code calls. While a history is recorded, the allocator does
 not skip repeated steps (memory/allocation_cycles.py).
 """
 

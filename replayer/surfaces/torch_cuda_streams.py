@@ -6,7 +6,7 @@
         y = f(x)                                        # y's kernels are timed on `side`
     torch.cuda.current_stream().wait_stream(side)
 
-The surface replaces only the classes. torch's own functions (`torch.cuda.stream`, `current_stream`, `synchronize`) are not
+This module replaces only the classes. torch's own functions (`torch.cuda.stream`, `current_stream`, `synchronize`) are not
 replaced. The replacements derive from the C classes `torch.Stream` and `torch.Event`, so `isinstance` works with either name.
 
 Note [Streams come from a pool]

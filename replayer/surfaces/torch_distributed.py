@@ -8,7 +8,7 @@ memory.
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
 Rendezvous, stores, subgroups and the Reducer of DistributedDataParallel are torch's own. PyTorch's C++ code would read tensors
-to compare parameter shapes across ranks, so the surface compares the shapes itself.
+to compare parameter shapes across ranks, so this module compares the shapes itself.
 
 Note [Gloo and tensors on the device]
     Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each of the

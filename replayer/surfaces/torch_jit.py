@@ -3,7 +3,7 @@
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
 C++ implements `aten::convolution` by a call of `aten::_convolution`, and the tracer records only `aten::_convolution`. On
-virtual tensors `aten::convolution` is a single op, so this surface runs `aten::_convolution` instead while tracing.
+virtual tensors `aten::convolution` is a single op, so `aten::_convolution` runs instead while tracing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Patches torch.nn.Module.
 
 When a script moves a module to the GPU, the parameters stay the same Python objects, as on a real GPU. The patches also report
-outermost calls of modules, by which evaluation steps are found.
+the outermost calls of modules, which are used to find evaluation steps.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -1,4 +1,4 @@
-"""Patches torch.profiler and torch.autograd.profiler. Kineto profiles the host, and the surface adds the virtual GPU's events
+"""Patches torch.profiler and torch.autograd.profiler. Kineto profiles the host, and this module adds the virtual GPU's events
 to the profile.
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
@@ -6,7 +6,7 @@ to the profile.
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-Both profilers use `torch.autograd.profiler.profile`. The surface patches torch's profiler class to profile without a device,
+Both profilers use `torch.autograd.profiler.profile`. This module patches torch's profiler class to profile without a device,
 because a replay has no CUPTI and no CUDA events. As on a GPU, the host waits for the device at the end of a profile.
 """
 
@@ -112,7 +112,7 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
     """Add kernels and memory to torch's function events, and add the kernels as device events.
 
     The k-th event of a name is matched with the k-th op of the same name. Ops that Kineto did not record are added to the
-    profile. Memory that an op allocates also counts for every op that contains it.
+    profile. Memory that an op allocates is also added to all enclosing ops.
     """
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType

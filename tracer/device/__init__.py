@@ -1,5 +1,5 @@
-"""Takes CUDA events at the boundaries of steps and phases, and decides when CUDA may be called safely.
+"""Records CUDA events at the boundaries of steps and phases, and decides when CUDA may be called safely.
 
-`DeviceAccess` decides whether the recorder may call CUDA now. `BoundaryEvents` takes events and reads them after the GPU has
+`DeviceAccess` decides whether the recorder may call CUDA now. `BoundaryEvents` records events and reads them after the GPU has
 passed them. The host never waits for the GPU.
 """

@@ -183,7 +183,7 @@ class BoundaryEvents:
         return bool(events and events[-1].ticks_ns == NONE and self._access.attempt(events[-1].event.query))
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
-        """Reads finished events in the order in which they were taken. Returns whether all events are done."""
+        """Reads finished events in the order in which they were recorded. Returns whether all events are done."""
         if not events or (events[-1].ticks_ns != NONE and all(event.ticks_ns != NONE for event in events)):
             return True
         access = self._access

@@ -10,9 +10,9 @@ The script must behave as it would without the recorder, so all CUDA calls of th
 Note [Captures of CUDA graphs]
     During a capture in CUDA's global mode, most calls in any thread are illegal, including cudaEventQuery and
     cudaEventSynchronize. Such a call fails and invalidates the capture (cudaStreamBeginCapture in CUDA's reference). So the
-    recorder makes no call while any torch.cuda.CUDAGraph of this process captures, or while the calling thread's current
-    stream is being captured by other code. The default stream is CUDA's legacy stream, which cannot be captured, so the
-    recorder does not ask before it takes an event there.
+    recorder makes no call while any torch.cuda.CUDAGraph of this process captures, or while the calling thread's current stream
+    is being captured by other code. The default stream is CUDA's legacy stream, which cannot be captured, so the recorder does
+    not ask before it records an event there.
 
 Note [A lost device]
     After an illegal address or a failed assertion on the device, every later call fails with the same error. The script gets

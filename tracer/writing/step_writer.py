@@ -73,7 +73,7 @@ class _Alike(NamedTuple):
     stream: EventStream
     steps: list[tuple[int, StepKind]]  # number and kind
     times_ns: list[Sequence[int]]  # see `StepPlan`
-    passed_ns: list[list[int]]  # when the GPU passed the step's begin and its events, in ns since the device's first event
+    passed_ns: list[list[int]]  # when the GPU passed the step's start and its events, in ns since the device's first event
     offsets_ns: list[int]  # host time of the device's first event
 
 

@@ -8,9 +8,9 @@ Functions are known if the profile was recorded with stacks (`trace record --sta
 profilers stored the stack of each op but no calls. For such profiles, a function's host time is the time of its ops, and the
 function has one row per line that calls other functions.
 
-Backward work counts for the functions that called the forward op of its autograd node. C functions and the profiler's module
-ranges are left out. A function's file is shortened to its last folder and name, so recordings from different machines match.
-The name of a function includes its line number, because two functions of a file may have the same name.
+Backward work is attributed to the functions that called the forward op of its autograd node. C functions and the profiler's
+module ranges are left out. A function's file is shortened to its last folder and name, so recordings from different machines
+match. The name of a function includes its line number, because two functions of a file may have the same name.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def without_folders(trace: Trace) -> Trace:
 def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:
     """Return sums by function, one row for each of the `weights`.
 
-    Each weight counts for the function of its call and for every function that encloses the call.
+    Each weight is added to the function of its call and to every enclosing function.
     """
     sums = np.zeros((len(weights), functions))
     of_call = np.array([np.bincount(calls, weights=each, minlength=len(function)) for each in weights])

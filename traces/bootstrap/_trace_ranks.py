@@ -161,7 +161,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
 
 
 def _next_end(running: dict[int, int]) -> tuple[int, int]:
-    """Wait for the end of a rank. Return the rank and its exit code. The launcher runs as long as its ranks."""
+    """Wait until one of the ranks ends. Return the rank and its exit code."""
     ranks = {process: rank for rank, process in running.items()}
     while True:
         process, status = os.waitpid(-1, 0)

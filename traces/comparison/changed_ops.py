@@ -109,7 +109,7 @@ class ChangeLists:
     replaced: list[Replacement] = field(default_factory=list)
 
     def of_same_names(self) -> ChangeLists:
-        """Return the lists without entries whose name occurs in only one of the traces."""
+        """Return the lists without the names that occur in only one of the traces."""
         return ChangeLists(longer=self.longer, shorter=self.shorter)
 
 

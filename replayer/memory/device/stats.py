@@ -96,7 +96,7 @@ class PoolStats:
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return the counts for expandable segments.
+        """Return the statistics of expandable segments.
 
         Split free blocks are not counted, because their empty pages can be returned.
 

@@ -135,8 +135,8 @@ class TakenRanges:
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
         """Return the rows of the ranges, and the parent of each op and each range.
 
-        The arguments give the threads, starts and ends of the host rows of ops from `row` on. In the host table, the rows of
-        module calls follow the rows of ops.
+        The arguments give the thread, start and end of the ops' host rows. The first of these rows is `row`. In the host table,
+        the rows of module calls follow the rows of ops.
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

@@ -5,8 +5,8 @@
     rows.column("stream")  # [7]
 
 Note [Take, then drop]
-    A parsed recording is millions of small objects across hundreds of megabytes. Visiting these objects again takes as long as
-    parsing did. So each parsed piece is processed while it is in the processor's cache. The needed fields and arguments are
+    A parsed recording is millions of small objects across hundreds of megabytes. A second pass over these objects takes as long
+    as parsing. So each parsed piece is processed while it is in the processor's cache. The needed fields and arguments are
     extracted, and the events are dropped.
 """
 
