@@ -30,7 +30,7 @@ NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
 
 
 class Meaning(NamedTuple):
-    """A report and what it did."""
+    """A report and its effect on the step."""
 
     kind: int
     argument: Any
@@ -99,7 +99,7 @@ class RepeatedSteps:
         return max((number for number, of in enumerate(learning) if of.action == LEAVES), default=NONE)
 
     def give_up(self) -> None:
-        """The current step cannot be learned."""
+        """Records that the current step cannot be learned."""
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
@@ -128,6 +128,7 @@ class RepeatedSteps:
             self.known, self.plan = [*learned, end], plan
 
     def ended(self, now_ns: int, start_ns: int) -> list[int]:
-        """The step has made all known reports. Returns the step's times, see `StepPlan`, and begins the next step."""
+        """Handles the end of a step with the known reports. Returns the times of the step (see `StepPlan`) and begins the next
+        step."""
         times_ns, self.times_ns = self.times_ns, []
         return [start_ns, *times_ns, now_ns]

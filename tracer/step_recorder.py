@@ -140,7 +140,7 @@ class StepRecorder:
 
     @property
     def entered(self) -> str:
-        """Returns the phase that was entered by name and not left yet, or ""."""
+        """Returns the phase that was entered by name, or "" if it has been left."""
         repeated = self._repeated
         if repeated.known and repeated.times_ns:
             return repeated.known[len(repeated.times_ns) - 1].entered

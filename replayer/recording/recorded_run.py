@@ -126,7 +126,7 @@ class RecordedRun:
 
     def step(self, number: int) -> RecordedStep:
         """Return the recorded step for training step `number` (from 0). The first steps are replayed in order. After them, the
-        steady steps are replayed in order, again and again.
+        steady steps are repeated in order.
 
         See Note [Training steps of several kinds].
         """

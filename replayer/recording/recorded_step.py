@@ -150,7 +150,7 @@ class RecordedStep:
     def passes(self) -> tuple[int, int]:
         """Return the numbers of backward passes and optimizer steps.
 
-        Both the recorder and profiles provide the numbers of backward passes and optimizer steps.
+        Both are known from the recorder and from profiles.
         """
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")

@@ -59,7 +59,8 @@ class PendingCollective:
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
-        """Returns the duration (ns) and its kind, see Note [Whether a stream stalled]. The last work counts."""
+        """Returns the duration (ns) and its kind, see Note [Whether a stream stalled]. If the call returned several Work
+        objects, the last one to end decides."""
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
         stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)
         return max(after.time_ns - self.begin.time_ns, 0), Ending.SEEN if stalled else Ending.BY

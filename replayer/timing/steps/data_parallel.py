@@ -170,7 +170,7 @@ class DataParallelStages:
         return True
 
     def clear(self) -> None:
-        """Drop everything so far, which was set-up and not part of a step."""
+        """Drop all stages so far, because they belong to the set-up and not to a step."""
         self._done.clear()
 
     def take(self) -> list[Row]:

@@ -365,7 +365,7 @@ def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """Return the order of events with outer events first. The second column has the row of the event around each event, or
+    """Return the order of events with outer events first. The second column has the row of each event's enclosing event, or
     NONE.
 
     Each argument has one entry per event. Threads can be any distinct values. See `nesting_order` for the other arguments.

@@ -20,7 +20,7 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Holds the spans of one row of the timeline. If spans overlap, the common time counts only for the span that began first.
+    """Holds the spans of one row of the timeline. While spans overlap, the time belongs to the span that began first.
 
     `start_ns` and `end_ns` are the visible range of each span, in order of time. `row` is the span's row number in its trace
     table. A completely covered span is kept with length zero, so the cursor can still reach the span.
