@@ -36,6 +36,10 @@ class _AskedClass(threading.local):
     whole_attributes = False  # `__dict__` contains our attributes, see Note [Attributes of scripts] in tensor/tensor.py
 
 
+class _Moving(threading.local):
+    within = False  # this thread is inside Tensor.to, Tensor.cuda or Tensor.copy_
+
+
 class ReplayerState:
     def __init__(self) -> None:
         self.make: Callable[[], VirtualGpu] | None = None
@@ -50,6 +54,7 @@ class ReplayerState:
         self.computing = False
         self.rank: Rank | None = None  # if it differs from the environment's value
         self.view = _AskedClass()
+        self.moving = _Moving()
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
         # for the life of the process; a freed torch.library.Library drops its kernels
         self.kept: list[Library] = []

@@ -33,6 +33,7 @@ from replayer.gpu.current_streams import CurrentStreams
 from replayer.gpu.device import VirtualDevice
 from replayer.memory.op_rows import OpRows
 from replayer.op_signature import OpSignature
+from replayer.state import STATE
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.simulator import Simulator
@@ -229,7 +230,7 @@ class ScriptLaunches:
             if self.captured(stream, signature, copy, blocking):
                 return
             if kind == "h2d":
-                tracker.enter(thread, "h2d")
+                tracker.enter(thread, "h2d", STATE.moving.within)
             end_ns = self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
             if kind == "d2h" and blocking:
                 tracker.charge_so_far(thread)

@@ -1,7 +1,7 @@
 """cuBLAS workspaces, which PyTorch allocates at a thread's first matrix product on a stream, and keeps.
 
     workspaces = BlasWorkspaces(trace.machine_of(0), [8])   # devices of compute capability 8.x
-    workspaces.use(allocator, device=0, stream=0)           # the first call allocates 8.125 MiB, later calls nothing
+    workspaces.use(allocator, VirtualStream(device=0, number=0))    # the first call allocates 8.125 MiB, later calls nothing
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
 Workspaces count in `memory_allocated`. A training script has 16.25 MiB of workspaces, because autograd's thread has a separate
@@ -30,6 +30,7 @@ import torch
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
+from replayer.timing.stream import VirtualStream
 from traces.model.machine import Machine
 from traces.names.cublas_workspace import keeps_workspaces, workspace_bytes
 
@@ -89,12 +90,14 @@ class BlasWorkspaces:
         """Set the minimum size of workspaces that are used from now on. None restores the default size."""
         self._chosen_bytes = size_bytes
 
-    def use(self, allocator: TensorAllocator, device: int, stream: int) -> None:
-        """Allocate the calling thread's workspace for a stream of `device`, unless the thread already has such a workspace.
+    def use(self, allocator: TensorAllocator, stream: VirtualStream) -> None:
+        """Allocate the calling thread's workspace for a stream, unless the thread already has such a workspace.
 
-        Raises torch.OutOfMemoryError.
+        A stream that captures a CUDA graph uses the workspace that the stream had before the capture. Raises
+        torch.OutOfMemoryError.
         """
-        key = self._handle(device), device, stream
+        device = stream.device
+        key = self._handle(device), device, stream.own_number
         held = self._held.get(key)
         if held is not None and self._chosen_bytes is None:
             return
@@ -102,7 +105,7 @@ class BlasWorkspaces:
         if not size_bytes or (held is not None and held.size_bytes >= size_bytes):
             return
         try:
-            handle = allocator.malloc_kept(size_bytes, stream)
+            handle = allocator.malloc_kept(size_bytes, stream.number)
         except OutOfMemory as full:
             raise full.to_torch() from None
         assert handle is not None

@@ -32,7 +32,7 @@ def use_workspace(result: TorchAny) -> bool:
     here = gpu()
     if here.blas.kept and result.tensor_meta.numel:
         device = result.tensor_meta.index
-        here.blas.use(here.devices[device].allocator, device, here.current.stream(device).number)
+        here.blas.use(here.devices[device].allocator, here.current.stream(device))
     return here.blas.kept
 
 

@@ -55,20 +55,25 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _install_moves(tensor_class: TorchAny) -> None:
-    to, new_tensor = tensor_class.to, tensor_class.new_tensor
+    to, new_tensor, copy_ = tensor_class.to, tensor_class.new_tensor, tensor_class.copy_
 
     @stands_for(to)
     def to_device(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
-        return to(self, *args, **kwargs)
+        return _moving(to, self, *args, **kwargs)
 
     @stands_for(tensor_class.cuda)
     def cuda(self: TorchAny, device: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.cuda, (self,), self, device, non_blocking, **kwargs)
-        return to(self, backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
+        device = backend_device("cuda" if device is None else device)
+        return _moving(to, self, device, non_blocking=non_blocking, **kwargs)
+
+    @stands_for(copy_)
+    def copy_into(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        return _moving(copy_, self, *args, **kwargs)
 
     @stands_for(new_tensor)
     def new_tensor_placed(self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -78,7 +83,20 @@ def _install_moves(tensor_class: TorchAny) -> None:
             kwargs["device"] = backend_device(kwargs["device"])
         return new_tensor(self, *args, **kwargs)
 
-    patch(tensor_class, to=to_device, cuda=cuda, new_tensor=new_tensor_placed)
+    patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_into, new_tensor=new_tensor_placed)
+
+
+def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    """Call a method that may copy a tensor of the script to the device.
+
+    See Note [The next batch is copied] in traces/script/step_rule.py.
+    """
+    moving = STATE.moving
+    before, moving.within = moving.within, True
+    try:
+        return move(*args, **kwargs)
+    finally:
+        moving.within = before
 
 
 def _install_changes_of_data(torch_module: TorchAny) -> None:

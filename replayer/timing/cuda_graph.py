@@ -66,7 +66,6 @@ class GraphCapture:
         self.is_broken = False
         self._everywhere, self._refuse = everywhere, refuse
         self._pool = _POOLS_FROM + pool * _STREAMS_OF_A_POOL
-        self._numbers: dict[VirtualStream, int] = {}
         self._preceding: dict[VirtualStream, Works] = {}
         self._events: dict[VirtualEvent, Works] = {}
         self._calls: list[Call] = []
@@ -75,7 +74,7 @@ class GraphCapture:
         self._add(stream)
 
     def __contains__(self, stream: VirtualStream) -> bool:
-        return stream in self._numbers
+        return stream in self._preceding
 
     def note(self, call: Callable[..., TorchAny], *args: TorchAny) -> None:
         self._calls.append((call, args))
@@ -134,15 +133,14 @@ class GraphCapture:
         """Restore the streams' numbers and the contents of memory, and return the graph."""
         for undo in self._as_before.values():
             undo()
-        for stream, number in self._numbers.items():
-            stream.number = number
-        others = tuple(stream for stream in self._numbers if stream is not self.origin)
+        for stream in self._preceding:
+            stream.number = stream.own_number
+        others = tuple(stream for stream in self._preceding if stream is not self.origin)
         return CapturedGraph(self.origin, others, tuple(self._calls), tuple(self._computing))
 
     def _add(self, stream: VirtualStream) -> None:
-        self._numbers[stream] = stream.number
+        stream.number = self._pool + len(self._preceding)  # see Note [Streams of a graph]
         self._preceding[stream] = Works()
-        stream.number = self._pool + len(self._numbers) - 1  # see Note [Streams of a graph]
 
 
 def pool_numbers(pool: int) -> range:

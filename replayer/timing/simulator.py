@@ -183,8 +183,11 @@ class Simulator:
                     call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                segment = self.tracker.segment
-                is_recorded = segment is not None and segment.has_call(self.graph_launch)
+                # Captured phases before the first op, such as zero_grad, launch nothing. The launch begins the next segment.
+                segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
+                if segment is None or self.tracker.turns[phase_class]:
+                    segment = self.tracker.op(thread, phase_class, now_ns)
+                is_recorded = segment.has_call(self.graph_launch)
                 start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
                 if is_recorded:
                     self.play(thread, stream, self.graph_launch, now_ns)

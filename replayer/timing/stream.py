@@ -33,13 +33,16 @@ from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:
-    """Represents one stream of one device. `number` counts the device's streams, and stream 0 is the default stream."""
+    """Represents one stream of one device. `own_number` counts the device's streams, and stream 0 is the default stream.
 
-    __slots__ = ("depth", "device", "number", "pending", "priority", "ready_ns")
+    `number` is the same number, except while a CUDA graph is captured. See Note [Streams of a graph] in cuda_graph.py.
+    """
+
+    __slots__ = ("depth", "device", "number", "own_number", "pending", "priority", "ready_ns")
 
     def __init__(self, device: int, number: int, priority: int = 0, depth: int = LAUNCH_QUEUE_DEPTH) -> None:
         self.device = device
-        self.number = number
+        self.number = self.own_number = number
         self.priority = priority
         self.depth = depth
         self.ready_ns = 0

@@ -63,9 +63,9 @@ class CompiledFigures:
     """Compiled code in one trace. `recompiles` lists regions that are recompilations of a function.
 
     `breaks` are graph breaks between calls in the compared steps. `compilations` happened anywhere in the recording. The shares
-    compare the device work of regions, of their fused kernels and of CUDA graphs with all device work of the rank in these
-    steps. Some figures are known for replays only and cover the whole run: `graph_breaks` with their reasons, `eager`, and the
-    time `compile_ns` that the replaying host took.
+    compare the device work of regions, of fused kernels and of CUDA graphs with all device work of the rank in these steps.
+    Fused kernels may run outside of regions, in a CUDA graph that the script captured. Some figures are known for replays only
+    and cover the whole run: `graph_breaks` with their reasons, `eager`, and the time `compile_ns` that the replaying host took.
     """
 
     regions: tuple[Region, ...] = ()
@@ -83,8 +83,8 @@ class CompiledFigures:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether torch.compile was used. A script can also launch CUDA graphs that it captured itself."""
-        return bool(self.regions or self.eager or self.graph_breaks is not None)
+        """Whether torch.compile was used. A CUDA graph is compiled if it has fused kernels."""
+        return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
 
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:
@@ -124,7 +124,7 @@ def _shares(trace: Trace, calls: list[RegionCall], rank: int, steps: Column | No
     of_regions[[row for call in calls for row in call.work]] = True
     is_fused = trace.strings.matching(device.name, _is_fused)
     whole_ns = max(int(device.duration_ns[is_own].sum()), 1)
-    parts = (of_regions, of_regions & is_fused, graph_launch_of(trace) != NONE)
+    parts = (of_regions, is_fused, graph_launch_of(trace) != NONE)
     first, second, third = (float(device.duration_ns[is_own & part].sum() / whole_ns) for part in parts)
     return first, second, third
 

@@ -123,8 +123,11 @@ class ScriptCut(Generic[ThreadT]):
         turns = self.phases.turns
         return _NO_TURNS if self.phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
 
-    def enter(self, thread: ThreadT, phase: str, now_ns: int) -> None:
-        """Handle the start of a phase that is entered by name: loader, h2d, zero_grad, backward, optimizer or other."""
+    def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
+        """Handle the start of a phase that is entered by name: loader, h2d, zero_grad, backward, optimizer or other.
+
+        `moves_tensor` is False for a copy to the device that is no call of `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
+        """
         if self.thread != thread and not self._is_script(thread, shows=phase == "loader"):
             return
         if self._optimizers_made != self._optimizers.made:
@@ -135,7 +138,7 @@ class ScriptCut(Generic[ThreadT]):
             if not self._has_steps:
                 self._drop_set_up(thread, now_ns)
         elif phase == "h2d":
-            if not self._in_module and (ends := self._steps.copied(self._listener.more_recorded)):
+            if moves_tensor and not self._in_module and (ends := self._steps.copied(self._listener.more_recorded)):
                 self._end(thread, ends, now_ns)
         elif phase == "zero_grad":
             if not self._called_module:

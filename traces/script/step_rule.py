@@ -37,7 +37,9 @@ Note [Steps of recorded inference]
 
 Note [The next batch is copied]
     Some scripts have neither trained nor made an optimizer, and have no DataLoader. The next step of such a script starts when
-    the script copies data to the device after its module has returned.
+    the script copies a tensor to the device after its module has returned. Only `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`
+    count as copies. `torch.tensor(..., device="cuda")` creates a tensor and ends no step. For example, a loop that generates
+    tokens creates each position in this way, and all tokens of a request belong to one step.
 
 Note [Training without an optimizer]
     If no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call marks the
@@ -206,7 +208,7 @@ class StepCut:
         return ends
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle a copy to the device outside of module calls. See Note [The next batch is copied]."""
+        """Handle a tensor that the script copies to the device outside of module calls. See Note [The next batch is copied]."""
         if not self._only_infers or self._batch or self._first is None:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)

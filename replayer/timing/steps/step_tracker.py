@@ -140,8 +140,8 @@ class StepTracker:
         if self._library is not None:
             self._charge_call(thread, self._library)
 
-    def enter(self, thread: HostThread, name: str) -> None:
-        self.script.enter(thread, name, self._scheduler.clock.now_ns())
+    def enter(self, thread: HostThread, name: str, moves_tensor: bool = True) -> None:
+        self.script.enter(thread, name, self._scheduler.clock.now_ns(), moves_tensor=moves_tensor)
         if name in ("loader", "h2d") and self.script.entered == name and self.script.is_undecided:
             self._guess_kind()
         self.turns = self.script.turns

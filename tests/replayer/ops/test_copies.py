@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
+from replayer import state
+from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import SurfaceGpu, use
+from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 
 
 def _copies(gpu: SurfaceGpu) -> list[tuple[str, int, bool]]:
@@ -155,6 +160,32 @@ def test_index_tensors_on_the_host_are_copied_to_the_device() -> None:
     assert _copies(gpu) == [("h2d", 16, True)]
     x[[1, 2]] = 0.0
     assert len(_copies(gpu)) == 1
+
+
+MAKE: dict[str, Callable[[], torch.Tensor]] = {
+    "tensor": lambda: torch.tensor([1], device="cuda"),
+    "as_tensor": lambda: torch.as_tensor(np.ones(1), device="cuda"),
+    "to": lambda: torch.ones(1).to("cuda"),
+    "cuda": lambda: torch.ones(1).cuda(),
+    "copy_": lambda: torch.empty(1, device="cuda").copy_(torch.ones(1)),
+}
+
+
+@pytest.mark.parametrize(("call", "steps"), [("tensor", 2), ("as_tensor", 2), ("to", 6), ("cuda", 6), ("copy_", 6)])
+def test_only_copied_tensors_begin_inference_steps(call: str, steps: int) -> None:
+    """GIVEN three requests of one prefill and two decoded tokens WHEN the tokens' positions are created on the device THEN a
+    step ends when the next prefill begins. WHEN the positions are copied THEN a step ends at each copy."""
+    trace = make_recording([("forward", 0, 9)], [Op("aten::mm", 1, 2, kernel=(3, 4))])
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log())  # type: ignore[arg-type]
+    state.start(lambda: gpu)
+    prefill, decode, x = torch.nn.Linear(4, 4).cuda(), torch.nn.Linear(4, 4).cuda(), torch.ones(2, 4, device="cuda")
+    with torch.no_grad():
+        for _ in range(3):
+            prefill(x)
+            for _ in range(2):
+                MAKE[call]()
+                decode(x)
+    assert gpu.simulator.tracker.number == steps
 
 
 def test_pinned_tensors_and_their_views_report_that_they_are_pinned() -> None:

@@ -12,7 +12,9 @@ from torch import nn
 
 from replayer import state
 from replayer.gpu.virtual_gpu import VirtualGpu
+from replayer.memory.cublas_workspaces import BlasWorkspaces
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
+from traces.model.machine import Machine
 from traces.model.trace import Origin
 
 MS = 1_000_000
@@ -58,6 +60,23 @@ def test_graph_capture_takes_no_device_time_and_graph_replay_is_one_launch() -> 
     assert not {Origin.ROOFLINE, Origin.PHASE} & {row["origin"] for row in (first, second)}
     torch.cuda.synchronize()
     assert gpu.clock.now_ns() - host_ns >= 4 * MS
+
+
+def test_a_capturing_stream_keeps_its_cublas_workspace() -> None:
+    """GIVEN a product on a stream WHEN the stream captures a product THEN there is still one workspace. Another stream has
+    another one."""
+    gpu, _ = start()
+    gpu.blas = BlasWorkspaces(Machine(torch="2.13.0+cu126", cuda="12.6"), [8])
+    x = torch.ones(4, 4, device="cuda")
+    stream, workspaces = torch.cuda.Stream(), []
+    graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+    with torch.cuda.stream(stream):
+        x @ x
+    for graph, capturing in zip(graphs, (stream, torch.cuda.Stream()), strict=True):
+        with torch.cuda.graph(graph, stream=capturing):
+            x @ x
+        workspaces.append(torch.cuda.memory_allocated() // gpu.blas.size_bytes(0))
+    assert workspaces == [1, 2]
 
 
 def test_the_memory_pool_of_a_capture_lives_as_long_as_its_graph() -> None:

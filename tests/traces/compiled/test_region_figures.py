@@ -105,9 +105,24 @@ def test_the_graph_breaks_of_a_replay_are_reported() -> None:
     ]
 
 
+def graph_of(*kernels: str) -> Trace:
+    """One step that launches a CUDA graph with these kernels, outside of compiled regions."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#1", 0, 1000)
+    events.op("aten::copy_", 0, 20, [[8]])
+    events.launch("cudaGraphLaunch", 100, *((kernel, 5) for kernel in kernels))
+    return events.trace()
+
+
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
+        (graph_of("sgemm", "triton_poi_fused_sin_0"), graph_of("sgemm", "triton_poi_fused_sin_0"), ""),
+        (
+            graph_of("sgemm", "triton_poi_fused_sin_0"),
+            graph_of("sgemm", "relu"),
+            "A is compiled and B is eager: a fused kernel runs several ops, so names and counts of ops differ.",
+        ),
         (regions("0/0", "1/0"), regions("0/0"), "B compiles into 1 region, A into 2."),
         (regions("0/0"), regions("0/0"), ""),
         (training(), training(), ""),
