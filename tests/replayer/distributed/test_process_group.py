@@ -71,6 +71,9 @@ def test_small_values_travel_in_every_operation() -> None:
         uneven = torch.empty(rank * 3, dtype=torch.int64, device="cuda")
         dist.all_to_all_single(uneven, ints(0, 1, 1), [rank] * 3, [0, 1, 2])
         assert uneven.tolist() == [[], [0] * 3, [1] * 6][rank]
+        rows = torch.empty(rank * 3, 2, dtype=torch.int64, device="cuda")
+        dist.all_to_all_single(rows, torch.tensor([[0, 9], [1, 9], [1, 9]], device="cuda"), [rank] * 3, [0, 1, 2])
+        assert rows.tolist() == [[], [[0, 9]] * 3, [[1, 9]] * 6][rank]
         lists = [ints(0) for _ in range(3)]
         dist.all_to_all(lists, [ints(10 * rank + i) for i in range(3)])
         assert [int(one) for one in lists] == [rank, 10 + rank, 20 + rank]

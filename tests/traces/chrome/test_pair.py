@@ -71,6 +71,17 @@ def test_each_kernel_has_an_arrow_to_its_counterpart(tmp_path: Path) -> None:
     assert abs(first["ts"] - ends[first["id"]]["ts"]) < 100  # us: the first steps begin together
 
 
+def test_the_first_paired_steps_begin_together_whatever_came_before(tmp_path: Path) -> None:
+    """GIVEN a second trace with a call 5 ms before its first step THEN the first counterparts are at the same time in both."""
+    recorded = training(steps=3)
+    replayed = replay_of(recorded, 1.0)
+    replayed.host.start_ns[0] -= 5_000_000
+    arrows = [event for event in written(recorded, replayed, tmp_path) if event.get("cat") == "counterpart"]
+    begin = min((event for event in arrows if event["ph"] == "s"), key=lambda event: event["ts"])
+    (end,) = (event for event in arrows if event["ph"] == "f" and event["id"] == begin["id"])
+    assert abs(begin["ts"] - end["ts"]) < 100  # us
+
+
 def test_an_export_has_counters_that_the_import_ignores(shared_traces: Path, tmp_path: Path) -> None:
     trace = read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")
     (path,) = export_chrome(trace, tmp_path / "x.json.gz")

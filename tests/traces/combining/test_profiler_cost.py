@@ -288,3 +288,23 @@ def test_a_phase_with_concurrent_threads_is_not_used_for_the_op_cost() -> None:
     run = with_clean_pace(trace.runs[0], trace, 0)
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(600, abs=1)
     assert run.host_scale == pytest.approx({"forward": 300 / 1300, "backward": 1.0}, rel=1e-3)
+
+
+def test_the_op_cost_of_a_phase_that_waits_is_found_from_its_time_without_the_wait() -> None:
+    """GIVEN a forward pass of 300 us, of which 25 us are a wait for the GPU WHEN the profiler took 600 ns for each of 100 ops
+
+    THEN the profiled time without the wait (335 us) is 60 us longer than the clean time without the wait (275 us). The 100 ops,
+    one launch and one synchronization together cost these 60 us.
+    """
+    trace = slowed(600, {"forward": 100}, {"forward": 300_000})
+    begins_ns = trace.steps.start_ns[4:] - UNIX_NS
+    add_ops(trace, [(begin_ns + 320_000, 30_000) for begin_ns in begins_ns], HostKind.RUNTIME, "cudaStreamSynchronize")
+    launches = np.arange(4) + len(trace.host)
+    add_ops(trace, [(begin_ns + 100, 10) for begin_ns in begins_ns], HostKind.RUNTIME, "cudaLaunchKernel")
+    trace.device = DeviceSpans.of(
+        device=[0] * 4, stream=[7] * 4, kind=[DeviceKind.KERNEL] * 4, name=[0] * 4,
+        start_ns=begins_ns + UNIX_NS + 200, duration_ns=[345_000 - 200] * 4, launch=launches,
+    )  # fmt: skip
+    assert host_waits(trace, 0).intervals.total_ns == 4 * 25_000
+    cost = with_clean_pace(Run(), trace, 0).profiler_cost
+    assert cost is not None and 100 * cost.op_ns + cost.launch_ns + cost.runtime_ns == pytest.approx(60_000, abs=102)

@@ -169,3 +169,14 @@ def test_storage_is_not_the_bottleneck_if_no_bytes_were_read() -> None:
     found = stalls_of(run_of(100), run_of(100), [unseen], 2, [], run_of(150), [unseen])
     assert (found.fetched, found.fetch_share, found.disk_bytes_per_s) == (None, None, None)
     assert found.bottleneck is Bottleneck.GPU
+
+
+def test_fetches_are_modelled_in_the_order_in_which_the_loader_asks_its_workers() -> None:
+    """GIVEN 90 fetches of 100 ms by one worker, then 30 fetches of 300 ms by another WHEN two workers load on two cores
+
+    THEN the workers alternate. Each of 30 rounds loads two batches in 300 ms. The first worker's other 60 fetches are left out.
+    """
+    batches = [Loading(batches=1, samples=64, cpu_ns=100 * MS, workers=2, process=1) for _ in range(90)]
+    batches += [Loading(batches=1, samples=64, cpu_ns=300 * MS, workers=2, process=2) for _ in range(30)]
+    found = stalls_of(run_of(40), run_of(150), batches, 2, [])
+    assert found.check is not None and found.check.samples_per_s == pytest.approx(2 * 64 / 0.3, rel=0.05)

@@ -1,0 +1,25 @@
+"""Which tensors have values that the host keeps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from replayer.tensor.allocation import host_keeps
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "keeps"),
+    [
+        ([], "float64", True),
+        ([16_384], "float32", True),
+        ([16_385], "float32", False),
+        ([16_385], "int8", False),
+        ([128, 128], "uint8", True),
+        ([128, 129], "uint8", False),  # only byte tensors of one dimension may be larger
+        ([1 << 28], "uint8", True),
+        ([(1 << 28) + 1], "uint8", False),
+    ],
+)
+def test_the_host_keeps_small_tensors_and_byte_tensors_of_up_to_256_mib(sizes: list[int], dtype: str, keeps: bool) -> None:
+    assert host_keeps(tuple(sizes), getattr(torch, dtype)) is keeps
