@@ -21,8 +21,8 @@ Note [A lost device]
     invalid argument, a capture) only cost the result of the failed call.
 
 Note [A profile of the script's own]
-    CUPTI records every CUDA call of the process. The recorder takes no events while the script profiles itself, because they
-    would appear in the script's profile.
+    CUPTI records every CUDA call of the process. While the script profiles itself, the recorder therefore records no events.
+    They would appear in the script's profile.
 """
 
 from __future__ import annotations

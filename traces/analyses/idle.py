@@ -12,7 +12,7 @@ launched when the launching call returns, or when the work begins if that is ear
 The reasons are:
 
     data                before the launch: the host waited for a batch
-    collective          before the launch: the host was in a collective of its own (gloo);
+    collective          before the launch: the host itself ran a collective (gloo);
                         after the launch: a communication kernel on another stream ended in the gap
     synchronization     before the launch: the host had waited for the device up to the gap (`traces.analyses.waits`: .item(),
                         pageable copies); the rest of the gap is the host's way to the next launch

@@ -23,7 +23,7 @@ Note [A step's time]
     first of its rank. A step also has no predecessor if the profiler was started or stopped before it. A third reason is a
     number that is neither the previous step's number nor one higher.
 
-    host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Steps in turn] in
+    host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Periodic steps] in
                     `traces.figures.spread`)
     device pace     the median device interval of the steady steps, on the slowest device that gets work in each of them
     pace            the larger of the two (but see Note [Steps of several kinds])
@@ -117,7 +117,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """Holds the pace of a set of steps, as medians in nanoseconds. See Note [A step's time] and Note [Steps in turn]."""
+    """Holds the pace of a set of steps, as medians in nanoseconds. See Note [A step's time] and Note [Periodic steps]."""
 
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int
@@ -129,7 +129,7 @@ class StepPace:
     gpu_time_ns: int | None
     busy_share: float | None  # of the busiest device: median of busy time divided by the step's time
     without_data_ns: int
-    period: int  # after how many steps the intervals repeat; see Note [Steps in turn] in `traces.figures.spread`
+    period: int  # the intervals repeat after this number of steps; see Note [Periodic steps] in `traces.figures.spread`
     noise: float | None  # half the interquartile range divided by the median; None below four steps
     falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily
 

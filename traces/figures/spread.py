@@ -2,12 +2,13 @@
 
     spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
 
-Note [Steps in turn]
-    Long and short steps may follow each other in turn: two trainers take turns, or every fourth step updates the weights. The
-    median of such steps is either a long or a short step, depending on how many steps were recorded. So if steps repeat with a
-    period of k steps, a figure per step is the median of the means of k consecutive steps. Steps repeat with the period k if
-    nine in ten steps differ from the k-th step before them by at most REPEATS_WITHIN of the mean, but not from the step before
-    them. k is the smallest such period. At least two periods and four pairs of steps are needed.
+Note [Periodic steps]
+    Long and short steps may alternate. For example, two models are trained alternately, or only every fourth step updates the
+    weights. The median of such steps is either a long or a short step, depending on how many steps were recorded. If steps
+    repeat with a period of k steps, a figure per step is therefore the median over means of k consecutive steps. Steps have the
+    period k if nine in ten steps differ from the step k steps earlier by at most REPEATS_WITHIN of the mean. In addition,
+    consecutive steps must differ by more than MUCH_SPREAD of the mean. k is the smallest such period. At least two periods and
+    four pairs of steps are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NINE_IN_TEN = 90
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Holds percentiles of a per-step value in two traces, and the relative error of the medians (Note [Steps in turn]).
+    """Holds percentiles of a per-step value in two traces, and the relative error of the medians (Note [Periodic steps]).
 
     `noise_floor` is half the interquartile range of the recording divided by its median. It is None below four steps. An error
     below the noise floor is not significant.
@@ -56,12 +57,12 @@ def median(values: Column) -> int | None:
 
 
 def median_per_step(values: Column) -> int | None:
-    """Return the median of consecutive steps' values by Note [Steps in turn], or None without values."""
+    """Return the median of consecutive steps' values by Note [Periodic steps], or None without values."""
     return median(means_of_periods(values))
 
 
 def period_of(values: Column) -> int:
-    """Return the period of these values in steps, or 1 if they do not repeat. See Note [Steps in turn]."""
+    """Return the period of these values in steps, or 1 if they do not repeat. See Note [Periodic steps]."""
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
     if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:

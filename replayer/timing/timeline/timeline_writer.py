@@ -397,7 +397,7 @@ class TimelineWriter:
             self._hand_over()
 
     def flush(self, header: Trace) -> None:
-        """Write all rows so far and the header so far. When the call returns, the file contains them."""
+        """Write the current rows and header. When the call returns, the file contains them."""
         self._hand_over()
         written = threading.Event()
         self._queue.put(written)
