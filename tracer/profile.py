@@ -6,8 +6,7 @@
     profiler.end_step(14); profiler.begin_step(15, "")      # ends the window and writes the file
     profiler.begin_step(40, "prepare")                      # next file: train.msgpack.4711.profile.2.json
 
-Only one profiler can run at a time. If the script uses a profiler, the recorder's profiler does not start, or ends its window
-early.
+Only one profiler can run at a time. See Note [Profiles of the script].
 
 Note [When a window begins and ends]
     When a window ends, torch.profiler waits for the device without a time limit. So the recorder first waits for the device
@@ -15,6 +14,12 @@ Note [When a window begins and ends]
     The recorder also waits before a window begins, to exclude GPU work of earlier steps. This wait follows the step in which
     the profiler attached. That step is not used in comparisons. Windows neither begin nor end during a CUDA graph capture
     (device_access.py).
+
+Note [Profiles of the script]
+    torch prepares a profile some steps before it starts it, and `_profiler_enabled` is False in between. A second profile that
+    is prepared meanwhile replaces the settings of the first one. So the recorder prepares no profile from the moment the script
+    prepares one until the script ends it. If the script prepares a profile during a window, the window ends. The schedule
+    then plans a new window for the steps that are missing.
 
 Note [No context of the recorder's]
     A profile with device activities initializes CUDA, and then forked children cannot use CUDA. A profile without device
@@ -118,7 +123,10 @@ class Profiler:
         if self._profile is not None and (action == "" or (action == "prepare" and self._tracing)):
             self.stop()
         if self.wanted and action == "prepare" and self._profile is None and not (self.must_wait or self._access.lost):
-            self._attempt(self._prepare)
+            if self._access.is_profiled:  # see Note [Profiles of the script]
+                self._why_not = "the script was already profiling itself"
+            else:
+                self._attempt(self._prepare)
         elif self._profile is not None and action == "record":
             if not self._tracing:
                 self._attempt(self._start)
@@ -151,6 +159,11 @@ class Profiler:
         """Returns which steps were profiled, or why no step was profiled."""
         numbers = tuple(number for window in self._windows for number in window)
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
+
+    @property
+    def is_recording(self) -> bool:
+        """Returns whether the profile contains the current step."""
+        return self._range is not None
 
     @property
     def must_wait(self) -> bool:
@@ -206,7 +219,7 @@ class Profiler:
         old_block = self._torch.empty(1)
         self._profile.start_trace()
         del old_block  # see Note [What Kineto says]
-        self._tracing = True
+        self._tracing, self._why_not = True, ""
         self._windows.append([])
         if self._modules is not None:
             self._modules.begin()
@@ -228,6 +241,8 @@ class Profiler:
                 count = len(self._windows)
                 profile.export_chrome_trace(str(self._path if count == 1 else self._path.with_suffix(f".{count}.json")))
         finally:
+            if self._tracing and not self._windows[-1]:
+                self._windows.pop()
             self.active = self._tracing = False
 
     def _abandon(self) -> None:

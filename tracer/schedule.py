@@ -11,6 +11,9 @@ of steps restarts at the first training step, for example after an initial valid
 Evaluation steps between training steps are profiled in one separate window. In the window of evaluation steps, the profiler is
 started after the first batch and begins to record with the third batch. The window of evaluated batches ends with the next
 training step, because a step is known to be training only when it ends. That training step is not counted.
+
+If the script starts its own profile, the recorder's window ends early, and the schedule plans a new window for the missing
+steps. If the profiler fails, the schedule plans no further window.
 """
 
 from __future__ import annotations
@@ -55,6 +58,19 @@ class Schedule:
         """Makes the current step a clean step, because the profiler cannot attach yet. The next step tries again."""
         if self._end and self._count == self._prepare:
             self._count -= 1
+        self._evaluation = ""
+
+    def lose_window(self) -> None:
+        """Makes the current step the one in which the profiler attaches again, to record the missing steps."""
+        if self._first_profiled <= self._count < self._end:
+            self._end = self._first_profiled + self._end - self._count
+            self._count = self._prepare
+        elif self._evaluation:
+            self._evaluation = "prepare"
+
+    def give_up(self) -> None:
+        """Plans no further window, because the profiler has failed."""
+        self._end = self._evaluations_left = 0
         self._evaluation = ""
 
     def end_step(self, evaluation: bool) -> None:

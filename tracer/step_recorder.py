@@ -344,7 +344,8 @@ class StepRecorder:
         # A profiler of the script slows the host, and the kernels of a capture are unknown. Such steps are not clean.
         is_unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
         kind = self._schedule.kind(is_evaluation)
-        if is_unlike_others and not is_evaluation:
+        is_lost = kind is StepKind.PROFILED and not self._profiler.is_recording  # the window began late or ended early
+        if is_lost or (is_unlike_others and not is_evaluation):
             kind = StepKind.WARMUP
         ended = EndedStep(
             self._writer.number, kind, start_ns, end_ns, segments, self._at, self._begins, taken, self._stages, self.reads,
@@ -362,10 +363,16 @@ class StepRecorder:
     def _turn_profiler(self) -> None:
         """Begins or ends profiling between two steps. The time of this call does not count as recording overhead per step."""
         began_ns = self._clock.perf_ns()
-        if self._schedule.profile == "prepare" and self._profiler.must_wait:
-            self._schedule.postpone()
-        self._profiler.end_step(self._writer.number - 1)
-        self._profiler.begin_step(self._writer.number, self._schedule.profile)
+        schedule, profiler, number = self._schedule, self._profiler, self._writer.number
+        if schedule.profile == "prepare" and profiler.must_wait:
+            schedule.postpone()
+        profiler.end_step(number - 1)
+        profiler.begin_step(number, schedule.profile)
+        if not profiler.wanted:
+            schedule.give_up()
+        elif schedule.profile == "record" and not profiler.active:
+            schedule.lose_window()
+            profiler.begin_step(number, schedule.profile)
         self.cost.excluded_ns += self._clock.perf_ns() - began_ns
 
     def _take_event(self, now_ns: int, begin: BoundaryEvent | None) -> BoundaryEvent | None:

@@ -144,6 +144,7 @@ class FakeProfiler:
     paused = False
     all_threads = False
     active = False
+    is_recording = False
     is_beginning = False
     must_wait = False
 
@@ -154,11 +155,14 @@ class FakeProfiler:
     def begin_step(self, number: int, action: str) -> None:
         if action:
             self.told.append((action, number))
+        self.active = action == "prepare" or (self.active and action == "record")
+        self.is_recording = self.active and action == "record"
 
     def end_step(self, number: int) -> None: ...
 
     def make_way(self) -> None:
         self.told.append(("make way", None))
+        self.active = self.is_recording = False
 
     def stop(self, at_end: bool = False) -> None:
         self.told.append(("stop", None))

@@ -77,7 +77,8 @@ class Profiled:
             profiler=SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA"), _KinetoProfile=Kineto),
             _C=SimpleNamespace(_profiler=SimpleNamespace(_ExperimentalConfig=Settings)),
         )
-        access = DeviceAccess(self.cuda, self.cuda.captures, ())
+        self.profiles: set[str] = set()  # of the script
+        access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         clock: Any = self.clock
         self.profiler = Profiler(torch, Path("t.profile.json"), access, clock, lambda: [0], stacks)
 
@@ -150,6 +151,35 @@ def test_only_the_host_is_profiled_without_a_gpu() -> None:
     here.cuda.used = False
     here.steps("prepare", "record", "")
     assert not here.profiler.must_wait and here.calls[0] == "CPU" and here.calls[-1] == "t.profile.json"
+
+
+def test_no_profile_is_prepared_while_the_script_has_prepared_one() -> None:
+    """GIVEN a profile that the script has prepared and not yet started THEN the recorder prepares its own after the script's
+    profile has ended."""
+    here = Profiled()
+    here.profiles.add("prepared")
+    here.steps("prepare")
+    assert here.calls == [] and here.profiler.wanted and not here.profiler.active
+    assert here.profiler.use().failed == "the script was already profiling itself"
+    here.profiles.clear()
+    here.steps("prepare", "record", "")
+    assert here.calls[2:] == ["prepare", "start", "stop", "t.profile.json"]
+    assert here.profiler.use().failed is None
+
+
+def test_a_window_without_a_whole_step_is_not_written() -> None:
+    """GIVEN a window in whose first step the script starts a profile THEN the next window is the first one that is written."""
+    here = Profiled()
+    here.steps("prepare")
+    here.profiler.begin_step(1, "record")
+    assert here.profiler.is_recording
+    here.profiler.make_way()
+    assert not here.profiler.is_recording and here.calls[-1] == "stop"
+    here.profiler.end_step(1)
+    for number, action in ((2, "prepare"), (3, "record"), (4, "")):
+        here.profiler.begin_step(number, action)
+        here.profiler.end_step(number)
+    assert here.calls[-1] == "t.profile.json" and here.profiler.use().steps == (3,)
 
 
 def test_the_profile_is_discarded_if_the_device_hangs() -> None:

@@ -368,6 +368,26 @@ def test_the_profiler_runs_in_its_scheduled_window(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_only_steps_that_the_profiler_recorded_are_profiled_steps(tmp_path: Path) -> None:
+    """GIVEN a window of two steps WHEN the script profiles the first of them THEN the window begins again after the script's
+    profile, and has both steps."""
+    bench = Bench(tmp_path, Schedule(warmup=1, clean=1, profiled=2))
+    for number in range(9):
+        if number == 3:
+            bench.recorder.make_way_for_profile()
+            bench.profiles.add("the script's")
+        bench.train_step()
+        bench.profiles.clear()
+    trace = recorded(bench)
+    calls = [("prepare", 2), ("record", 3), ("make way", None), ("record", 4), ("prepare", 4), ("record", 5), ("record", 6)]
+    assert bench.profiler.told == [*calls, ("stop", None)]
+    kinds = StepKind
+    assert trace.steps.kind.tolist() == [
+        kinds.WARMUP, kinds.STEADY, kinds.WARMUP, kinds.WARMUP, kinds.WARMUP, kinds.PROFILED, kinds.PROFILED, kinds.STEADY,
+        kinds.STEADY,
+    ]  # fmt: skip
+
+
 def test_a_failing_optimizer_ends_its_phase(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.enter_phase("optimizer")

@@ -99,3 +99,29 @@ def test_steps_stay_clean_while_the_profiler_window_waits() -> None:
         schedule.end_step(False)
     steady = StepKind.STEADY
     assert kinds == [StepKind.WARMUP, steady, steady, steady, StepKind.WARMUP, StepKind.PROFILED, steady]
+
+
+def test_a_lost_window_is_recorded_later() -> None:
+    """GIVEN three steps to profile WHEN the window ends after one of them THEN the profiler attaches again in the next step.
+    It then records the other two."""
+    schedule = Schedule(warmup=1, clean=1, profiled=3)
+    actions, told = [], []
+    for number in range(8):
+        if number == 4:
+            schedule.lose_window()
+        actions.append(schedule.profile)
+        told.append(schedule.kind(False))
+        schedule.end_step(False)
+    assert actions == ["", "", "prepare", "record", "prepare", "record", "record", ""]
+    warmup, steady, profiled = StepKind.WARMUP, StepKind.STEADY, StepKind.PROFILED
+    assert told == [warmup, steady, warmup, profiled, warmup, profiled, profiled, steady]
+
+
+def test_all_steps_are_clean_after_the_profiler_has_failed() -> None:
+    schedule = Schedule(warmup=0, clean=1, profiled=2)
+    kinds(schedule, [False, False])
+    assert schedule.profile == "record"
+    schedule.give_up()
+    assert schedule.profile == ""
+    assert kinds(schedule, [False, True, False]) == [StepKind.STEADY, StepKind.EVALUATION, StepKind.STEADY]
+    assert schedule.profile == ""

@@ -72,6 +72,11 @@ class DeviceAccess:
         return self.closed is Untimed.CAPTURE
 
     @property
+    def is_profiled(self) -> bool:
+        """Returns whether the script has prepared or started a profile that it has not ended."""
+        return bool(self._profiles)
+
+    @property
     def closed(self) -> Untimed | None:
         """Returns why CUDA must not be called now, or None if CUDA may be called. The reason `Untimed.NO` means that the script
         does not use CUDA.

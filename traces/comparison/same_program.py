@@ -409,17 +409,20 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
     trace too. If there are several such ops, the outermost is used.
 
     Some enclosing ops have the same canonical name as an op inside, such as `conv2d` around autocast's casts and
-    `cudnn_convolution`. Such an enclosing op is not used.
+    `cudnn_convolution`. The op inside is then used for the call. The other ops inside are compared if the other trace has ops
+    of their name. Otherwise, they are part of the call, such as the `fill_` in `mse_loss_backward`, and are left out.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
     for (trace, op, step), names in zip(traces, reversed(known), strict=True):
-        op, first = np.unique(_outermost(trace, op, names), return_index=True)
-        found.append(_calls(trace, op, step[first]))
+        outermost = _outermost(trace, op, names)
+        op, first = np.unique(outermost[outermost >= 0], return_index=True)
+        found.append(_calls(trace, op, step[outermost >= 0][first]))
     return found
 
 
 def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
+    """Return the row of the op that is compared for each row, or NONE for a row that is left out. See `_alike_nested`."""
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
@@ -427,16 +430,19 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
     canonical = np.append(np.array([number[name] for name in called], np.int64)[which], NONE)
     known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
     known[:-1] &= host.kind == HostKind.OP
+    named = known.copy()
     parent = np.append(host.around, NONE)
     at = parent[rows]
     while (at >= 0).any():
         known[at[canonical[at] == canonical[rows]]] = False
         at = parent[at]
     found, at = rows.copy(), parent[rows]
+    is_part = np.zeros(len(rows), bool)
     while (at >= 0).any():
         found = np.where(known[at], at, found)
+        is_part |= named[at] & ~known[at]
         at = parent[at]
-    return found
+    return np.where(is_part & ~named[found], NONE, found)
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:

@@ -370,6 +370,27 @@ def test_autocast_casts_within_an_op_do_not_count_as_calls() -> None:
     assert _verdict(recorded, replayed)[0] is True
 
 
+def test_an_op_that_only_one_trace_has_within_a_call_is_part_of_the_call() -> None:
+    """GIVEN a recorded loss gradient with a `fill_` and an op of its name inside WHEN a replay has only the outer op, with both
+    kernels THEN the program is the same."""
+    loss, operands = "aten::mse_loss_backward", "32,8;32,8"
+
+    def traced(*inner: str) -> Trace:
+        made = [Call(loss, operands, start, "kernel", inner=op) for start, op in zip((31, 40), inner, strict=True)]
+        trace = training(made=made)
+        host = trace.host
+        outer = np.flatnonzero((host.name == trace.strings.find(loss)) & (host.parent == NONE))
+        for first, second in zip(outer[::2].tolist(), outer[1::2].tolist(), strict=True):
+            host.duration_ns[first] = host.end_ns[second] - host.start_ns[first]
+            host.parent[host.parent == second] = first
+        return trace
+
+    recorded, replayed = traced("aten::fill_", loss), traced("", "")
+    assert _verdict(recorded, replayed)[0] is True and _verdict(replayed, recorded)[0] is True
+    alone = [Call(loss, operands, 31, "kernel"), Call("aten::fill_", operands, 40, "kernel")]
+    assert _verdict(recorded, training(made=[*alone, alone[1]]))[0] is False
+
+
 def test_a_different_batch_size_is_named_in_the_reason() -> None:
     same, reason = _verdict(training(batch=32), training(batch=64))
     assert same is False
