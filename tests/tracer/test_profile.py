@@ -167,6 +167,20 @@ def test_no_profile_is_prepared_while_the_script_has_prepared_one() -> None:
     assert here.profiler.use().failed is None
 
 
+def test_a_step_is_not_profiled_if_the_device_was_too_busy_to_begin() -> None:
+    """GIVEN a device that does not become idle within 20 ms before step 1, but before step 2 WHEN both steps are to be profiled
+    THEN only step 2 is recorded."""
+    here = Profiled()
+    here.steps("prepare")
+    recorded = []
+    for number in (1, 2):
+        here.cuda.hangs = number == 1
+        here.profiler.begin_step(number, "record")
+        recorded.append(here.profiler.is_recording)
+        here.profiler.end_step(number)
+    assert recorded == [False, True] and here.profiler.use().steps == (2,)
+
+
 def test_a_window_without_a_whole_step_is_not_written() -> None:
     """GIVEN a window in whose first step the script starts a profile THEN the next window is the first one that is written."""
     here = Profiled()
