@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import grouped, launch_steps, phase_windows, profiled_steps
+from traces.figures.measure import by_value, grouped, launch_steps, phase_windows, profiled_steps
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, DeviceKind, Ending, Trace
 
@@ -92,12 +92,11 @@ def communication(trace: Trace) -> Communication:
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
     """Return the exposed and the hidden time of the counted communication kernels."""
     total_ns = hidden_ns = 0
-    computes = trace.device.is_work & ~kernels
-    for device in np.unique(trace.device.device[counted]).tolist():
-        on = trace.device.device == device
-        communicating, computing = _intervals(trace, on & counted), _intervals(trace, on & computes)
+    communicates, computes = (_by_device(trace, mask) for mask in (counted, trace.device.is_work & ~kernels))
+    for device, communicating in communicates.items():
         total_ns += communicating.total_ns
-        hidden_ns += int(computing.within(communicating.start_ns, communicating.end_ns).sum())
+        if device in computes:
+            hidden_ns += int(computes[device].within(communicating.start_ns, communicating.end_ns).sum())
     return total_ns - hidden_ns, hidden_ns
 
 
@@ -120,5 +119,7 @@ def _operations(trace: Trace) -> tuple[Operation, ...]:
     return tuple(sorted(found, key=lambda row: (-(row.bytes or 0), -row.count, row.name, row.phase)))
 
 
-def _intervals(trace: Trace, mask: Column) -> Intervals:
-    return Intervals(trace.device.start_ns[mask], trace.device.end_ns[mask])
+def _by_device(trace: Trace, mask: Column) -> dict[int, Intervals]:
+    device, start_ns = trace.device.device[mask], trace.device.start_ns[mask]
+    end_ns = start_ns + trace.device.duration_ns[mask]
+    return {number: Intervals(start_ns[rows], end_ns[rows]) for number, rows in by_value(device).items()}

@@ -43,7 +43,7 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
-from traces.figures.measure import grouped, profiled_steps, work_rows
+from traces.figures.measure import busy_by_device, by_value, grouped, profiled_steps, work_rows
 from traces.figures.pace import device_windows
 from traces.model.each_once import once
 from traces.model.intervals import Intervals
@@ -162,13 +162,12 @@ def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
 def idle_times(trace: Trace) -> dict[str, IdleTime]:
     """Return idle times by device label. Devices without work in the counted steps are left out."""
     spans, steps = idle_spans(trace), profiled_steps(trace)
-    work = trace.device.take(work_rows(trace))
+    busy_of, rows_of = busy_by_device(trace), by_value(spans.device)
     found = {}
     for device, windows in sorted(device_windows(trace).items()):
-        of, here = spans.take(spans.device == device), work.take(work.device == device)
-        if not len(here):  # only CUDA events time these steps
+        if device not in busy_of:  # only CUDA events time these steps
             continue
-        busy = Intervals(here.start_ns, here.end_ns)
+        of, busy = spans.take(rows_of.get(device, np.zeros(0, "i8"))), busy_of[device]
         lasted_ns = windows.within(of.start_ns, of.end_ns)
         sums = np.bincount(of.reason, weights=lasted_ns, minlength=len(IdleReason))
         busy_ns = int(busy.within(windows.start_ns, windows.end_ns).sum())
@@ -184,8 +183,9 @@ def idle_calls(trace: Trace) -> list[IdleCall]:
     spans = spans.take(np.isin(spans.reason, (IdleReason.HOST, IdleReason.SYNCHRONIZATION)))
     calls_of = calls_by_rank(trace)
     idle_ns, counts, total_ns = Counter[int](), Counter[int](), 0
+    rows_of = by_value(spans.device)
     for device, windows in device_windows(trace).items():
-        own = spans.take(spans.device == device)
+        own = spans.take(rows_of.get(device, np.zeros(0, "i8")))
         edges = list(zip(windows.start_ns.tolist(), windows.end_ns.tolist(), strict=True))
         parts = [(np.clip(own.start_ns, *edge), np.clip(own.end_ns, *edge)) for edge in edges]
         idle = Intervals(*map(np.concatenate, zip(*parts, strict=True)))

@@ -16,7 +16,7 @@ Holistic Trace Analysis ranks by normalized start times of the longest communica
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,8 @@ import numpy as np
 from traces.analyses.communication import communication_kernels
 from traces.figures.measure import device_ranks, grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
+
+_STRAGGLERS_SHARE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,14 @@ def stragglers(trace: Trace) -> list[RankLateness]:
             caused_ns[rank] += int(waits_ns[:, late == place].sum())
     found = [RankLateness(rank, count[rank], last[rank], waited_ns[rank], caused_ns[rank]) for rank in count if count[rank]]
     return sorted(found, key=lambda of: (-of.caused_ns, of.rank))
+
+
+def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
+    """Return the ranks that are not stragglers, in ascending order. A straggler caused at least a tenth of the longest waits
+    that one rank caused.
+    """
+    most_ns = max((of.caused_ns for of in found), default=0)
+    return sorted(of.rank for of in found if of.caused_ns < most_ns / _STRAGGLERS_SHARE or not most_ns)
 
 
 def without_waits(trace: Trace) -> Trace:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.analyses.launches import launched_rows, queue_length
-from traces.figures.measure import memory_curve
-from traces.model.trace import NONE, Column, Trace
+from traces.figures.measure import memory_curves
+from traces.model.trace import Column, Trace
 
 COUNTER = ("C", "Trace")  # values of `ph` and `cat` in counter events
 _MOST = 20_000  # most points per curve; a longer curve keeps the highest value of each stretch
@@ -32,8 +32,7 @@ class Counter:
 
 
 def counters(trace: Trace) -> Iterator[Counter]:
-    for device in np.unique(trace.memory.device[trace.memory.device != NONE]).tolist():
-        curve = memory_curve(trace, device)
+    for device, curve in memory_curves(trace).items():
         yield _thinned(Counter("memory allocated", "bytes", device, curve.time_ns, curve.allocated_bytes))
     rows = launched_rows(trace)
     spans = trace.device.take(rows)

@@ -20,7 +20,7 @@ import numpy as np
 from traces.compiled.regions import is_graph_launch, is_region_range
 from traces.model.each_once import once
 from traces.model.intervals import Intervals, TimeWindows
-from traces.model.trace import NONE, Column, HostKind, HostSpans, Origin, StepKind, Trace
+from traces.model.trace import NONE, Column, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 
 
 def work_rows(trace: Trace) -> Column:
@@ -35,10 +35,17 @@ def grouped(*columns: Column) -> list[Column]:
     return np.split(order, bounds) if len(order) else []
 
 
+def by_value(column: Column) -> dict[int, Column]:
+    """Return the rows of each value of one column. Each row is taken once, so the time does not grow with the number of values.
+    """
+    return {int(column[rows[0]]): rows for rows in grouped(column)}
+
+
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
     """Return the busy time of each device that has work. The keys are rows of `trace.devices`."""
-    spans = trace.device.take(work_rows(trace))
-    return {int(spans.device[rows[0]]): Intervals(spans.start_ns[rows], spans.end_ns[rows]) for rows in grouped(spans.device)}
+    work = work_rows(trace)
+    start_ns, end_ns = trace.device.start_ns[work], trace.device.end_ns[work]
+    return {device: Intervals(start_ns[rows], end_ns[rows]) for device, rows in by_value(trace.device.device[work]).items()}
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
@@ -363,9 +370,16 @@ class MemoryCurve:
 
 
 def memory_curve(trace: Trace, device: int) -> MemoryCurve:
-    events = trace.memory
-    here = events.take(events.device == device)
-    here = here.take(np.argsort(here.time_ns, kind="stable"))
+    return _curve(trace.memory.take(trace.memory.device == device))
+
+
+def memory_curves(trace: Trace) -> dict[int, MemoryCurve]:
+    """Return the memory curve of each device that has memory events. The keys are rows of `trace.devices`."""
+    return {device: _curve(trace.memory.take(rows)) for device, rows in by_value(trace.memory.device).items() if device >= 0}
+
+
+def _curve(of_device: MemoryEvents) -> MemoryCurve:
+    here = of_device.take(np.argsort(of_device.time_ns, kind="stable"))
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
@@ -379,11 +393,11 @@ def memory_curve(trace: Trace, device: int) -> MemoryCurve:
 def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
     """Return the memory peak of each device that has memory events. The keys are rows of `trace.devices`."""
     events = trace.memory
+    known = np.flatnonzero(events.reserved_bytes != NONE)
+    reserved = by_value(events.device[known])
     peaks = {}
-    for device in np.unique(events.device[events.device >= 0]).tolist():
-        curve = memory_curve(trace, device)
-        reserved = events.reserved_bytes[(events.device == device) & (events.reserved_bytes != NONE)]
-        reserved_bytes = int(reserved.max()) if len(reserved) else None
+    for device, curve in memory_curves(trace).items():
+        reserved_bytes = int(events.reserved_bytes[known[reserved[device]]].max()) if device in reserved else None
         peaks[device] = MemoryPeak(max(int(curve.allocated_bytes.max()), curve.before_bytes), reserved_bytes, curve.source)
     return peaks
 

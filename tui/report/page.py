@@ -19,7 +19,7 @@ import numpy as np
 
 from traces.comparison.changed_ops import ChangeLists
 from traces.comparison.compare import Both, Comparison, compare
-from traces.figures.measure import MemoryCurve, memory_curve
+from traces.figures.measure import MemoryCurve, memory_curves
 from traces.figures.problems import problems_of
 from traces.figures.summary import Summary, summarize
 from traces.model.trace import NONE, Column, StepKind, Steps, Trace
@@ -207,9 +207,7 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
     """Returns the row of the device with the highest peak, and the device's curve. Returns None without memory events."""
-    rows = np.unique(trace.memory.device[trace.memory.device != NONE]).tolist()
-    curves = [(row, memory_curve(trace, row)) for row in rows]
-    return max(curves, key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
+    return max(memory_curves(trace).items(), key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
 
 
 def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from traces.analyses.stragglers import similar_ranks
 from tui.formatting import ABSENT, count_text, curve_text, share_text, size_text, table, time_text
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from traces.analyses.idle import IdleTime
     from traces.analyses.launches import StreamLaunches
     from traces.analyses.modules import ModuleTime
+    from traces.analyses.stragglers import RankLateness
     from traces.comparison.compare import Both, StreamShare
     from traces.rates.achieved_rates import OpRates
 
@@ -79,12 +81,28 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     ]  # fmt: skip
     title = "Modules with the most GPU time, per step" if any(map(_gpu_ns, modules)) else "Modules, per step"
     yield title, ["", "forward", "backward", "own", "on the host"], cells
-    late = [
+    heads = ["", "last", "others waited", "waited itself"]
+    yield "Stragglers: ranks that reached collectives last", heads, _late_ranks(of.stragglers)
+
+
+def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
+    """Returns one row per rank. If there are more than `_MOST_OPS` ranks, one row has the means of the similar ranks."""
+    similar = set(similar_ranks(found) if len(found) > _MOST_OPS else ())
+    late = [row for row in found if row.rank not in similar]
+    cells = [
         [f"rank {row.rank}", f"{count_text(row.last)} of {count_text(row.collectives)}",
          time_text(row.caused_ns), time_text(row.waited_ns)]
-        for row in of.stragglers[:_MOST_OPS]
+        for row in late[:_MOST_OPS]
     ]  # fmt: skip
-    yield "Stragglers: ranks that reached collectives last", ["", "last", "others waited", "waited itself"], late
+    if len(late) > _MOST_OPS:
+        cells.append([f"{len(late) - _MOST_OPS} more stragglers", "", "", ""])
+    rest = [row for row in found if row.rank in similar]
+    if rest:
+        names = ("last", "collectives", "caused_ns", "waited_ns")
+        last, calls, caused_ns, waited_ns = (round(sum(getattr(row, name) for row in rest) / len(rest)) for name in names)
+        times = [time_text(caused_ns), time_text(waited_ns)]
+        cells.append([f"{len(rest)} similar ranks, mean", f"{count_text(last)} of {count_text(calls)}", *times])
+    return cells
 
 
 def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iterator[tuple[str, list[list[str]]]]:

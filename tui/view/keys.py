@@ -60,7 +60,7 @@ KEYS = (
     Key("x", "x", "turn", "swap sides", group=_SHOW, needs="two traces", argument="swapped"),
     Key("i", "i", "turn", "mirror the lower side", group=_SHOW, needs="two traces", argument="mirrored"),
     Key("z", "z", "fold", "fold or unfold the stack or device", "fold", _SHOW),
-    Key("Z", "Z", "fold_rank", "fold or unfold the rank", group=_SHOW),
+    Key("Z", "Z", "fold_rank", "fold or unfold the rank or the similar ranks", group=_SHOW),
     Key("p", "p", "pin", "pin the row to the top", group=_SHOW),
     Key("ampersand", "&", "filter", "filter rows by name", group=_SHOW),
     Key("left_curly_bracket", "{", "move_row", "move the row up", group=_SHOW, argument=-1),

@@ -15,6 +15,7 @@ from traces.figures.measure import (
     busy_by_device,
     busy_by_stream,
     busy_ns,
+    by_value,
     device_time_by_origin,
     evaluation_steps,
     kernel_table,
@@ -22,6 +23,7 @@ from traces.figures.measure import (
     launch_steps,
     launch_time_ns,
     memory_curve,
+    memory_curves,
     memory_peaks,
     op_of,
     op_table,
@@ -265,3 +267,13 @@ def test_the_op_of_each_launch_equals_the_one_found_parent_by_parent(outermost: 
                 row = trace.host.parent[row] if trace.host.parent[row] < row else NONE
             walked.append(found)
         assert op_of(trace, outermost=outermost).tolist() == walked
+
+
+def test_memory_curves_of_several_devices_take_each_event_once() -> None:
+    """Device 0 allocates 4 bytes and frees 1. Device 2 allocates 5 bytes between these events. Device 1 has no events."""
+    trace = Trace()
+    trace.memory = MemoryEvents.of(time_ns=[10, 20, 30], device=[0, 2, 0], bytes=[4, 5, -1])
+    curves = memory_curves(trace)
+    assert {device: curve.allocated_bytes.tolist() for device, curve in curves.items()} == {0: [4, 3], 2: [5]}
+    assert {device: peak.peak_allocated_bytes for device, peak in memory_peaks(trace).items()} == {0: 4, 2: 5}
+    assert {value: rows.tolist() for value, rows in by_value(trace.memory.device).items()} == {0: [0, 2], 2: [1]}

@@ -9,12 +9,13 @@ from tests.traces.handmade import Call, data_parallel, phase_grained, replay_of,
 from tests.tui.goldens import assert_golden
 from traces.analyses.idle import IdleCall
 from traces.analyses.launches import LOADED, LongLaunches
-from traces.analyses.stragglers import RankLateness
+from traces.analyses.stragglers import RankLateness, similar_ranks
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.summary import summarize
 from traces.model.machine import Machine
 from traces.model.run import CleanSteps, Run
 from traces.model.trace import StepKind, Trace
+from tui.text.analyses import analysis_rows
 from tui.text.bottleneck import answer
 from tui.text.info import info_text, note_sentences
 
@@ -171,6 +172,23 @@ def test_info_names_the_rank_that_the_others_wait_for() -> None:
     late = [RankLateness(1, 8, 6, 0, 60_000), RankLateness(0, 8, 0, 60_000, 0)]
     two = replace(summary, ranks=[0, 1], analyses=replace(summary.analyses, stragglers=late))
     assert "in each step, the other ranks wait 30.0 µs for rank 1" in info_text(two, "t", details=False)
+
+
+def test_similar_ranks_are_one_row_below_the_stragglers() -> None:
+    """Rank 7 made the others wait for 100 us and rank 2 for 10 us, a tenth. The other ten ranks made nobody wait."""
+    late = [RankLateness(7, 8, 6, 2_000, 100_000), RankLateness(2, 8, 2, 30_000, 10_000)]
+    late += [RankLateness(rank, 8, 0, 11_000, 0) for rank in range(12) if rank not in (2, 7)]
+    assert similar_ranks(late) == [0, 1, 3, 4, 5, 6, 8, 9, 10, 11]
+    (cells,) = (
+        rows
+        for title, _, rows in analysis_rows(replace(summarize(training()).analyses, stragglers=late))
+        if title.startswith("Stragglers")
+    )
+    assert cells == [
+        ["rank 7", "6 of 8", "100.0 µs", "2.0 µs"],
+        ["rank 2", "2 of 8", "10.0 µs", "30.0 µs"],
+        ["10 similar ranks, mean", "0 of 8", "0 ns", "11.0 µs"],
+    ]
 
 
 def test_info_calls_a_replay_a_replay_and_counts_no_phase_as_a_kernel() -> None:

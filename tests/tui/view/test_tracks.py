@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.traces.handmade import MS, phase_grained, training
+from tests.traces.handmade import MS, US, phase_grained, training
 from tests.tui.view.scenes import crowd, one_event, side_tables, stack, whole
-from traces.model.trace import DeviceKind, HostKind, HostSpans, Thread, Trace
+from traces.model.trace import Collectives, DeviceKind, Ending, HostKind, HostSpans, Thread, Trace
 from tui.view.scene.categories import Category, of_device, of_host, of_kernel
 from tui.view.scene.lanes import Lane
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
-from tui.view.scene.tracks import TrackKey, TrackKind, gpu_tracks, host_tracks, quick_tracks, stack_depth
+from tui.view.scene.tracks import TrackKey, TrackKind, gpu_tracks, host_tracks, quick_tracks, ranges_text, stack_depth
+from tui.view.timeline.shown_rows import ShownRows
 
 
 @pytest.mark.parametrize(
@@ -124,3 +125,37 @@ def test_rows_of_only_one_trace_are_kept() -> None:
 )
 def test_kernel_and_op_names_are_shortened_for_display(text: str, short: str) -> None:
     assert short_name(text) == short
+
+
+def test_consecutive_ranks_are_written_as_ranges() -> None:
+    assert ranges_text([0, 2, 3, 4, 7]) == "0, 2-4, 7"
+
+
+def test_stragglers_come_first_and_similar_ranks_are_one_row() -> None:
+    """Twelve ranks run one all-reduce. Rank 5 has the shortest kernel (1 us), so the others wait 9 us each for it."""
+    trace = crowd(devices=12, streams=2)
+    name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
+    trace.collectives = Collectives.of(
+        rank=range(12), name=[name] * 12, group=[group] * 12, start_ns=[0] * 12, ending=[Ending.SEEN] * 12,
+        duration_ns=[(1 if rank == 5 else 10) * US for rank in range(12)],
+    )  # fmt: skip
+    scene = Scene.of(("a", trace)).with_host()
+    rows = ShownRows(scene, height=40)
+    similar = "ranks 0-4, 6-11: similar"
+
+    def shown() -> list[str]:
+        return [scene.rows[row].label for row in rows.shown]
+
+    of_rank_5 = ["rank 5 cuda:0 stream 0", "rank 5 cuda:0 stream 1", "rank 5 collectives"]
+    assert shown() == [*of_rank_5, similar]
+    fold = rows.fold_of(next(row for row in scene.rows if row.label == similar), ("rank", "ranks"))
+    assert fold is not None
+    rows.fold(fold)
+    assert shown() == [*of_rank_5, similar, *(f"rank {rank} GPU" for rank in range(12) if rank != 5)]
+    rows.fold(fold)
+    assert shown() == [*of_rank_5, similar]
+    # WHEN no rank is late THEN rank 0 is shown with its streams, and the row has the other ranks
+    trace.collectives.duration_ns[:] = 10 * US
+    scene = Scene.of(("a", trace)).with_host()
+    rows = ShownRows(scene, height=40)
+    assert shown() == ["rank 0 cuda:0 stream 0", "rank 0 cuda:0 stream 1", "rank 0 collectives", "ranks 1-11: similar"]

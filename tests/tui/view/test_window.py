@@ -34,7 +34,7 @@ MOVES = st.lists(
         st.tuples(st.just("align"), st.sampled_from(Alignment)),
         st.tuples(st.just("toggle"), st.sampled_from(["memory", "host", "mirrored", "swapped"])),
         st.tuples(st.just("filter"), st.sampled_from(["", "GPU", "no such row"])),
-        st.tuples(st.just("fold"), st.sampled_from([("thread", "device"), ("rank",)])),
+        st.tuples(st.just("fold"), st.sampled_from([("thread", "device"), ("rank", "ranks")])),
         st.tuples(st.just("pin"), st.none()),
         st.tuples(st.just("move_row"), st.sampled_from([-1, 1])),
         st.tuples(st.just("home"), st.none()),

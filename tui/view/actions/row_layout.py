@@ -30,7 +30,7 @@ class RowLayout:
         self._context.tell("" if folded else "this row cannot be folded")
 
     def fold_rank(self) -> None:
-        self._context.tell("" if fold(self._context.window, ("rank",)) else "there is only one rank")
+        self._context.tell("" if fold(self._context.window, ("rank", "ranks")) else "there is only one rank")
 
     def pin(self) -> None:
         row = self._context.window.cursor_row

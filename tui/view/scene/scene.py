@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from traces.analyses.idle import IdleSpans, idle_spans
+from traces.analyses.stragglers import similar_ranks, stragglers
 from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.figures.summary import Summary, summarize
@@ -28,8 +30,21 @@ from tui.view.scene.compared import Sums, compared
 from tui.view.scene.difference import Difference
 from tui.view.scene.lanes import Curve, Lane
 from tui.view.scene.short_names import short_name
-from tui.view.scene.tracks import ALL, Fold, Track, TrackKey, TrackKind, Tracks, folded_tracks, host_tracks, quick_tracks
+from tui.view.scene.tracks import (
+    ALL,
+    SIMILAR,
+    Fold,
+    Track,
+    TrackKey,
+    TrackKind,
+    Tracks,
+    folded_tracks,
+    host_tracks,
+    quick_tracks,
+    with_similar,
+)
 
+_FEW_SIMILAR = 8  # more similar ranks start folded into one row
 TABLE_ROWS = 1000  # maximum length of a list of changes, because longer tables would be slow
 
 
@@ -40,6 +55,7 @@ class SceneRow:
     key: TrackKey
     label: str
     tracks: tuple[Track | None, ...]
+    similar: int | None = None  # the first of the similar ranks, if the row's rank is one of them
 
     @property
     def kind(self) -> TrackKind:
@@ -50,17 +66,20 @@ class SceneRow:
         """Returns which rows this folded row replaces. For the row of a single stream or thread, the result is None."""
         if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
+        if self.key.position == SIMILAR:
+            return Fold("ranks", self.key.rank)
         return Fold("rank", self.key.rank) if self.key.position == ALL else Fold("device", self.key.rank, self.key.position)
 
     @property
     def folds(self) -> tuple[Fold, ...]:
         """Returns the folds that can hide this row, narrowest first."""
         rank = Fold("rank", self.key.rank)
+        ranks = () if self.similar is None or self.key.position == SIMILAR else (Fold("ranks", self.similar),)
         if self.kind is TrackKind.HOST and self.key.detail:
-            return Fold("thread", self.key.rank, self.key.position), rank
+            return Fold("thread", self.key.rank, self.key.position), rank, *ranks
         if self.kind is TrackKind.GPU and self.key.detail != ALL:
-            return Fold("device", self.key.rank, self.key.position), rank
-        return () if self.stands_for == rank else (rank,)
+            return Fold("device", self.key.rank, self.key.position), rank, *ranks
+        return ranks if self.kind is TrackKind.GPU and self.key.position in (ALL, SIMILAR) else (rank, *ranks)
 
     @property
     def is_curve(self) -> bool:
@@ -70,6 +89,16 @@ class SceneRow:
         """Returns the spans of one trace. The result is None for a curve, and for a row that the trace lacks."""
         track = self.tracks[side] if side < len(self.tracks) else None
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
+
+
+class RankOrder(NamedTuple):
+    """Gives the order of ranks. Ranks in `first` come before the others. Ranks in `similar` can be folded into one row."""
+
+    first: tuple[int, ...]
+    similar: tuple[int, ...]
+
+
+_IN_ORDER = RankOrder((), ())
 
 
 @dataclass(frozen=True)
@@ -88,6 +117,7 @@ class Scene:
     differences: tuple[Difference, ...] = ()
     _axes: dict[Alignment, Axis] = field(default_factory=dict, compare=False)
     _tracks: tuple[Tracks, ...] = field(default=(), compare=False)
+    _ranks: RankOrder = field(default=_IN_ORDER, compare=False)
     _sums: dict[int, tuple[Sums, Sums]] = field(default_factory=dict, compare=False)
     _compared: tuple[Column, Column] | None = field(default=None, compare=False)
 
@@ -96,15 +126,17 @@ class Scene:
         """Creates a scene without host threads and without figures, which is quick to compute."""
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
-        return cls(tuple(name for name, _ in named), traces, _paired(tracks, _same_numbers(traces)), _tracks=tracks)
+        ranks = _rank_order(traces)
+        rows = _paired(tracks, _same_numbers(traces), ranks)
+        return cls(tuple(name for name, _ in named), traces, rows, _tracks=tracks, _ranks=ranks)
 
     def with_host(self) -> Scene:
         """Returns the scene with a row for each host thread and stack depth, and with folded rows."""
         tracks = tuple(
-            {**quick, **host_tracks(trace), **folded_tracks(trace, quick)}
+            with_similar({**quick, **host_tracks(trace), **folded_tracks(trace, quick)}, self._ranks.similar)
             for quick, trace in zip(self._tracks, self.traces, strict=True)
         )
-        return replace(self, rows=_paired(tracks, _same_numbers(self.traces)), _tracks=tracks, _sums={})
+        return replace(self, rows=_paired(tracks, _same_numbers(self.traces), self._ranks), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
         """Returns the scene with the counterpart of each kernel. The traces can then be aligned by counterparts."""
@@ -233,14 +265,33 @@ def _same_numbers(traces: tuple[Trace, ...]) -> bool:
     return len(traces) == 1 or have_same_stream_numbers(*traces)
 
 
-def _paired(tracks: tuple[Tracks, ...], same_numbers: bool) -> tuple[SceneRow, ...]:
+def _rank_order(traces: tuple[Trace, ...]) -> RankOrder:
+    """Returns the order of ranks by the first trace: stragglers come first. One similar rank comes before the row of the others
+    if there is no straggler.
+    """
+    if len(traces[0].ranks) <= _FEW_SIMILAR:
+        return _IN_ORDER
+    found = stragglers(traces[0])
+    similar = similar_ranks(found) if found else traces[0].ranks
+    first = [of.rank for of in found if of.rank not in set(similar)] or similar[:1]
+    similar = [rank for rank in similar if rank not in first]
+    return RankOrder(tuple(first), tuple(similar) if len(similar) > _FEW_SIMILAR else ())
+
+
+def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) -> tuple[SceneRow, ...]:
     """Pairs the tracks of both traces into rows, rank by rank. Streams are paired as in `trace diff`."""
+    place = {rank: number for number, rank in enumerate(ranks.first)}
+    similar = dict.fromkeys(ranks.similar, ranks.similar[0] if ranks.similar else None)
 
     def position(key: TrackKey) -> tuple[int, ...]:
-        return key.rank, key.kind, key.position, key.detail
+        of_similar = key.position == SIMILAR
+        return place.get(key.rank, len(place)), key.rank, not of_similar, key.kind, key.position, key.detail
+
+    def row(key: TrackKey, label: str, pair: tuple[Track | None, ...]) -> SceneRow:
+        return SceneRow(key, plain(label), pair, similar.get(key.rank))
 
     if len(tracks) == 1:
-        return tuple(SceneRow(key, plain(tracks[0][key].label), (tracks[0][key],)) for key in sorted(tracks[0], key=position))
+        return tuple(row(key, tracks[0][key].label, (tracks[0][key],)) for key in sorted(tracks[0], key=position))
     first, second = tracks
     renamed = _renamed_streams(first, second, same_numbers)
     seconds = {renamed.get(key, key): track for key, track in second.items()}
@@ -251,7 +302,7 @@ def _paired(tracks: tuple[Tracks, ...], same_numbers: bool) -> tuple[SceneRow, .
         label = labels[0]
         if len(set(labels)) == 2 and key.kind == TrackKind.GPU and key.detail != ALL:
             label = f"{labels[0]}/{labels[1].rpartition(' ')[2]}"
-        rows.append(SceneRow(key, plain(label), pair))
+        rows.append(row(key, label, pair))
     return tuple(rows)
 
 

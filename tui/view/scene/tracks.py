@@ -11,14 +11,14 @@ A `TrackKey` identifies a row in both traces, and rows with the same key are ali
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from traces.figures.measure import device_ranks, memory_curve, work_rows
+from traces.figures.measure import device_ranks, memory_curves, work_rows
 from traces.model.trace import NONE, BatchKind, Column, DeviceKind, Thread, Trace
 from tui.view.scene import categories
 from tui.view.scene.categories import Category
@@ -51,8 +51,8 @@ class TrackKey(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Identifies a group of rows that can be folded into one row: streams of a "device", the stack of a "thread", or everything
-    of a "rank".
+    """Identifies a group of rows that can be folded into one row: streams of a "device", the stack of a "thread", everything of
+    a "rank", or everything of similar "ranks". For similar ranks, `rank` is the first of them.
     """
 
     what: str
@@ -61,6 +61,7 @@ class Fold(NamedTuple):
 
 
 ALL = -2  # in `detail`: all streams of a device. In `position` too: all devices of a rank
+SIMILAR = -3  # in `position`: all devices of similar ranks
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,22 @@ def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
     return found
 
 
+def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
+    """Returns the tracks and the track of the row for the similar ranks. The row shows the first of these ranks."""
+    track = tracks.get(TrackKey(TrackKind.GPU, similar[0], ALL, ALL)) if similar else None
+    if track is None:
+        return tracks
+    key = TrackKey(TrackKind.GPU, similar[0], SIMILAR, ALL)
+    return {**tracks, key: replace(track, label=f"ranks {ranges_text(similar)}: similar")}
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Returns ascending numbers as text in which consecutive numbers are ranges: "0, 2-255"."""
+    gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
+    runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 def _merged(label: str, tracks: list[Track]) -> Track:
     lanes = [track.lane for track in tracks if isinstance(track.lane, Lane)]
     columns = [np.concatenate([getattr(lane, name) for lane in lanes]) for name in ("start_ns", "end_ns", "category", "row")]
@@ -204,8 +221,8 @@ def part_tracks(trace: Trace) -> Tracks:
 
 def memory_tracks(trace: Trace) -> Tracks:
     found = Tracks()
-    for device in np.unique(trace.memory.device[trace.memory.device >= 0]).tolist():
-        curve, of = memory_curve(trace, device), trace.devices[device]
+    for device, curve in memory_curves(trace).items():
+        of = trace.devices[device]
         lane = Curve(curve.time_ns, curve.allocated_bytes, curve.source == "recorded")
         track = Track(f"{trace.device_label(device)} memory", "memory", lane)
         found[TrackKey(TrackKind.MEMORY, of.rank, of.index)] = track

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -67,7 +68,8 @@ class ShownRows:
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
             folded = any(fold in self.folded for fold in row.folds)
-            unfolded = row.stands_for is not None and row.stands_for not in self.folded
+            # the row of similar ranks stays as their heading
+            unfolded = row.stands_for is not None and row.stands_for not in self.folded and row.stands_for.what != "ranks"
             if not (off or folded or unfolded) and self.wanted.casefold() in row.label.casefold():
                 found.append(number)
         keys = [row.key for row in self.scene.rows]
@@ -188,13 +190,14 @@ class ShownRows:
         return next(iter(same or thread), row)
 
     def _fold_new(self) -> None:
-        """Folds new rows if there are many: host stacks, devices with many streams, and all ranks except the first."""
+        """Folds new rows if there are many: host stacks, devices with many streams, similar ranks, all ranks but the first."""
         hiding = [fold for row in self.scene.rows for fold in row.folds]
         standing = {row.stands_for for row in self.scene.rows}
         found = {fold for fold in hiding if fold.what == "thread" or fold in standing}
-        ranks = sorted({fold.rank for fold in found if fold.what == "rank"})
+        ranks = list(dict.fromkeys(fold.rank for fold in hiding if fold.what == "rank" and fold in found))
+        counts = Counter(hiding)
         for fold in found - self._foldable:
             later_rank = fold.what == "rank" and len(ranks) > _FEW_RANKS and fold.rank != ranks[0]
-            if fold.what == "thread" or later_rank or (fold.what == "device" and hiding.count(fold) > _FEW_STREAMS):
+            if fold.what in ("thread", "ranks") or later_rank or (fold.what == "device" and counts[fold] > _FEW_STREAMS):
                 self.folded.add(fold)
         self._foldable |= found
