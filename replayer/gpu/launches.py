@@ -33,7 +33,6 @@ from replayer.gpu.current_streams import CurrentStreams
 from replayer.gpu.device import VirtualDevice
 from replayer.memory.op_rows import OpRows
 from replayer.op_signature import OpSignature
-from replayer.state import STATE
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.simulator import Simulator
@@ -216,9 +215,19 @@ class ScriptLaunches:
             self.clock.resume()
 
     def copy(
-        self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
+        self,
+        signature: OpSignature,
+        kind: str,
+        size_bytes: int,
+        device: int,
+        blocking: bool,
+        pinned: bool = False,
+        moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy of kind "h2d", "d2h" or "d2d". For a blocking copy, the host waits until the copy ends."""
+        """Launch a copy of kind "h2d", "d2h" or "d2d". For a blocking copy, the host waits until the copy ends.
+
+        `moves_tensor` says that the script called `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
+        """
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         told_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -230,7 +239,7 @@ class ScriptLaunches:
             if self.captured(stream, signature, copy, blocking):
                 return
             if kind == "h2d":
-                tracker.enter(thread, "h2d", STATE.moving.within)
+                tracker.enter(thread, "h2d", moves_tensor)
             end_ns = self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
             if kind == "d2h" and blocking:
                 tracker.charge_so_far(thread)

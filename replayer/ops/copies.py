@@ -28,7 +28,7 @@ from replayer.op_signature import OpSignature
 from replayer.ops.host_reads import HostReads, known_or_assumed
 from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
-from replayer.state import before_sync, gpu, host_memory
+from replayer.state import STATE, before_sync, gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, host_keeps, make
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import on_device
@@ -160,7 +160,7 @@ class Copies:
         if not non_blocking:
             before_sync()
         waits = not non_blocking or not (pinned or meta.size_bytes <= STAGED_AT_ONCE_BYTES)
-        gpu().launches.copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned)
+        gpu().launches.copy(signature, "h2d", meta.size_bytes, meta.index, waits, pinned, STATE.moving.within)
         gpu().values.assumed.note_data()
         if pinned and non_blocking:
             host_memory().use(source.data_ptr(), gpu().current.stream(meta.index))

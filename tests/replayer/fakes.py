@@ -78,7 +78,14 @@ class FakeGpu:
         return nullcontext()
 
     def copy(
-        self, signature: OpSignature, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False
+        self,
+        signature: OpSignature,
+        kind: str,
+        size_bytes: int,
+        device: int,
+        blocking: bool,
+        pinned: bool = False,
+        moves_tensor: bool = False,
     ) -> None:
         self.copies.append((signature, kind, size_bytes, device, blocking))
 
