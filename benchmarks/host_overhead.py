@@ -68,7 +68,16 @@ class IdleGpu(FakeGpu):
     def launch_by(self, caller: Any, signature: Any) -> None:
         pass
 
-    def copy(self, signature: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
+    def copy(
+        self,
+        signature: Any,
+        kind: str,
+        size_bytes: int,
+        device: int,
+        blocking: bool,
+        pinned: bool = False,
+        moves_tensor: bool = False,
+    ) -> None:
         pass
 
     def read(self, signature: Any, device: int, count: int) -> list[float] | None:

@@ -48,7 +48,7 @@ def test_scatter_uses_the_streams_it_is_given() -> None:
     sides: list[Any] = [torch.cuda.Stream(device=i) for i in (0, 1)]
     seen: list[tuple[int, int]] = []
 
-    def copy(signature: Any, kind: str, size_bytes: int, device: int, blocking: bool, pinned: bool = False) -> None:
+    def copy(signature: Any, kind: str, size_bytes: int, device: int, *_: bool, **__: bool) -> None:
         seen.append((device, gpu.current.stream(device).number))
 
     gpu.launches.copy = copy  # type: ignore[method-assign]
