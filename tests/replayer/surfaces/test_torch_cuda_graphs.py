@@ -15,7 +15,7 @@ from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from traces.model.machine import Machine
-from traces.model.trace import Origin
+from traces.model.trace import Origin, Trace
 
 MS = 1_000_000
 cuda: Any = torch.cuda  # torch has no types for `_sleep`
@@ -24,7 +24,10 @@ cuda: Any = torch.cuda  # torch has no types for `_sleep`
 def start() -> tuple[VirtualGpu, Log]:
     """A recording of one step: two products of 2 ms each, launched 10 ms apart by a slow host."""
     ops = [Op("aten::mm", 10_000, 20, kernel=(10_010, 2_000)), Op("aten::mm", 20_000, 20, kernel=(20_010, 2_000))]
-    trace = make_recording([("forward", 0, 30_000)], ops)
+    return replaying(make_recording([("forward", 0, 30_000)], ops))
+
+
+def replaying(trace: Trace) -> tuple[VirtualGpu, Log]:
     log = Log()
     gpu = VirtualGpu(trace, 0, FakeClock(), log)  # type: ignore[arg-type]
     state.start(lambda: gpu)
@@ -60,6 +63,25 @@ def test_graph_capture_takes_no_device_time_and_graph_replay_is_one_launch() -> 
     assert not {Origin.ROOFLINE, Origin.PHASE} & {row["origin"] for row in (first, second)}
     torch.cuda.synchronize()
     assert gpu.clock.now_ns() - host_ns >= 4 * MS
+
+
+def test_a_graph_that_begins_with_a_phase_takes_the_recorded_launch() -> None:
+    """GIVEN a recorded graph of 5 ms in the forward pass WHEN the script's graph begins with zero_grad THEN the graph takes the
+    recorded work."""
+    trace = make_recording([("forward", 0, 30_000)], [Op("cudaGraphLaunch", 10_000, 20, kernel=(10_010, 5_000), shapes=())])
+    trace.host.dtypes[:] = trace.strings.add("")
+    _, log = replaying(trace)
+    model, x = nn.Linear(4, 4).cuda(), torch.ones(4, 4, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.zero_grad()
+        model(x.clone())
+    torch.cuda.synchronize()
+    before = len(log.device)
+    graph.replay()
+    (work,) = log.device[before:]
+    assert work["duration_ns"] == 5 * MS and work["origin"] == Origin.EXACT
 
 
 def test_a_capturing_stream_keeps_its_cublas_workspace() -> None:
