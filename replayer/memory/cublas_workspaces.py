@@ -1,7 +1,7 @@
 """cuBLAS workspaces, which PyTorch allocates at a thread's first matrix product on a stream, and keeps.
 
     workspaces = BlasWorkspaces(trace.machine_of(0), [8])   # devices of compute capability 8.x
-    workspaces.use(allocator, VirtualStream(device=0, number=0))    # the first call allocates 8.125 MiB, later calls nothing
+    workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
 Workspaces count in `memory_allocated`. A training script has 16.25 MiB of workspaces, because autograd's thread has a separate
@@ -24,17 +24,26 @@ import re
 import threading
 import warnings
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
-from replayer.timing.stream import VirtualStream
 from traces.model.machine import Machine
 from traces.names.cublas_workspace import keeps_workspaces, workspace_bytes
 
 _in_backward = torch._C._current_graph_task_id
+
+
+class NumberedStream(Protocol):
+    """A stream of a device. During a capture, `number` is the stream's number in the graph's private pool."""
+
+    device: int
+    number: int
+    own_number: int
+
 
 Handle = tuple[str, int]  # a cuBLAS handle: kind of thread, number
 
@@ -90,7 +99,7 @@ class BlasWorkspaces:
         """Set the minimum size of workspaces that are used from now on. None restores the default size."""
         self._chosen_bytes = size_bytes
 
-    def use(self, allocator: TensorAllocator, stream: VirtualStream) -> None:
+    def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
         """Allocate the calling thread's workspace for a stream, unless the thread already has such a workspace.
 
         A stream that captures a CUDA graph uses the workspace that the stream had before the capture. Raises
