@@ -22,10 +22,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traces.analyses.communication import communication_kernels
+from traces.comparison.thresholds import STRAGGLER_SHARE
 from traces.figures.measure import device_ranks, grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
-
-_STRAGGLERS_SHARE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
     that one rank caused.
     """
     most_ns = max((of.caused_ns for of in found), default=0)
-    return sorted(of.rank for of in found if of.caused_ns < most_ns / _STRAGGLERS_SHARE or not most_ns)
+    return sorted(of.rank for of in found if of.caused_ns < most_ns * STRAGGLER_SHARE or not most_ns)
 
 
 def without_waits(trace: Trace) -> Trace:

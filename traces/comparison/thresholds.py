@@ -292,6 +292,11 @@ SAME_PEAK = _declare(
     "a measured memory limit applies to programs whose peak differs by at most this share",
     "training loops free gradients at different times",
 )
+STRAGGLER_SHARE = _declare(
+    "STRAGGLER_SHARE", 0.1, "share of the longest waits", CHOSEN,
+    "a rank is a straggler if it caused at least this share of the longest waits that one rank caused",
+    "the app, the report and `trace info --details` show stragglers first and fold the other ranks",
+)
 LATE_NS = _declare(
     "LATE_NS", 500_000, "ns", CHOSEN,
     "`trace doctor` warns if sleeps end this late (99th percentile)",

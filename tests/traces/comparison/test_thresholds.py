@@ -53,7 +53,7 @@ _SENTINELS = {
     "traces/figures/pace.py": {"_LONG_AGO"},
     "traces/stalls/loader_model.py": {"_SCRIPT"},
     "tui/commands/diff.py": {"ALIKE", "CANNOT_BE_TOLD"},
-    "tui/view/scene/tracks.py": {"ALL"},
+    "tui/view/scene/tracks.py": {"ALL", "SIMILAR"},
 }
 _FACTS_OF_OTHERS = {  # releases, and units of hardware
     "traces/kineto/spans/impossible.py": {"_DEPENDENT_LAUNCH_SINCE"},
@@ -89,6 +89,7 @@ _ROOM_ON_THE_SCREEN = {
     "tui/batch_sizes.py": {"_SMALLEST_BARE"},
     "tui/text/diff.py": {"0.001", "_ALL", "_CHANGE_FIGURES", "_SHOWN_MISSING"},
     "traces/drawing/timeline_html.py": {"_MOST_BARS"},
+    "tui/text/analyses.py": {"_MOST_OPS"},
     "tui/text/compiled.py": {"_LONGEST_NAME", "_NAMES_SHOWN"},
     "tui/text/info.py": {"_MOST_STEPS"},
     "tui/text/predict.py": {"_BAR"},
@@ -97,6 +98,7 @@ _ROOM_ON_THE_SCREEN = {
     "tui/view/scene/alignment.py": {"ANCHOR_NS"},
     "tui/view/scene/character_rows.py": {"NAME_COLUMNS", "SAME_SHARE", "_LEAST_ROOM"},
     "tui/view/scene/compared.py": {"_GAP_SHARE"},
+    "tui/view/scene/scene.py": {"_FEW_SIMILAR"},
     "tui/view/screens.py": {"_GLANCE"},
     "tui/view/timeline/details.py": {"_HEAD"},
     "tui/view/timeline/headline.py": {"0.0005", "_FEW_DEVICES"},
