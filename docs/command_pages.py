@@ -2,7 +2,7 @@
 
     python docs/command_pages.py
 
-`tests/tui/test_docs.py` fails if a page is not what this script writes.
+If a page in docs/commands is out of date, `tests/tui/test_docs.py` fails.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def page(name: str, command: TyperCommand | TyperGroup) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Returns the text of every page by path."""
+    """Returns the text of each command's page in docs/commands, by the path of the page."""
     return {DOCS / "commands" / f"{name}.md": page(name, command) for name, command in commands() if " " not in name}
 
 

@@ -1,8 +1,8 @@
-"""Writes docs/constants.md, which lists all numbers that decide verdicts and estimates.
+"""Writes docs/constants.md, a list of all thresholds of comparisons and all constants of estimates.
 
     python docs/constants_page.py
 
-`tests/traces/comparison/test_thresholds.py` fails if the page is not what this script writes.
+If docs/constants.md is out of date, `tests/traces/comparison/test_thresholds.py` fails.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def value_text(value: object) -> str:
 
 
 def users(module: str, root: Path = DOCS.parent) -> dict[str, list[str]]:
-    """Returns the files that import each name from the module, or import the module and read the name."""
+    """Returns for each name in a module the files that use the name."""
     package, _, short = module.rpartition(".")
     found: dict[str, list[str]] = {}
     for path in sorted(path for room in ROOMS for path in (root / room).rglob("*.py")):

@@ -2,11 +2,12 @@
 
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
-`trace stalls` measures on this machine how long a DataLoader worker needs for one batch. Runs with one worker and runs with two
-workers alternate. The script also measures the time to pin a batch. The GPU time per batch of each network comes from the
-library (V100). Figures for other cores, disks and caches are modelled (`traces.stalls.loader_model`,
-`traces.stalls.storage_model`). The page compares all figures with published ones. The script takes about six minutes on two
-cores and does not repeat runs stored in the `--costs` file. At the end, the script prints the error of the model.
+`trace stalls` measures on this machine how long a DataLoader worker needs for one batch. Measurements with one worker alternate
+with measurements with two workers. The script also measures how long it takes to copy a batch into pinned memory. For each
+network, the GPU time per batch comes from the bundled measurements of a V100. Figures for other cores, disks and caches are
+modelled (`traces.stalls.loader_model`, `traces.stalls.storage_model`). The page data_stalls.md compares our figures with the
+figures published in the paper. The script takes about six minutes on two cores. Measurements stored in the `--costs` file are
+not repeated. The script also prints by how much the modelled training speed differs from the measured speed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
 
-# Each of the server's eight GPUs gets three cores and an eighth of a SATA SSD, or of a hard disk that seeks for each file.
+# The published server has eight GPUs. Each GPU has three CPU cores and an eighth of the disk's bandwidth.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)
@@ -67,7 +68,7 @@ PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of
 PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
 BATCHES = (16, 32, 64, 128, 256)
 ROUNDS = 7
-# Runs with one and two workers alternate, so a slow minute of the machine affects both.
+# Runs with one worker and with two workers alternate, so that a temporarily slow machine affects both kinds of runs.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
 
@@ -103,7 +104,7 @@ class Cost:
 
 
 def measure(cost: Cost, images: Path | None, steps: int, costs: Path | None) -> None:
-    """Measures the runs and pin times that are missing from `cost`, and saves the results to `costs` after each run."""
+    """Runs the measurements that are missing from `cost` and saves all results to the file `costs` after each run."""
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
         folder = images or Path(made)
@@ -157,7 +158,7 @@ def _rates(*networks: str) -> str:
 
 
 class Model:
-    """Models the steps of one GPU with a number of cores, a disk, and a warm cache that holds a share of the data."""
+    """Models how fast one GPU trains with a number of CPU cores, a disk, and a page cache that holds a part of the data."""
 
     def __init__(self, cpu_ns_per_sample: float) -> None:
         self._cpu_ns_per_sample = cpu_ns_per_sample
@@ -178,7 +179,7 @@ class Model:
         return 1 - gpu_ns(network) / self.step_ns(network, CORES_PER_GPU)
 
     def fetch_stall(self, network: str) -> float:
-        """Returns the stall with enough cores and 35 % of the data in a page cache; the SSD serves the other data."""
+        """Returns the share of time spent waiting for an SSD, with enough CPU cores and 35 % of the data in a page cache."""
         cores = CORES[-1]
         return 1 - self.step_ns(network, cores) / self.step_ns(network, cores, SSD, 0.35)
 
@@ -316,8 +317,8 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Counts the pairs of networks for which our order agrees with the published order. Pairs whose shares differ by less than
-    two points are ignored."""
+    """Counts the pairs of networks that have the same order by our shares of waiting time and by the published shares. Two
+    networks are not compared if their shares differ by less than two percentage points."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

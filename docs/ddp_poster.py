@@ -1,12 +1,12 @@
-"""Writes ddp_poster.md and its picture, which show which networks fit on one and on two GPUs, and which setup is faster.
+"""Writes the page ddp_poster.md and its picture: which networks fit on one and on two GPUs, and which setup is faster.
 
     python docs/ddp_poster.py ../shared/traces/v100_resnet50_workers0.json.gz [--results FOLDER]
 
-Each result is one run of examples/train_vit.py under `trace replay` on the recorded GPU with 7.79 GiB of memory. This
-machine's own time is excluded. The runs train a vision transformer and a perceptron of several depths and widths. Both
-networks run on one GPU and as two ranks of DistributedDataParallel with NCCL and gloo. The perceptron also runs with its
-layers split over two GPUs. The script does not repeat runs stored in `--results`, and takes ten to thirty minutes on two
-cores.
+Each result comes from one replay of examples/train_vit.py on the recorded GPU, with its memory limited to 7.79 GiB. This
+machine's own time is excluded. The runs train a vision transformer and a perceptron of several depths and widths. Both networks
+run on one GPU and as two ranks of DistributedDataParallel with NCCL and gloo. In further runs, the layers of the perceptron are
+split over two GPUs. The script takes ten to thirty minutes on two cores. Runs stored in the folder `--results` are not
+repeated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FAILED = re.compile(r"OutOfMemoryError: (?P<words>CUDA out of memory\..*?(?= Of
 
 @dataclass(frozen=True)
 class Run:
-    """Describes one run of the script and names the file that keeps the result."""
+    """Describes one run of examples/train_vit.py and the file that stores its result."""
 
     net: str
     depth: int
@@ -87,13 +87,15 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Selects the runs. To save time, gloo runs only at the middle depth, and split layers only at the largest width."""
+    """Selects the runs. To save time, the backend gloo is run only with networks of the middle depth, and split layers only
+    with the widest networks."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 
 
 def computed(net: str, mode: str) -> Run:
-    """Returns a run of a small network with values computed on the CPU. Ranks exchange messages of at most 8 MiB."""
+    """Returns a run of a small network with values computed on the CPU. Ranks split the messages they exchange into parts of at
+    most 8 MiB."""
     return Run(net, *{"vit": (2, 64), "wide": (4, 256)}[net], mode, "compute", steps=20)
 
 
@@ -102,7 +104,8 @@ def tiny(batch: int) -> Run:
 
 
 def made(trace: Path, run: Run) -> Cell:
-    """Runs the script. Raises SystemExit with the run's message after any failure except out of memory."""
+    """Runs the script. If the script fails for any reason except lack of GPU memory, raises SystemExit with the script's error
+    message."""
     how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
     script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
     script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]

@@ -1,12 +1,13 @@
-"""Runs the commands of the guides and writes what they print into the guides.
+"""Runs the commands in the guides of docs/guides and inserts their current output into the guides.
 
     python docs/guides.py                 # runs docs/guides/*.md and updates their output
     python docs/guides.py docs/guides/ci.md
 
-In the ```console blocks of a guide, lines that begin with "$ " are commands, and the following lines are the output. The
-commands run in order in one temporary folder. The folder holds a copy of examples/ and the files that the guide shows in
-blocks that begin with "# file: NAME". A line "$ COMMAND    # exit code 1" is expected to end with that code. A line "..."
-replaces output that the guide leaves out.
+In the ```console blocks of a guide, lines that begin with "$ " are commands, and the following lines are the output. All
+commands of a guide run one after another in the same temporary folder. The temporary folder contains a copy of examples/ and
+each file that the guide shows in a code block beginning with "# file: NAME". The comment in a line "$ COMMAND # exit code 1"
+gives the expected exit code of the command. In the output of a command, a line "..." stands for lines that the guide leaves
+out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LIMIT_S = 900
 
 @dataclass(frozen=True)
 class Ran:
-    """Holds the output (stdout and stderr together) and the exit code of one command."""
+    """Holds the exit code of one command and its output, with stdout and stderr in one string."""
 
     line: str
     output: str

@@ -15,12 +15,12 @@ _BEGIN_S = time.monotonic()  # this is imported as a page's command begins
 
 
 def say_made(output: Path) -> None:
-    """Prints how long the command that made the page took."""
+    """Prints how long it took to make the page."""
     print(f"{output} was made in {(time.monotonic() - _BEGIN_S) / 60:.1f} min", file=sys.stderr)
 
 
 def write(lines: Iterable[str], draw: Callable[[Path], None], output: Path) -> None:
-    """Writes the page and its picture. If the disk is full, neither file changes."""
+    """Writes the page and its picture. If the disk is full, the old page and the old picture stay unchanged."""
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         text, drawn = Path(folder) / output.name, Path(folder) / output.with_suffix(".svg").name
         text.write_text("\n".join(lines), encoding="utf-8")

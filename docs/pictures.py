@@ -1,4 +1,4 @@
-"""Makes the pictures in timeline.md and README.md: the V100 recording and its replay in the timeline app, without a terminal.
+"""Makes the pictures in timeline.md and README.md, which show a V100 recording and its replay in the timeline app.
 
     trace import ../shared/traces/v100_resnet50_workers0.json.gz -o v100.msgpack
     trace replay -o replay.msgpack --clock recorded examples/train_resnet.py --trace v100.msgpack \\
