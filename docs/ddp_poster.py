@@ -94,8 +94,7 @@ def is_run(net: str, depth: int, width: int, mode: str) -> bool:
 
 
 def computed(net: str, mode: str) -> Run:
-    """Returns a run of a small network with values computed on the CPU. Ranks split the messages they exchange into parts of at
-    most 8 MiB."""
+    """Returns a run of a small network with values computed on the CPU."""
     return Run(net, *{"vit": (2, 64), "wide": (4, 256)}[net], mode, "compute", steps=20)
 
 

@@ -1,7 +1,7 @@
-"""Why are several GPUs not that many times faster? Measures computation, communication and bytes of five data-parallel
-networks.
+"""Why are several GPUs not that many times faster? For five networks under data parallelism, this script measures computation
+time, communication time and copied bytes.
 
-The command `cell` measures one network at one batch size on a number of GPUs and appends the result to a file:
+The command `cell` measures one network with one batch size and number of GPUs, and appends the result to a file:
 
     python dataparallel_study.py cell --model vgg16 --batch-size 128 --gpus 2
     python dataparallel_study.py cell --model vgg16 --batch-size 128 --gpus 2 --parallel plain --trainable 0.5
@@ -11,9 +11,10 @@ The command `table` writes a table of all results and draws a picture with matpl
 
     python dataparallel_study.py table --picture study.svg
 
-The command `grid` measures all combinations, each in a separate process. The images have MNIST's shape (1x28x28, ten
-classes) and are enlarged on the host. The networks come from study_models.py and have one channel and ten classes. All batches
-are prepared in host memory before the measurement, so no step waits for data.
+The command `grid` measures all combinations of networks, batch sizes and numbers of GPUs, each in a separate process. The
+images have the shape of MNIST images (1x28x28, ten classes) and are enlarged in host memory. The networks of study_models.py
+are used with one input channel and ten classes. All batches are prepared in host memory before the measurement, so no step
+waits for data.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Cell:
         self.optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=self.args.lr)
 
     def batches(self, count: int, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Creates batches in host memory and shuffles the images each epoch. An incomplete last batch is dropped."""
+        """Yields batches in host memory, with the images shuffled anew in each epoch. An incomplete last batch is dropped."""
         images, labels = digits(count, seed=0)
         order, size = torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), self.args.batch_size
         for first in range(0, count - size + 1, size):
@@ -127,7 +128,8 @@ class Cell:
         return loss
 
     def measure(self) -> dict[str, Any]:
-        """Returns median times in milliseconds. Half of the steps run freely; the other half are timed stage by stage."""
+        """Returns median times in milliseconds. Half of the training steps run without synchronization. In the other half, each
+        stage is timed separately."""
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))
         for _ in range(args.warmup):
@@ -161,7 +163,7 @@ class Cell:
         }
 
     def learn(self) -> dict[str, Any]:
-        """Trains from scratch until the mean loss of an epoch is below the target."""
+        """Trains the network from scratch until the mean loss of an epoch is below the target."""
         self.start()
         losses: list[float] = []
         for epoch in range(self.args.epochs):
@@ -191,8 +193,8 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def freeze(net: nn.Module, share: float) -> int:
-    """Freezes all parameters except the last tensors, which hold about `share` of all parameters. Returns the number of trained
-    parameters."""
+    """Freezes the first layers, so that only the last tensors, which hold about `share` of all parameters, are trained. Returns
+    the number of trained parameters."""
     parameters = list(net.parameters())
     wanted, trained = share * sum(p.numel() for p in parameters), 0
     for parameter in reversed(parameters):

@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Applies attention and a two-layer perceptron. Attention and the perceptron each get a normalised input and add their
+    """Applies attention and a two-layer perceptron. Attention and the perceptron each normalise their input and add their
     output to the input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:

@@ -1,4 +1,5 @@
-"""This data set reads images from files and augments them as in ImageNet training. PIL decodes and resizes the images.
+"""Defines a data set that reads images from files and augments them as in ImageNet training. PIL decodes and resizes the
+images.
 
     make_images(Path("images"), count=2000)             # JPEG files of ImageNet's size, 500 x 375 pixels, some 110 kB each
     image, label = ImageFolder(Path("images"))[7]       # (3, 224, 224) float32
@@ -55,7 +56,8 @@ def _random_box(width: int, height: int) -> tuple[float, float, float, float]:
 
 
 def make_images(folder: Path, count: int, classes: int = 10, distinct: int = 64) -> None:
-    """Writes JPEG files of clouds with noise. Only `distinct` pictures are drawn; other files are copies under new names."""
+    """Writes JPEG files of clouds with noise. The folder contains `distinct` different pictures. All other files are copies of
+    these pictures."""
     random = np.random.default_rng(0)
     for number in range(count):
         target = folder / f"class{number % classes}" / f"{number:06}.jpg"

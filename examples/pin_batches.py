@@ -1,4 +1,5 @@
-"""Copies batches of images into page-locked memory, like a loader with pin_memory=True, and prints the time by batch size.
+"""Measures how long it takes to copy image batches of several sizes into page-locked memory, as a DataLoader with
+pin_memory=True does.
 
 python pin_batches.py --batches 64,128,256,512,1024
 """
@@ -13,7 +14,8 @@ import torch
 
 
 def pin_ms(batch: int, size: int, times: int) -> float:
-    """Returns median milliseconds on one core. The first copy allocates and locks the pages that later copies reuse."""
+    """Returns median milliseconds on one core. The first copy is slow, because it allocates and locks the memory that later
+    copies reuse."""
     images = torch.zeros(batch, 3, size, size)
     found = []
     for _ in range(times + 1):

@@ -1,9 +1,9 @@
-"""Defines ResNet-18 and ResNet-50 (He et al. 2015). The 3x3 convolution of a bottleneck has the stride ("v1.5").
+"""Defines ResNet-18 and ResNet-50 (He et al. 2015). In a bottleneck block, the 3x3 convolution has the stride ("ResNet v1.5").
 
     model = resnet50(classes=1000)
     scores = model(torch.randn(2, 3, 224, 224))  # (2, 1000)
 
-Layers have torchvision's names and order, so torchvision's checkpoints can be loaded.
+The layers have the same names and order as in torchvision, so torchvision's checkpoints can be loaded.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class ResNet(nn.Module):
 
 
 def stage(block: Block, inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-    """Returns blocks of one width. The first block has the stride and, if the shape changes, a projection shortcut."""
+    """Returns blocks of one width. Only the first of these blocks has a stride. If the shape changes, the first block also has
+    a projection shortcut."""
     outputs = width * block.expansion
     downsample = None
     if stride != 1 or inputs != outputs:

@@ -1,9 +1,10 @@
-"""Draws digits as images of MNIST's shape, 1x28x28. Digits consist of seven segments and are moved, slanted and noisy.
+"""Draws images of digits in the shape of MNIST images, 1x28x28. Each digit consists of up to seven segments, as on a
+calculator, with a random position, slant and noise.
 
     images, labels = digits(count=1000, seed=0)      # (1000, 1, 28, 28) from 0 to 1, and (1000,) from 0 to 9
     images = resized(images, 64)                     # (1000, 1, 64, 64): for networks that halve an image five times
 
-The images are easier than MNIST, but a network still has to learn to read the digits.
+These digits are easier to recognize than MNIST's, but a network still has to learn them.
 """
 
 from __future__ import annotations

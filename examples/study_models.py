@@ -11,7 +11,8 @@
 | SqueezeNet1.0 (Iandola et al. 2016) | 1.2 M | in 26 convolutions, most of 1x1 |
 | DenseNet121 (Huang et al. 2016) | 8.0 M | in 120 convolutions of few channels |
 
-Adaptive average pooling before the linear layers allows smaller images. Images of 64x64 are large enough for all networks.
+The networks also accept smaller images, because adaptive average pooling precedes the linear layers. Images of 64x64 are large
+enough for all networks.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def convolution(inputs: int, outputs: int, size: int, stride: int = 1, padding: 
 
 
 class Classifier(nn.Module):
-    """Implements the end of AlexNet and VGG: three linear layers on features averaged to `side` x `side`."""
+    """Implements the last layers of AlexNet and VGG: three linear layers on features averaged to `side` x `side`."""
 
     def __init__(self, features: nn.Sequential, channels: int, side: int, classes: int) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Two data-parallel models measure their stages: one uses PyTorch's four primitives, the other is `nn.DataParallel`.
+"""Provides two data-parallel models that measure their stages: one uses functions of torch.nn.parallel, the other is an
+`nn.DataParallel`.
 
     meter = Meter(gpus=[0, 1])
     model = PlainDataParallel(net.cuda(), [0, 1], meter)     # or MeteredDataParallel: the same stages
@@ -6,9 +7,9 @@
         criterion(model(images), labels).backward()
     meter.parts["replicate"]        # Part(ns=5_912_345, host_bytes=0, peer_bytes=46_756_648)
 
-Six stages move data. The forward pass has `scatter` (the batch), `replicate` (weights and buffers) and `gather` (the outputs).
-In the backward pass, `gather_backward` scatters the gradients of the outputs. `broadcast_backward` adds the gradients of the
-weights. The stage `labels` is the copy of the labels to the GPU.
+Six stages move data. The stages of the forward pass are `scatter` (copies the batch), `replicate` (copies weights and buffers)
+and `gather` (copies the outputs). In the backward pass, `gather_backward` scatters the gradients of the outputs.
+`broadcast_backward` adds the gradients of the weights. The stage `labels` copies the labels to the GPU.
 
 Note [What is counted]
     Autograd and the primitives use the four functions of torch.nn.parallel.comm. The meter counts every tensor that these
@@ -40,7 +41,7 @@ _IN_BACKWARD = {"scatter": "gather_backward", "reduce_add_coalesced": "broadcast
 
 @dataclass
 class Part:
-    """Holds the time and the bytes of one stage since the last reset: bytes from the host, and bytes between GPUs."""
+    """Holds the time of one stage since the last reset, the bytes copied from the host, and the bytes copied between GPUs."""
 
     ns: int = 0
     host_bytes: int = 0
@@ -60,14 +61,14 @@ class Meter:
         self.parts = {}
 
     def now_ns(self) -> int:
-        """Waits for all GPUs and returns the time."""
+        """Returns the time in ns after all GPUs have finished their work."""
         for index in self.gpus:
             torch.cuda.synchronize(index)
         return time.perf_counter_ns()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Assigns all work inside this context to one stage."""
+        """Counts the time and bytes of all work inside this context for the stage `name`."""
         begun_ns = self.now_ns() if self._timed else 0
         self._open = name
         try:
@@ -88,7 +89,7 @@ class Meter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts the bytes that the functions of `comm` move; see Note [What is counted]."""
+        """Counts the bytes that the functions of torch.nn.parallel.comm copy. See Note [What is counted]."""
         moves: dict[str, Callable[..., Iterator[tuple[Tensor, torch.device]]]] = {
             "broadcast_coalesced": _broadcast, "scatter": _scattered, "gather": _gathered, "reduce_add_coalesced": _reduced
         }  # fmt: skip
@@ -152,7 +153,8 @@ def _reduced(sums: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], *_: Any
 
 
 class PlainDataParallel(nn.Module):
-    """Implements data parallelism with four calls of torch.nn.parallel."""
+    """Implements data parallelism with four functions of torch.nn.parallel: `replicate`, `scatter`, `parallel_apply` and
+    `gather`."""
 
     def __init__(self, module: nn.Module, gpus: Sequence[int], meter: Meter) -> None:
         super().__init__()

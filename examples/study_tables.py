@@ -33,7 +33,7 @@ def key_of(row: Row) -> tuple[Any, ...]:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """Returns the sorted rows of a result file. Raises SystemExit with a one-line reason if the file has no rows."""
+    """Returns the measurements in a result file as sorted rows. Raises SystemExit if the file has no rows."""
     rows: dict[tuple[Any, ...], Row] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -50,7 +50,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Returns a Markdown table with one line per measurement. Columns without values are left out."""
+    """Returns the measurements as a Markdown table with one line per row. Columns without values are left out."""
     rates = {key_of(row): row["images_per_s"] for row in rows if "step_ms" in row}
     columns: dict[str, list[str]] = {
         "network": [row["model"] for row in rows],
@@ -120,7 +120,8 @@ def _caption(rows: Sequence[Row]) -> str:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draws two charts per network: the time per image by stage, and the speedup by number of GPUs.
 
-    If possible, only rows of nn.DataParallel with all parameters trained are drawn. Raises SystemExit without matplotlib.
+    If the file has rows measured with nn.DataParallel and without frozen layers, only these rows are drawn. Raises SystemExit
+    without matplotlib.
     """
     try:
         import matplotlib

@@ -1,4 +1,5 @@
-"""Trains a ResNet with nn.DataParallel. One process splits each batch over several GPUs, or over two replicas on one GPU.
+"""Trains a ResNet with nn.DataParallel. A single process splits each batch over several GPUs, or over two copies of the network
+on one GPU.
 
 python train_dataparallel.py --device-ids 0,1 --model resnet50
 """

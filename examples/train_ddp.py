@@ -1,4 +1,4 @@
-"""Trains a ResNet under DistributedDataParallel, one process per GPU (or on the CPU, with gloo).
+"""Trains a ResNet under DistributedDataParallel with one process per GPU, or on the CPU with the backend gloo.
 
 torchrun --nproc-per-node=2 train_ddp.py --model resnet50
 python train_ddp.py                     # a single process, world size 1
@@ -38,7 +38,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def join(device_type: str) -> torch.device:
-    """Joins torchrun's process group, or creates a group of one process. Returns the device of this process."""
+    """Joins the process group that torchrun defines, or creates a group with a single process. Returns the device of this
+    process."""
     backend = "nccl" if device_type == "cuda" else "gloo"
     if "RANK" in os.environ:
         dist.init_process_group(backend)

@@ -1,5 +1,5 @@
-"""Trains a small vision transformer, a deep and wide perceptron or a tiny convolutional network on 28 x 28 images: alone, under
-DistributedDataParallel, or with the perceptron's layers split over two GPUs.
+"""Trains a small vision transformer, a perceptron or a tiny convolutional network on images of 28 x 28 pixels. Training runs on
+one GPU, under DistributedDataParallel, or with the perceptron's layers split over two GPUs.
 
 python train_vit.py --depth 6 --width 192
 python train_vit.py --net wide --depth 12 --width 8192 --split
@@ -53,7 +53,7 @@ class Tiny(nn.Module):
 
 
 class Halves(nn.Module):
-    """Puts the first half of the layers on one GPU and the second half on the next GPU."""
+    """Runs the first half of a network's layers on one GPU and the second half on another GPU."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def main() -> None:
         dist.init_process_group(args.backend)
         model = DistributedDataParallel(model, device_ids=[device.index])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
-    # All processes create the same batch, and each process trains on its share of the batch.
+    # Every process creates the same batch and trains on its own part of this batch.
     images, labels = torch.rand(args.batch_size, 1, SIDE, SIDE), torch.randint(2, (args.batch_size,))
     images, labels = images[rank::world_size], labels[rank::world_size]
     model.train()

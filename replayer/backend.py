@@ -1,10 +1,11 @@
-"""Registers the virtual device with torch. All other modules of the replayer require the registration of the backend.
+"""Registers the virtual device with torch. The virtual device must be registered before any other module of the replayer is
+used.
 
     backend.register()
     state.start(virtual_gpu)
     torch.zeros(3, device="cuda")
 
-The backend does not use a GPU driver. In a process that never uses "cuda", the only cost is the registration.
+The virtual device works on machines without a GPU driver.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from replayer.tensor.tensor import VirtualTensor, alias
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, insert_first
 
-# PyTorch lets a backend rename its private device type, but rejects the name "cuda". Device names are compared and printed in
-# lower case, so `torch.device("cuda:0")` and torch.autocast("cuda") refer to the virtual GPU.
+# PyTorch lets a backend rename its private device type, but rejects the name "cuda". PyTorch accepts the name "CUDA" and
+# compares and prints device names in lower case, so `torch.device("cuda:0")` refers to the virtual GPU.
 _NAME = "CUDA"
 
 
@@ -51,7 +52,7 @@ _WITH_SEVERAL_TENSORS = (
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Answers C++'s accelerator calls. The hooks never wait, because no tensor is on PyTorch's private accelerator."""
+    """Answers C++'s accelerator calls. No tensor is on PyTorch's private accelerator, so these hooks never have to wait."""
 
     def is_available(self) -> bool:
         return registered()
@@ -68,13 +69,14 @@ def registered() -> bool:
 
 
 def register(*, compute: bool = False) -> None:
-    """Register the virtual device with its kernels, autograd, autocast and the optimizers. `unregister` reverts this.
+    """Register the virtual device with PyTorch, including its kernels, autograd, autocast and optimizers. `unregister` reverts
+    this.
 
-    With `compute`, tensors have payloads, and the CPU computes their values.
+    If `compute` is set, tensors also hold real values, which are computed on the CPU.
     """
     if registered():
         return
-    # In PyTorch, a process can rename its private device type only once.
+    # PyTorch allows only one renaming of the private device type per process.
     if torch._C._get_privateuse1_backend_name() != _NAME.lower():
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
@@ -104,13 +106,13 @@ def register(*, compute: bool = False) -> None:
     losses.register(plans)
     rnn.register(plans)
     autocast.register()
-    # PyTorch's optimizers use the faster foreach kernels only for tensor types in a list.
+    # PyTorch's optimizers use the faster foreach kernels only for tensor types in the list `_foreach_supported_types`.
     insert_first(_foreach_supported_types, VirtualTensor)
     PATCHES.set(VirtualTensor, "plan_cache", plans)
 
 
 def unregister() -> None:
-    """Remove the virtual device's kernels. From now on, tensors on the virtual device raise an error when they are used."""
+    """Remove the virtual device's kernels. After this call, using a tensor on the virtual device raises an error."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]
@@ -138,7 +140,8 @@ def _stopped() -> RuntimeError:
 
 
 def _stop_tensors() -> None:
-    # The code tests the type, because `isinstance` reads `__class__`, which makes some torch objects warn or import a module.
+    # `isinstance` is avoided, because it reads `__class__`, which makes some objects of torch print a warning or import a
+    # module.
     tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
     for tensor in tensors:
         tensor.__class__ = StoppedTensor

@@ -1,8 +1,8 @@
-"""The replayer in the script's process. The replayer starts the virtual GPU, and writes the timeline when the script ends.
+"""The replayer in the script's process. The replayer starts the virtual GPU, and it writes the timeline when the script ends.
 
-The bootstrap calls `start(session)` after torch is imported, in the script's process and in all its descendants. The `session`
-argument is the JSON of a `ReplaySession` (traces/script/configuration.py). `share(session)` is called before a process is
-forked into ranks.
+The package traces/bootstrap calls `start(session)` after the import of torch, in the script's process and in all its child
+processes. The argument `session` is a `ReplaySession` (traces/script/configuration.py) in JSON form. Before a process is forked
+into ranks, traces/bootstrap calls `share(session)`.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # of a foreach op, which may have hundreds
 
-# Torch imports these modules when the script first uses an optimizer, DistributedDataParallel or a new shape. Importing
-# torch._dynamo takes seconds and half of torch's memory.
+# Torch itself imports these modules only when a script first uses an optimizer, DistributedDataParallel or a new tensor shape.
+# Importing torch._dynamo takes seconds and half of torch's memory.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Put the virtual GPU behind torch. The GPU is created when the script first uses CUDA, and the recording is read then."""
+    """Put the virtual GPU behind torch. The recording is read and the virtual GPU is created only when the script first uses
+    CUDA."""
     told = from_json(ReplaySession, session)
     _start(told, None, _patched_time(told.config))
 
 
 def start_here(session: Mapping[str, Any]) -> None:
-    """Start the virtual GPU in this process, which is not a child of a command. `stop_here` reverts this."""
+    """Start the virtual GPU in a process that was not started by a `trace` command. `stop_here` reverts this."""
     told = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
@@ -68,12 +69,13 @@ def start_here(session: Mapping[str, Any]) -> None:
 
 
 def write_timeline() -> None:
-    """Write the timeline of this process so far, with its header, so that another reader of the file sees a whole trace."""
+    """Write the current timeline of this process to its file, so that a reader of the file finds a complete trace."""
     state.STATE.flush()
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Call `listener` with the error message whenever the virtual GPU refuses a call, even if the script catches the error."""
+    """Make the replayer call `listener` with the error message whenever the virtual GPU cannot run a torch function, even if
+    the script catches the error."""
 
     def told(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -84,24 +86,24 @@ def watch_refusals(listener: Callable[[str], object]) -> None:
 
 
 def watch_waits(listener: Callable[[], None] | None) -> None:
-    """Call `listener` in the waiting thread wherever the script waits for the device. None ends this."""
+    """Make the replayer call `listener` whenever the script waits for the GPU, in the thread that waits. None ends this."""
     state.gpu().simulator.scheduler.on_wait = listener
 
 
 def now_ns() -> int | None:
-    """Return the host's time on the timeline, or None if the script has not used the GPU."""
+    """Return the script's current time on the timeline in ns, or None if the script has not used the GPU."""
     made = state.started()
     return None if made is None else made.streams.host_now_ns()
 
 
 def values_not_computed() -> int:
-    """Return how many values the script has read that were neither recorded nor computed."""
+    """Return the number of tensor values that the script has read although they were neither recorded nor computed."""
     made = state.started()
     return 0 if made is None or state.computing() else made.simulator.stats.reads_unrecorded
 
 
 def stop_here() -> None:
-    """Stop the virtual GPU, write the end of its timeline, and undo the changes to torch."""
+    """Stop the virtual GPU, finish its timeline, and undo all patches of torch."""
     state.STATE.finish()
     backend.unregister()
     state.reset()
@@ -109,10 +111,11 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Do the set-up that all ranks share, before the process is forked into ranks. Each rank then calls the returned function.
+    """Import modules and load the recording once, before the process is forked into ranks. Each rank then calls the returned
+    function.
 
-    The ranks then share the memory of the imported modules and of the loaded recording. Patches that search every module are
-    installed once.
+    After the fork, all ranks share the memory of the imported modules and of the recording. Patches of torch that need a search
+    through all loaded modules are also installed only once.
     """
     told = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(told)
@@ -208,9 +211,9 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 
 def _leave(session: ReplaySession) -> NoReturn:
-    """End this process in the middle of the script, without running the script's exit handlers."""
+    """Exit from this process in the middle of the script, without running the script's exit handlers."""
     distributed = torch.distributed
-    # All ranks exit together, because the first rank may host the store that all ranks share.
+    # The first rank may host the store through which all ranks communicate, so no rank exits before the others have finished.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

@@ -1,4 +1,5 @@
 """Runs compiled code on the virtual GPU.
 
-`backend` takes the place of Inductor, and `regions` gives each region its recorded kernels or runs its ops one by one.
+The module `backend` replaces Inductor. The module `regions` launches the recorded kernels of a compiled region or runs its ops
+one by one.
 """

@@ -1,8 +1,8 @@
 """Provides the compiler backend that a replay uses in place of Inductor.
 
-torch's own Dynamo and AOTAutograd trace the script's functions. The backend of this module receives the traced graphs and runs
-the graphs op by op on virtual tensors, so no code is generated. AOTAutograd divides forward and backward with the partitioner
-that Inductor uses.
+The script's functions are traced by PyTorch's own Dynamo and AOTAutograd. This backend generates no code: it runs each traced
+graph op by op on virtual tensors. AOTAutograd splits each graph into forward and backward with the same partitioner that
+Inductor uses.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from traces.script.patching import replaced
 
 
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> Callable[..., TorchAny]:
-    """Return a function that runs a graph of Dynamo.
+    """Return a function that runs a graph traced by Dynamo.
 
-    A graph that AOTAutograd cannot trace on virtual tensors runs eagerly. Errors of Dynamo itself are passed on, because Dynamo
-    raises them to trace a function again.
+    A graph that AOTAutograd cannot trace on virtual tensors runs eagerly. Dynamo's own exceptions are not caught, because
+    Dynamo uses them to restart the tracing of a function.
     """
-    # Importing AOTAutograd takes a second, so scripts that compile nothing do not import AOTAutograd.
+    # The import of AOTAutograd takes a second, so it happens only when a script compiles a function.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -56,7 +56,8 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
 
 
 def _decompositions() -> TorchAny:
-    """Return Inductor's decompositions. They decide which tensors the forward saves for the backward."""
+    """Return Inductor's decompositions. The decompositions influence which tensors the forward pass saves for the backward
+    pass."""
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table()

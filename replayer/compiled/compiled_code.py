@@ -21,9 +21,9 @@ _compile_ns: list[int] = []
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Add the time spent inside this context to the time that this machine spends on tracing functions.
+    """Count the time spent inside this context as time that this machine needs to trace functions.
 
-    If torch's Dynamo fails to trace a function and raises nothing, the function runs eagerly, as without a replay.
+    If torch's Dynamo cannot trace a function and raises no error, the function runs eagerly, exactly as without a replay.
     """
     utils: TorchAny = sys.modules["torch._dynamo.utils"]
     before, begun_ns = len(utils.get_compilation_metrics()), perf_counter_ns()
@@ -38,7 +38,7 @@ def compiling() -> Iterator[None]:
 
 
 def ran_eagerly(region: str, error: str, text: str) -> None:
-    """Store that a region could not be traced, and name the region in one line on stderr."""
+    """Record that a compiled region could not be traced and therefore runs eagerly, and print one line about it to stderr."""
     reason = f"{error}: {text.splitlines()[0]}" if text else error
     _eager.append(EagerRegion(region, reason))
     print(f"trace: compiled region {region} cannot be traced and runs eagerly ({reason})", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""Runs flex_attention in compiled code as Inductor's two kernels, which do not store the matrix of scores."""
+"""Runs flex_attention in compiled code as two fused kernels, like Inductor, so that the matrix of attention scores is never
+stored."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from traces.model.layouts import Shape
 
 
 def fuse(graph: TorchAny) -> None:
-    """Replace flex_attention and its backward in a graph of torch.fx."""
+    """In a torch.fx graph, replace flex_attention and its backward pass by operators that launch one kernel each."""
     operators = torch.ops.higher_order
     for operator, kernel in ((operators.flex_attention, forward), (operators.flex_attention_backward, backward)):
         for node in graph.find_nodes(op="call_function", target=operator):
@@ -33,7 +34,7 @@ def backward(*args: TorchAny) -> TorchAny:
 
 
 def _one_kernel(operator: TorchAny, inputs: list[VirtualTensor], args: TorchAny) -> TorchAny:
-    """Launch one kernel. PyTorch's fake implementation of the operator determines the shapes and strides of the results."""
+    """Launch one kernel. The shapes and strides of the results come from PyTorch's fake implementation of the operator."""
     from torch._higher_order_ops.utils import registered_hop_fake_fns
 
     results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, partial(_like, device="meta"), args))

@@ -1,4 +1,4 @@
-"""Plans the memory of a compiled graph for recordings without memory events.
+"""Estimates which memory blocks a compiled graph allocates and frees, for recordings without memory events.
 
     requests = planned_requests(graph, ops=12)     # BlockRequests in order, or None if the graph has symbolic shapes
 
@@ -30,7 +30,8 @@ _EXTERNAL = (
 
 
 class _Value:
-    """A tensor of the graph that may need a block. Kernels are numbered from 0. The graph's inputs have `kernel` -1.
+    """A tensor in a compiled graph that may need a block of memory. Kernels are numbered from 0. The graph's inputs have
+    `kernel` -1.
 
     `is_kept`: the tensor has a block. `block` is its number.
     """
@@ -46,9 +47,9 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Return the requests of one call, spread evenly over the launches of `ops` ops. None if a shape is symbolic.
+    """Return the memory requests of one call of the graph, spread evenly over `ops` launched ops. None if a shape is symbolic.
 
-    Frees of the graph's inputs have no block number.
+    In requests that free an input of the graph, the block number is None.
     """
     found = _values(graph)
     if found is None:
@@ -78,7 +79,8 @@ def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | No
 
 
 def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
-    """Return the tensors of a graph, and for each kernel whether it is an external op. None if a shape is symbolic."""
+    """Return the tensors of a graph, and a list that says for each kernel whether it is an external op. None if a shape is
+    symbolic."""
     found: dict[int, _Value] = {}
     kernels: list[bool] = []
     for node in graph.graph.nodes:
@@ -109,7 +111,6 @@ def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
 
 
 def _tensors(nodes: list[TorchAny]) -> Iterator[torch.Tensor]:
-    """Yield the tensors on the device that these nodes return."""
     for value in tree_leaves([node.meta.get("val") for node in nodes]):
         if isinstance(value, torch.Tensor) and value.device.type != "cpu":
             yield value
@@ -124,7 +125,7 @@ def _writes(target: TorchAny) -> bool:
 
 
 def _is_external(target: TorchAny) -> bool:
-    """Return whether Inductor calls this op instead of generating code for it."""
+    """Return whether Inductor calls an existing implementation of this op instead of generating code."""
     if not isinstance(target, torch._ops.OpOverload):
         return True  # an operator with functions as arguments, such as flex_attention
     return target.namespace not in ("aten", "prims") or target._schema.name.partition("::")[2].startswith(_EXTERNAL)

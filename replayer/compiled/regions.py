@@ -1,8 +1,8 @@
 """Runs the graphs of compiled regions.
 
-A graph runs op by op on virtual tensors. If the recording contains the region, the ops of the graph launch nothing. The replay
-launches the recorded ops of the region's call instead: fused kernels, external kernels and launches of CUDA graphs, with the
-recorded host time between them.
+Each graph of a compiled region runs op by op on virtual tensors. If the recording contains the compiled region, the ops of the
+graph launch no kernels. Instead, the replay launches the recorded fused kernels, external kernels and CUDA graphs of the
+region, with the recorded host time between the launches.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
 
 class CompiledRegion:
-    """One compilation of a function. `name` is torch's number of the compilation, such as "0/1" for the second compilation of
-    the first function.
+    """One compilation of a function. The field `name` is torch's identifier of the compilation, such as "0/1" for the second
+    compilation of the first function.
 
-    Forward and backward share the shapes of the last forward's inputs.
+    The backward pass uses the input shapes of the last forward pass to find its recorded call.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,7 +40,7 @@ class CompiledRegion:
         self._calls = {False: 0, True: 0}
 
     def call_number(self, *, is_backward: bool) -> int:
-        """Return the position of the call that begins now among this step's calls."""
+        """Return the number of earlier calls of this graph in the current step."""
         step = gpu().simulator.tracker.number
         if step != self._step:
             self._step, self._calls = step, {False: 0, True: 0}
@@ -52,12 +52,12 @@ class CompiledRegion:
 
 
 class RegionGraph:
-    """The graph of a region's forward or backward. AOTAutograd calls the graph with a list of its inputs."""
+    """The forward graph or the backward graph of a compiled region. AOTAutograd calls the graph with a list of its inputs."""
 
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
         self._region = region
-        # The compiled graph takes its inputs as one list, and frees each input after its last use.
+        # The compiled graph takes its inputs as one list and frees each input tensor after the tensor's last use.
         graph.graph.set_codegen(_BoxedCodeGen())
         if not computing():
             fuse(graph.graph)
@@ -113,7 +113,7 @@ class RegionGraph:
         return results
 
     def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
-        """Return the memory requests of a call whose recording has no memory events. None if they cannot be planned."""
+        """Return estimated memory requests for a call if the recording has no memory events. None if they cannot be planned."""
         if recorded.launches_graph:
             return ()
         count = len(recorded.ops)
@@ -149,5 +149,5 @@ def _ops_of(graph: TorchAny) -> Iterator[tuple[str, Shapes]]:
 
 
 def _hint(size: TorchAny) -> int:
-    """Return a size of a traced tensor as a number. A symbolic size has the value that it had when the graph was traced."""
+    """Return a size of a traced tensor as an integer. If the size is symbolic, the value at the time of tracing is returned."""
     return size if isinstance(size, int) else int(size.node.hint or 0)

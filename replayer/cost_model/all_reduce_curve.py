@@ -1,9 +1,9 @@
 """Durations of NCCL's all-reduce by size, number of ranks and link. Measured curves are adapted to other links.
 
-The duration of an all-reduce is not proportional to its bytes. Small operations use other protocols (LL, LL128) and algorithms
-(trees) than large operations. A ring reaches its full bandwidth only at tens of megabytes. On a machine with eight V100s, the
-possible rings depend on the number of ranks. `all_reduce.json` contains the measured points and their source (made by
-benchmarks/cost_tables.py).
+The duration of an all-reduce is not proportional to the size of its tensor. For small tensors, NCCL uses other protocols (LL,
+LL128) and algorithms (trees) than for large tensors. A ring of GPUs reaches its full bandwidth only for tensors of tens of
+megabytes. On a machine with eight V100s, the number of ranks also determines which rings of links are possible.
+The measured durations and their source are in `all_reduce.json`, which benchmarks/cost_tables.py writes.
 
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
     curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, since this card was measured
@@ -33,7 +33,7 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """Return the share of an all-reduce's bytes that a ring of n ranks moves over each link: 2(n-1)/n."""
+    """Return the bytes that a ring all-reduce of n ranks moves over each link, divided by the bytes of the tensor: 2(n-1)/n."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 
@@ -46,7 +46,8 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the curve for `ranks` GPUs of this name. `bus_gbps` overrides the bus bandwidth of the GPUs' link."""
+        """Return the all-reduce curve for `ranks` GPUs of the type `device_name`. If `bus_gbps` is not 0, it replaces the bus
+        bandwidth of the GPUs' link."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:
@@ -78,8 +79,8 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # An all-reduce over a ring of ranks takes more steps if the ring is larger than the measured rings. See Note [Another link]
-    # for the scaling of sizes.
+    # If more ranks than were measured form the ring, the all-reduce needs additional steps, whose latency is added here.
+    # Note [Another link] explains why the sizes are scaled.
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

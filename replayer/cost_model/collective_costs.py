@@ -1,10 +1,10 @@
-"""Durations of operations between ranks, measured from the time when all ranks have called the operation.
+"""Durations of collective operations, measured from the time when all ranks have called the operation.
 
-Recorded operations take their recorded durations. Other operations follow the measured curve of an all-reduce over the same
-kind of link (all_reduce_curve.py). The measured curve is scaled by the speed of the recorded operations. A recorded kernel also
-contains the wait for the slowest rank. The transfer time is therefore the shortest duration over all ranks. For some
-operations, only an upper bound of the duration is known. The upper bound limits the estimates, but does not influence the
-fitted scale.
+Recorded operations take their recorded durations. The duration of an unrecorded operation is computed from all-reduce durations
+measured on the same kind of link (all_reduce_curve.py). All-reduce durations measured elsewhere are scaled by the speed of the
+recorded operations. The recorded duration of a communication kernel includes the wait for the slowest rank. The shortest
+duration over all ranks is therefore used as the transfer time. For some collective operations, only an upper bound of the
+duration is known. Such an upper bound limits an estimate, but it does not influence the scale factor fitted to the recording.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
@@ -41,10 +41,10 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """Holds the duration of an operation, and the origin of this figure: EXACT, SCALED from this trace, PUBLISHED for this GPU,
-    or ROOFLINE from the link's data sheet.
+    """Holds the duration of a collective operation and its origin: EXACT (recorded), SCALED (from this trace), PUBLISHED (for
+    this GPU) or ROOFLINE (from the link's data sheet).
 
-    `kernel` is the index of the recorded kernel's name in `trace.strings`, or NONE.
+    The field `kernel` is the index of the recorded kernel's name in `trace.strings`, or NONE.
     """
 
     duration_ns: int
@@ -53,8 +53,8 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """Describes the position of an operation in a recorded step. Steps and positions are 0-based, and steps are counted per
-    rank."""
+    """Describes the position of a collective operation in a recorded training step. The step number and the position are
+    0-based, and each rank counts its own steps."""
 
     step: int
     nth: int
@@ -70,7 +70,8 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Three times of one operation in ns: when the host called it, when its data was ready, and when it ended."""
+    """Three points in time of one collective operation in ns: the host's call, the time when the data was ready, and the
+    end."""
 
     call: int
     ready: int
@@ -78,7 +79,8 @@ class Times(NamedTuple):
 
 
 def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
-    """Return the number of bytes that a ring of ranks moves over each link. See Note [Bytes on the wire]."""
+    """Return the number of bytes that this collective operation moves over each link of a ring of ranks. See
+    Note [Bytes on the wire]."""
     if ranks <= 1:
         return 0.0
     parts = dict.fromkeys(("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"), (ranks - 1) / ranks)
@@ -88,7 +90,8 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Return the host time of a gloo operation after all ranks have called it. `size_bytes` is the size of one rank's input."""
+    """Return the host time in ns that a gloo operation takes after all ranks have called it. The argument `size_bytes` is the
+    size of one rank's input tensor."""
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 
@@ -119,9 +122,10 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit the costs to the operations of all recorded ranks that were timed on devices.
+        """Fit the costs to the recorded operations of all ranks whose GPU times are known.
 
-        `bus_gbps` replaces the recorded link by a link with this bus bandwidth. Recorded durations are then not used.
+        If `bus_gbps` is not 0, the costs are estimated for a link with this bus bandwidth instead of the recorded link.
+        Recorded durations are then not used.
         """
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
@@ -162,7 +166,8 @@ class CollectiveCosts:
             self._origin = Origin.SCALED
 
     def _moving_ns(self, name: str, size_bytes: int, ranks: int) -> tuple[float, Origin]:
-        """Return the time to move the bytes according to the curve, without the latency. See Note [Bytes on the wire]."""
+        """Return the time to transfer the bytes according to the measured all-reduce times, without the latency. See
+        Note [Bytes on the wire]."""
         group = 2 if name in ("send", "recv") else max(ranks, 2)
         curve = AllReduceCurve.of(self._device_name, group, self._bus_gbps)
         like_bytes = wire_bytes(name, size_bytes, ranks) / wire_share(group)
@@ -177,7 +182,8 @@ class CollectiveCosts:
                     break
 
     def position(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> PositionInStep:
-        """Return the position of an operation that the script calls in its step `step`. See Note [Operations of a step]."""
+        """Return the position of the collective operation that the script calls next in its step `step`. See
+        Note [Operations of a step]."""
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))
         if of_step != step:
@@ -186,7 +192,8 @@ class CollectiveCosts:
         return PositionInStep(recorded_step, nth)
 
     def next(self, name: str, size_bytes: int, ranks: int, position: PositionInStep | None = None) -> Transfer:
-        """Return the duration of the next operation of this kind, or of the operation at `position`."""
+        """Return the duration of a collective operation: the recorded one at `position`, the next recorded one in rotation, or
+        an estimate."""
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)
@@ -212,7 +219,7 @@ class CollectiveCosts:
 
 
 def kernel_label(name: str) -> str:
-    """Return a kernel name for an operation without a recorded kernel, as in NCCL 2.19 and later."""
+    """Return the kernel name that NCCL 2.19 and later use for this collective operation."""
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
@@ -231,9 +238,9 @@ _FUNCTIONS = {
 
 
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the step in which each collective was called. Each rank counts its own steps.
+    """Return for each recorded collective the number of the step in which it was called. Each rank counts its own steps.
 
-    The step number is 0-based, or NONE if the collective was called outside of steps.
+    Step numbers are 0-based. The number is NONE for a collective that was called outside of steps.
     """
     table, steps = trace.collectives, trace.steps
     called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)
@@ -246,10 +253,11 @@ def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Select the collectives whose duration on the device is known or bounded.
+    """Select the recorded collectives whose GPU time is known or has an upper bound.
 
-    The duration is known if CUDA events timed the collective. It is bounded if the collective ran between the first and the
-    last recorded communication kernel of its rank. For all other collectives, only the host's call was timed.
+    The duration is known if CUDA events timed the collective. The duration has an upper bound if the collective ran between the
+    first and the last recorded communication kernel of its rank. Other collectives are not selected, because only the times of
+    their host calls were recorded.
     """
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)

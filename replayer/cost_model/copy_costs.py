@@ -1,8 +1,9 @@
 """Estimates the duration of a copy that is not in the recording, as bytes divided by a bandwidth.
 
-The bandwidth depends on the direction of the copy and on whether the host memory is pinned. The profiler's kernel names contain
-direction and kind of memory ("Memcpy HtoD (Pageable -> Device)"). The bandwidth is fitted to the trace's copies of the same
-kind. If the trace has no copies of a kind, published figures or data sheets give the bandwidth.
+The bandwidth depends on the direction of the copy and on whether the host memory is pinned. torch.profiler names a copy by its
+direction and kind of memory, such as "Memcpy HtoD (Pageable -> Device)". If the trace contains copies of the same kind, the
+bandwidth is the median over these copies. If the trace has no copies of a kind, the bandwidth is taken from published figures
+or data sheets.
 
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
@@ -33,7 +34,7 @@ _LABELS = {
 
 
 class Copy(NamedTuple):
-    """A copy called by the script. A copy that is not in the recording has an estimated duration."""
+    """A copy called by the script. If the recording does not contain the copy, the duration is estimated."""
 
     label: str
     size_bytes: int
@@ -59,9 +60,9 @@ class CopyCosts:
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
-        """Fit the bandwidths to the trace's copies of 64 KiB and more, using the median.
+        """Set each bandwidth to the median over the recorded copies of at least 64 KiB.
 
-        `given_link_gbps` overrides the bandwidth of the link between GPUs.
+        If `given_link_gbps` is not 0, it replaces the bandwidth of the link between GPUs.
         """
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
@@ -90,9 +91,9 @@ class CopyCosts:
         return transfers
 
     def _bound(self, direction: str) -> None:
-        """Limit bandwidths so that pageable copies are not faster than pinned copies.
+        """Adjust the bandwidths so that copies of pageable memory are not faster than copies of pinned memory.
 
-        Measured values override published values.
+        If only one of the two bandwidths was measured, the other one is adjusted.
         """
         (pinned, of_pinned), (pageable, of_pageable) = (self._bandwidths[direction, kind] for kind in (True, False))
         if pageable <= pinned or of_pinned == of_pageable:
@@ -103,9 +104,9 @@ class CopyCosts:
             self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
 
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
-        """Return a copy of kind "h2d", "d2h", "d2d" or "p2p" with its duration.
+        """Return the estimated duration of a copy. The direction `kind` is "h2d", "d2h", "d2d" or "p2p".
 
-        The origin of the duration is SCALED if the bandwidth was fitted to the trace, else PUBLISHED or ROOFLINE.
+        The duration's origin is SCALED if the bandwidth was measured in the trace, otherwise PUBLISHED or ROOFLINE.
         """
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
@@ -115,24 +116,24 @@ class CopyCosts:
     def read(self, size_bytes: int) -> Copy:
         """Return the duration of a read by `item()` or a similar call.
 
-        For reads of a few bytes, pinned and pageable memory are equally fast.
+        No distinction between pinned and pageable memory is needed, because they are equally fast for a few bytes.
         """
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """Return the direction ("h2d", "d2h" or "p2p") of each copy in the recording, by the index of its name in
-    `trace.strings`."""
+    """Return a dictionary from the name of a recorded copy (as index in `trace.strings`) to the copy's direction: "h2d", "d2h"
+    or "p2p"."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return the possible kinds of a recorded copy.
+    """Return the possible kinds (direction, pinned or not) of a recorded copy by the copy's name.
 
-    There are two kinds if the name does not say whether the host memory is pinned.
+    The list has two kinds if the name does not say whether the host memory is pinned.
     """
     direction = copy_direction(name)
     if not direction:

@@ -1,4 +1,4 @@
-"""Determines a device's memory bandwidth and the shortest duration of its kernels.
+"""Determines the memory bandwidth of a GPU and the shortest duration of its kernels, from a recording or a data sheet.
 
     speed = data_sheet_speed("Tesla T4")         # DeviceSpeed(bytes_per_ns=192.0, floor_ns=1500)
     fitted_speed([(4_000_000, 40_000)] * 5, speed)      # bytes and ns of recorded ops: bytes_per_ns=100.0
@@ -18,7 +18,7 @@ from traces.names.cards import card_of
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """Achieved bandwidth in bytes per nanosecond (= GB/s), and the shortest kernel duration in ns."""
+    """The memory bandwidth that a GPU achieves in bytes per nanosecond (= GB/s), and its shortest kernel duration in ns."""
 
     bytes_per_ns: float
     floor_ns: int = KERNEL_FLOOR_NS
@@ -29,17 +29,18 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Fit the bandwidth of a device to recorded ops without FLOPs. Each sample is (bytes, duration in ns).
+    """Compute the memory bandwidth of a GPU from recorded ops that move bytes but have no FLOPs. Each sample is (bytes,
+    duration in ns).
 
-    The bandwidth is the upper decile over ops longer than 20 us, because slow kernels must not lower the result. If the
-    recording has fewer than five ops longer than 20 us, the function returns `fallback`.
+    The result is the upper decile of the bandwidths of ops longer than 20 us, so that slow kernels do not lower the result.
+    With fewer than five ops longer than 20 us, the function returns `fallback`.
     """
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """Return the shortest kernel duration of this device, which is the first percentile of the recorded kernels.
+    """Return the first percentile of the recorded kernel durations as the GPU's shortest kernel duration in ns.
 
     The function returns `KERNEL_FLOOR_NS` if the recording has fewer than a hundred kernels, no short kernels, or durations of
     0.

@@ -1,9 +1,10 @@
-"""GPU efficiency relative to the data sheet, from curves that were learned from measured operators.
+"""Predicts how much slower a GPU runs an operator than its data sheet promises, with networks trained on measured operators.
 
-`efficiency.npz` holds small neural networks with two hidden layers for each kind of work. benchmarks/cost_tables.py trains the
-networks on NeuSight's measurements of five GPUs (source and commit are in the file). The inputs of a network are the sizes of
-the work and the GPU's data-sheet figures (`features`). The output of a network is the duration divided by the roofline time.
-Each measured GPU has a separate embedding. GPUs without measurements get the mean over all measured GPUs.
+For each kind of operator, `efficiency.npz` holds small neural networks with two hidden layers. benchmarks/cost_tables.py trains
+these networks on NeuSight's measurements of five GPUs (source and commit are in the file). Each network's inputs are the sizes
+of an operator and the GPU's data-sheet figures (`features`). Each network's output is the operator's duration divided by the
+roofline time. Each measured GPU has a separate embedding. For a GPU without measurements, the mean of the predictions for all
+measured GPUs is used.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
@@ -60,7 +61,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of a network, with one row per piece of work.
+    """Return the inputs of a neural network as an array with one row per operator.
 
     Args:
         net: "matmul", "conv3" or "rows".
@@ -97,15 +98,15 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Return 0.5 for sizes that are multiples of 4, and 1 for multiples of 32.
+    """Return 1 for sizes that are multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes.
 
-    For all other sizes, kernels use narrower loads and are slower.
+    For sizes that are not multiples of 4, kernels are slower, because each instruction loads fewer elements.
     """
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
 def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
-    """Return a card's sustained GFLOP/s, its memory bandwidth in GB/s and its number of multiprocessors."""
+    """Return a GPU's sustained GFLOP/s, its memory bandwidth in GB/s and its number of multiprocessors."""
     tflops = card.tflops.get(unit, card.tflops["fp32"]) * _sustained(card)
     of = card.architecture
     if (unit == "fp32" or unit not in card.tflops) and not of.name and (of.major, of.minor) > (8, 0):
@@ -115,7 +116,7 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
 
 @cache
 def _sustained(card: Card) -> float:
-    """Return the share of the peak clock that a card sustains. See Note [Sustained clocks]."""
+    """Return the clock that a GPU can sustain, divided by the clock assumed in its data sheet. See Note [Sustained clocks]."""
     limit = SLOT_POWERED.get(card.names[0])
     if limit is None:
         return 1.0
@@ -124,13 +125,13 @@ def _sustained(card: Card) -> float:
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
-    """Return the roofline time, which is the longer one of the arithmetic time and the memory time."""
+    """Return the roofline time in ns, the longer one of the time for arithmetic and the time for memory traffic."""
     return max(flops / peaks[0], size_bytes / peaks[1])
 
 
 @dataclass(frozen=True)
 class _Net:
-    """Holds one neural network: weights as numpy arrays, and one row of `embeddings` per measured GPU."""
+    """One neural network. Its weights are numpy arrays, and `embeddings` has one row per measured GPU."""
 
     mean: Floats
     scale: Floats
@@ -161,7 +162,8 @@ def _net(file: Any, name: str) -> _Net:
 
 
 class EfficiencyCurves:
-    """The networks of all kinds. The outputs of several networks of a kind are averaged, because their errors differ."""
+    """The networks of all kinds. For each kind of operator, the outputs of several networks are averaged, because the networks
+    make different errors."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
@@ -177,7 +179,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return the duration on this card divided by the roofline time, and the origin of this ratio."""
+        """Return the predicted duration on this GPU divided by the roofline time, and the origin of this ratio."""
         net = NETS[kind]
         gpus, origin = _told_by(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)
@@ -190,7 +192,8 @@ class EfficiencyCurves:
 
 @cache
 def _told_by(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
-    """Return the rows of `embeddings` that are used for this card. See Note [GPUs without measurements]."""
+    """Return which rows of `embeddings` are used for this GPU, and the origin of the prediction. See
+    Note [GPUs without measurements]."""
     cards = [card_of(name) for name in gpus]
     if card in cards:
         return (cards.index(card),), Origin.PUBLISHED
