@@ -33,8 +33,8 @@ from replayer.tensor.tensor import VirtualTensor, alias
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, insert_first
 
-# PyTorch lets a backend rename its private device type, but rejects the name "cuda". PyTorch accepts the name "CUDA" and
-# compares and prints device names in lower case, so `torch.device("cuda:0")` refers to the virtual GPU.
+# PyTorch lets a backend rename its private device type, but rejects the name "cuda". "CUDA" is accepted, and PyTorch converts
+# device names to lower case, so `torch.device("cuda:0")` refers to the virtual GPU.
 _NAME = "CUDA"
 
 

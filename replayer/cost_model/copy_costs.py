@@ -2,8 +2,7 @@
 
 The bandwidth depends on the direction of the copy and on whether the host memory is pinned. torch.profiler names a copy by its
 direction and kind of memory, such as "Memcpy HtoD (Pageable -> Device)". If the trace contains copies of the same kind, the
-bandwidth is the median over these copies. If the trace has no copies of a kind, the bandwidth is taken from published figures
-or data sheets.
+bandwidth is the median over these copies. Otherwise, the bandwidth is taken from published figures or data sheets.
 
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
