@@ -66,15 +66,13 @@ Sample = tuple[str, Shapes, Shapes, str, int]
 
 
 class Estimate(NamedTuple):
-    """Holds the duration of all kernels of an op in ns, and the origin of the duration."""
+    """An op's estimated kernel time in ns, and the kind of data that the estimate is based on."""
 
     ns: float
     origin: Origin
 
 
 class _Learned(NamedTuple):
-    """Holds a recorded op's position among similar ops, and the logarithm of its duration divided by its estimate."""
-
     op: str
     coordinates: tuple[float, ...]
     log_slower: float
@@ -94,7 +92,8 @@ class OpCosts:
     def learn(self, samples: Iterable[Sample]) -> None:
         """Learn corrections from recorded ops.
 
-        Ops as short as the shortest kernel are ignored. Autograd nodes are ignored too, because they enclose other ops.
+        Ops that are as short as the shortest kernel are ignored. Autograd nodes are ignored, because a node's duration includes
+        the ops that run inside the node.
         """
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
@@ -107,7 +106,7 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate the duration of a canonical op. The duration is corrected with similar recorded ops, if there are any."""
+        """Estimate the duration of a canonical op."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)
@@ -117,25 +116,25 @@ class OpCosts:
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 
     def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate the duration of an op without the correction from recorded ops, for comparing GPUs."""
+        """Estimate an op's duration without the correction from recorded ops, to compare GPUs."""
         ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
         """Return how many times longer an op takes than a recorded call with other shapes.
 
-        If only the batch size differs, see Note [Along the batch]. If the layer differs too, the estimate is corrected with the
-        nearest recorded calls. PyTorch before 1.11 recorded the two halves of a convolution's backward pass without enough
-        shapes. Half of a convolution's backward pass is not used for scaling. Instead, the new estimate is divided by the
-        recorded time.
+        Note [Along the batch] has the rule for calls that differ only in the batch size. For a layer of another shape, the
+        estimate is corrected with recorded calls of similar size. Recordings of PyTorch before 1.11 lack the window's shape in
+        both halves of a convolution's backward pass. For one half of a convolution's backward pass, the ratio is the new
+        estimate divided by the recorded time.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # If an op takes much longer than the curve says, launch times and partial waves explain only a part of the difference.
-        # The rest of the difference comes from the op's implementation and is proportional to the amount of work.
+        # Launch times and partly filled multiprocessors explain only a part of the time by which an op exceeds its estimate.
+        # The other part of an op's excess time comes from its implementation and grows with the amount of work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
@@ -150,7 +149,8 @@ class OpCosts:
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
     def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
-        """Return the logarithm of the correction from similar recorded ops. See Note [The nearest recorded ops]."""
+        """Return the logarithm of the factor by which similar recorded ops exceed their estimates. See
+        Note [The nearest recorded ops]."""
         coordinates = _coordinates(works)
         total = weights = 0.0
         nearest = inf
@@ -182,13 +182,14 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # A large L2 cache still contains the output of the previous op.
+        # The large L2 cache of a GPU still contains the output of the previous op.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 
 
 def _in_tiles(work: OpWork) -> OpWork:
-    """Convert a grouped convolution to one product of all groups, in tiles. Narrow groups fill their tiles only partly."""
+    """Convert a grouped convolution to one matrix product, which includes the unused part of each hardware tile. Narrow groups
+    fill their tiles only partly."""
     if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
         return work
     groups, rows, columns, depth = work.sizes
@@ -197,9 +198,9 @@ def _in_tiles(work: OpWork) -> OpWork:
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
-    """Return the sizes to look up in the curve.
+    """Return the sizes with which a duration is looked up in the measured curve.
 
-    Memory-bound work uses the sizes of a measured operator that moves as many bytes.
+    A memory-bound op is looked up as a measured operator that moves the same number of bytes.
     """
     tensors = MEASURED_TENSORS.get(work.kind)
     if tensors is None:
@@ -222,15 +223,15 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
 
 
 def _class(op: str, works: list[OpWork]) -> str:
-    """Return the class of recorded ops that an op is compared with.
+    """Return the group of recorded ops that may correct this op's estimate.
 
-    Memory-bound ops are compared only with calls of the same op.
+    A memory-bound op is compared only with calls of the same op.
     """
     return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
 
 
 def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
-    """Return the sizes that do not depend on the batch, such as channels, depth and windows."""
+    """Return a layer's sizes that do not depend on the batch, such as channels, depth and windows."""
     fixed = {
         "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
         **dict.fromkeys(DEPTHWISE_SLOWER, (1, 3)), "softmax": (1,), "layer_norm": (1,),
@@ -239,8 +240,8 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _coordinates(works: list[OpWork]) -> tuple[float, ...]:
-    """Return an op's position among ops of its kind. The coordinates are logarithms of the op's sizes. Numbers of rows have a
-    smaller weight than the other sizes."""
+    """Return an op's coordinates, with which the distance between two ops is computed. The coordinates are logarithms of the
+    op's sizes. The number of rows has a smaller weight than the other sizes."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

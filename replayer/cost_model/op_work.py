@@ -1,11 +1,11 @@
-"""Splits an op into pieces of work. Each piece has a kind and sizes. The measured tables and curves are looked up by these.
+"""Splits an op into pieces of work. Each piece has a kind and sizes.
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 
-An op consists of one or several pieces of work. For example, a convolution's backward pass consists of two pieces, but the
+An op consists of one or several pieces of work. For example, a convolution's backward pass consists of two computations, but a
 recording has only the sum of their times.
 
-The kinds of work and their sizes are:
+Work has one of these kinds, each with its own list of sizes:
 
     matmul          batch, rows, columns, depth
     conv            a convolution as a matrix product, as cuDNN computes it: groups, output channels, batch x output
@@ -56,7 +56,7 @@ _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_no
 
 
 class OpWork(NamedTuple):
-    """One piece of work. The docstring of this module lists the sizes of each kind of work."""
+    """One piece of work."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -69,8 +69,8 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the work of an op, given its canonical name and the shapes of its inputs. `outputs` are the known outputs that are
-    not aliases."""
+    """Return the work of an op, given its canonical name and the shapes of its inputs. `outputs` lists the known output shapes
+    without those of aliases."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -127,7 +127,8 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
 
 
 def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWork]:
-    """Return the work of the image gradient, unless the image is raw input, and of the weight gradient."""
+    """Return the work for a convolution's weight gradient and, unless the input is the network's raw input, its image
+    gradient."""
     gradient, image, weight = gradient_image_weight(wide)
     forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
     of_image = of_weight = forward
@@ -141,18 +142,18 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return whether an op is one half of a convolution's backward pass.
+    """Return whether an op computes one half of a convolution's backward pass.
 
-    PyTorch before 1.11 records these halves inside the whole op, and their shapes do not include the window.
+    PyTorch before 1.11 records both halves of a convolution's backward pass as ops, but without the shape of the window.
     """
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return gradient, image and weight of a convolution's backward call.
+    """Return the shapes of gradient, image and weight of a convolution's backward call.
 
-    The first argument is the gradient. In the cuDNN ops of PyTorch before 1.11, the first argument is the image instead. If the
-    channels are ambiguous, the smaller tensor is the gradient.
+    The first argument is the gradient. In the cuDNN ops of PyTorch before 1.11, the first argument is the image. If the number
+    of channels does not identify the gradient, the smaller tensor is assumed to be the gradient.
     """
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
@@ -202,7 +203,8 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
 
 
 class ConvolutionOutputs:
-    """The output shapes of a recording's convolutions, taken from their backward passes. See Note [Strides from shapes]."""
+    """The output shapes of a recording's convolutions, which are read from the backward passes. See
+    Note [Strides from shapes]."""
 
     def __init__(self, backward_calls: Iterable[Shapes]) -> None:
         self._outputs: dict[tuple[Shape, Shape], Shape] = {}

@@ -1,12 +1,12 @@
 # mypy: allow-untyped-calls
-"""Computes the values of small tensors that collectives exchange. For large tensors, ranks exchange only size and time.
+"""Computes the values of small tensors that collectives exchange. For large tensors, the ranks exchange sizes and times, but no
+values.
 
     joined([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
 
-Values that scripts branch on (counts, flags, sizes, object collectives) are therefore right on every rank. Gradients are not
-exchanged. Values are sent as one flat tensor, in the order of the rank's inputs. If all elements have the same value, this
-value is sent once.
+Counts, flags and sizes on which scripts branch are therefore correct on every rank. Gradients are not exchanged. A rank sends
+the values of its inputs as one flat tensor. If all elements of the tensors have the same value, the value is sent once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from replayer.torch_types import TorchAny
 
 
 def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
-    """Build this rank's message about its inputs. If the operation has no inputs, size and dtype come from `call.like`."""
+    """Build this rank's message about its inputs. For an operation without inputs, size and dtype are those of the tensors in
+    `call.like`."""
     inputs = call.inputs
     of = inputs or call.like
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in of)
@@ -76,7 +77,7 @@ def values_in(message: RankMessage) -> RankValues:
 
 
 def of_rank(rank: int) -> Combine:
-    """Return a function that selects one rank's values. `rank` is a position among the participating ranks."""
+    """Return a function that selects the values sent by one rank. `rank` is an index into the list of participating ranks."""
     return lambda ranks: ranks[rank].values
 
 
@@ -86,7 +87,7 @@ def joined(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def scattered(combine: Combine, rank: int, size: int) -> Combine:
-    """Return a function that takes this rank's equal share of the result of `combine`."""
+    """Return a function that splits the result of `combine` into equal shares and selects this rank's share."""
 
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)
@@ -96,7 +97,7 @@ def scattered(combine: Combine, rank: int, size: int) -> Combine:
 
 
 def exchanged(rank: int) -> Combine:
-    """Return a function that collects the elements that all ranks send to this rank in an all-to-all."""
+    """Return a function that collects the elements that this rank receives in an all-to-all."""
 
     def combine(ranks: list[RankValues]) -> torch.Tensor | None:
         values = known_of_all(ranks)
@@ -109,7 +110,7 @@ def exchanged(rank: int) -> Combine:
 
 
 def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
-    """Set the values of `outputs`, in order. If `flat` is None, the values are unknown."""
+    """Set the values of `outputs`, in order."""
     if flat is None or sum(output.numel() for output in outputs) != flat.numel():
         return
     pieces = flat.split([output.numel() for output in outputs])
@@ -127,14 +128,14 @@ def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
 
 
 def clear_known_values(outputs: Sequence[torch.Tensor]) -> None:
-    """Mark the values of `outputs` as unknown, because the tensors are being overwritten."""
+    """Mark the values of `outputs` as unknown, because an operation overwrites the tensors."""
     for output in outputs:
         if isinstance(output, VirtualTensor) and not computing():
             output.allocation.known = None
 
 
 def _assign_allocation(parts: list[tuple[TorchAny, torch.Tensor]]) -> None:
-    """Set the values of tensors that share an allocation, if together they fill the allocation."""
+    """Set the values of tensors that share an allocation, provided that the tensors fill the whole allocation."""
     allocation = parts[0][0].allocation
     if sum(output.tensor_meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].tensor_meta.numel:
         return

@@ -1,4 +1,4 @@
-"""Describes one call of an operation between ranks, with everything that the ranks must agree on."""
+"""Describes one call of a collective or of a send or receive, including everything that the ranks must agree on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from traces.model.trace import NONE
 class RankValues:
     """The input of one rank.
 
-    `values` is flat, or None if unknown. In an all-to-all, `sends` is the number of elements for each rank.
+    `values` is flat, or None if unknown. In an all-to-all, `sends` has the number of elements that this rank sends to each
+    rank.
     """
 
     values: torch.Tensor | None
@@ -29,10 +30,10 @@ Combine = Callable[[list[RankValues]], torch.Tensor | None]
 class GroupCall:
     """An operation that this rank calls.
 
-    `combine` computes the outputs from the inputs of all ranks. `pair` is the sender and receiver of a send or receive. If
-    there are no inputs, `like` holds tensors of the right size and dtype. In operations with different sizes per rank, `sends`
-    has the number of elements that this rank sends to each rank, and `wants` has the number that it receives from each rank.
-    All ranks must pass the same `detail`, such as the reduction. Inputs are multiplied by `factor`.
+    `combine` computes the outputs of this rank from the inputs of all ranks. `pair` holds the two ranks of a send or receive:
+    first the sender, then the receiver. For a call without inputs, `like` holds tensors of the right size and dtype. If sizes
+    differ between ranks, `sends` and `wants` count the elements that this rank sends to and receives from each rank. All ranks
+    must pass the same `detail`, for example the type of reduction. Inputs are multiplied by `factor`.
     """
 
     name: str
@@ -53,7 +54,7 @@ class GroupCall:
 
     @property
     def channel(self) -> str:
-        """Return the name of the sequence of operations to which this call belongs."""
+        """Return the name of the channel, which is a sequence of operations between the same ranks."""
         return "all" if self.pair is None else f"{self.pair[0]}-{self.pair[1]}"
 
     def members(self, size: int) -> list[int]:

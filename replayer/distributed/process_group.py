@@ -1,15 +1,15 @@
 # mypy: allow-untyped-calls
-"""A virtual NCCL process group for torch.distributed. The ranks of the group exchange messages, and transfers take recorded
-time.
+"""A virtual NCCL process group for torch.distributed. The ranks of a process group exchange messages, and the duration of a
+transfer comes from recordings.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
-An operation starts when its data is ready on every rank and the previous operation on the group's stream has ended. Its
-duration comes from cost_model/collective_costs.py. The start time of an operation is known when the other ranks' messages have
-been read. Messages are read in `wait`, or when the host waits for the device. Until then, the rank keeps running. On the
-device, work after an operation waits for the slowest rank.
+An operation between ranks starts when its data is ready on every rank and the group's previous operation has ended. Its
+duration comes from cost_model/collective_costs.py. A rank reads the messages of the other ranks in `wait`, or when its host
+waits for the device. Until then, the rank keeps running. On the device, the work after a collective starts when the slowest
+rank has taken part.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
@@ -46,7 +46,7 @@ Tensors = Sequence[TorchAny]
 
 
 def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Send calls with host tensors to the group's CPU backend, if there is one."""
+    """If the group has a CPU backend, pass calls with CPU tensors to this backend."""
 
     @wraps(operation)
     def routed(self: VirtualNccl, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -58,7 +58,7 @@ def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _for_each_pair(operation: Callable[..., TorchAny]) -> Callable[..., WorkGroup]:
-    """Apply the operation to several outputs and inputs at once."""
+    """Call the operation once for each pair of an output list and an input list."""
 
     def of_all(self: VirtualNccl, outputs: Sequence[TorchAny], inputs: Sequence[TorchAny], opts: TorchAny = None) -> WorkGroup:
         return WorkGroup([operation(self, o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
@@ -71,8 +71,8 @@ def _lies_on_host(value: TorchAny) -> bool:
 
 
 class NcclConfig:
-    """A replacement for ProcessGroupNCCL.NCCLConfig. NCCL's options have no effect in a replay, and `UNDEFINED` is NCCL's
-    default."""
+    """A replacement for ProcessGroupNCCL.NCCLConfig. `UNDEFINED` is NCCL's default for an option, but NCCL's options have no
+    effect in a replay."""
 
     UNDEFINED = -(2**31)
 
@@ -84,7 +84,7 @@ class NcclConfig:
 
 
 class Options:
-    """A replacement for ProcessGroupNCCL.Options. The group stores all options, but only the timeout has an effect."""
+    """A replacement for ProcessGroupNCCL.Options. All options are stored, but only the timeout has an effect."""
 
     backend = "nccl"
 
@@ -101,7 +101,8 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """The methods of every process group. PyTorch's C++ code looks for overridden methods under C++ names."""
+    """The methods of every process group. Some have C++ names, because PyTorch's C++ code looks for overrides under these
+    names."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
@@ -147,7 +148,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """This method has no effect, because every rank counts operations from zero."""
+        """This method does nothing, because each rank counts its operations from zero."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())
@@ -165,7 +166,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
 class VirtualNccl(_NcclGroup):
     """A replacement for `ProcessGroupNCCL`.
 
-    CPU tensors are accepted only in object collectives, or if a second backend handles them.
+    CPU tensors are accepted only in object collectives, unless a second backend handles CPU tensors.
     """
 
     Options, NCCLConfig = Options, NcclConfig
@@ -173,7 +174,7 @@ class VirtualNccl(_NcclGroup):
     def __init__(
         self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
     ) -> None:
-        """PyTorch passes `device` since 2.15. The device argument is ignored, because operations use the device of their
+        """PyTorch passes `device` since 2.15. The argument `device` is ignored, because operations run on the device of their
         tensors."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
@@ -187,8 +188,8 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing, because this rank belongs to no group of the split. `eager_connect_single_device` does nothing either,
-        because creating communicators takes no virtual time."""
+        """Do nothing, because this rank is in none of the new groups. `eager_connect_single_device` does nothing, because
+        creating communicators takes no time on the virtual clock."""
 
     eager_connect_single_device = perform_nocolor_split
 
@@ -201,7 +202,8 @@ class VirtualNccl(_NcclGroup):
         group_desc: str | None = None,
         device_types: TorchAny = None,
     ) -> VirtualNccl | None:
-        """Return the group of `ranks`, which are places in this group, or None if this rank is not in the group."""
+        """Return the subgroup with the members `ranks` (indices into this group), or None if this rank is not in the
+        subgroup."""
         self._splits += 1
         if self._rank not in ranks:
             return None
@@ -224,7 +226,7 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing. In a replay, registered memory makes transfers faster only if memory was registered in the recorded run.
+        """Do nothing. A replay applies the speed of registered memory only if the recorded run registered its memory too.
         """
 
     deregister_mem_pool = register_mem_pool
@@ -356,7 +358,7 @@ def _op_of(opts: TorchAny) -> TorchAny:
 
 
 def _elements(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
-    """Return the number of elements for each rank. If `rows` is not given, each rank has the same number of rows."""
+    """Return how many elements of the tensor each rank gets. If `rows` is not given, each rank gets the same number of rows."""
     each = tensor[0].numel() if tensor.dim() > 1 and tensor.shape[0] else 1
     return [count * each for count in list(rows) or [tensor.shape[0] // size] * size]
 

@@ -1,4 +1,4 @@
-"""The message that a rank posts for one operation, and what two ranks can disagree about.
+"""Messages that ranks send each other about an operation, with a check that all ranks called the same operation.
 
     first, *more = pack([message])                          # pieces that fit the store
     [message] = unpack(first, lambda number: more[number - 1])
@@ -19,7 +19,8 @@ _LONGEST_VALUE = 4 << 20  # bytes; a TCPStore rejects messages over 8 MiB
 
 @dataclass
 class RankMessage:
-    """A rank's message for one operation. The message says when the rank's data was ready and which operation was called."""
+    """A rank's message for one operation. A message contains the time at which the rank's data was ready, and the operation
+    that the rank called."""
 
     arrived_ns: int
     operation: str
@@ -39,7 +40,7 @@ class RankMessage:
 
     @property
     def counterpart(self) -> str:
-        """Describes the operation that the other ranks must call."""
+        """The operation that the other ranks must call."""
         return {"send": "recv", "recv": "send"}.get(self.operation, self.operation)
 
     def __str__(self) -> str:
@@ -48,9 +49,9 @@ class RankMessage:
 
 
 def pack(messages: Sequence[RankMessage]) -> list[bytes]:
-    """Serialize messages of successive ranks as pieces that fit the store.
+    """Serialize the messages of successive ranks, in pieces small enough for the key-value store.
 
-    If successive messages differ only in their times, one message with the latest time is stored.
+    Messages of successive ranks that differ only in their times are stored as one message with the latest time.
     """
     heads, payloads = [], []
     for _, alike in groupby(messages, lambda message: replace(message, arrived_ns=0, read_count=0)):
@@ -66,7 +67,7 @@ def pack(messages: Sequence[RankMessage]) -> list[bytes]:
 
 
 def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
-    """Parse messages. If the messages were split into several pieces, `piece(n)` returns the n-th piece after `first`."""
+    """Parse messages. If a list of messages was split into several pieces, `piece(n)` returns the n-th piece after `first`."""
     head, _, payload = first.partition(b"\n")
     more, heads = json.loads(head)
     payload = b"".join([payload, *map(piece, range(1, more + 1))])
@@ -79,7 +80,8 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
-    """Return what two ranks disagree about, or "". `own` and `other` are places among the participating ranks."""
+    """Return a text that says what two ranks disagree about, or "" if they agree. `own` and `other` are indices into the list
+    of participating ranks."""
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:

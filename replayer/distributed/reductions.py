@@ -27,7 +27,7 @@ _DTYPES = {
 
 
 def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
-    """Raise the errors of PyTorch's NCCL backend for tensors that it does not accept."""
+    """Raise the same errors as PyTorch's NCCL backend for tensors that NCCL does not accept."""
     for tensor in tensors:
         if tensor.layout is not torch.strided:
             raise ValueError("Tensors must be CUDA and dense")
@@ -41,7 +41,7 @@ def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
 
 @dataclass(frozen=True)
 class Reduction:
-    """`name` is the name of a dist.ReduceOp. PREMUL_SUM has a `factor`, by which each rank multiplies its input."""
+    """`name` is the name of a dist.ReduceOp. For the reduction PREMUL_SUM, each rank multiplies its input by `factor`."""
 
     name: str
     factor: torch.Tensor | float | None = None

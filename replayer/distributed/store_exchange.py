@@ -1,12 +1,12 @@
-"""Exchanges messages between the ranks of a group through the group's store. Each rank posts one message per operation.
+"""Exchanges messages between the ranks of a process group through the group's key-value store. Each rank posts one message per
+operation.
 
     exchange = StoreExchange(store, rank=0, size=2, timeout_s=600, clock=clock)
     pending = exchange.post("all/cuda", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"))
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
-Posting a message never waits, just as launching a collective does not wait. A rank that reads the messages waits for the
-slowest rank. If a rank does not post within the group's timeout, an error names this rank. If a rank has posted its end,
-waiting for this rank fails at once.
+Sending a message never waits, just as launching a collective does not wait. If a rank does not send its message within the
+group's timeout, an error names this rank. If a rank has announced its end, any wait for this rank fails at once.
 
 Note [One rank reads for all]
     In a group of n ranks, n messages that are read by n ranks would be n * n requests to the store. In groups of more than
@@ -61,8 +61,6 @@ class NotCalledInTime(RuntimeError):
 
 
 class PendingExchange:
-    """Represents an operation for which this rank has posted its message."""
-
     def __init__(
         self, exchange: StoreExchange, channel: str, number: int, members: Sequence[int], message: RankMessage
     ) -> None:
@@ -71,13 +69,13 @@ class PendingExchange:
         self._messages: list[RankMessage] | None = None
 
     def is_complete(self) -> bool:
-        """Return, without waiting, whether all members of the group have posted their messages."""
+        """Return, without waiting, whether all ranks of the group have sent their messages."""
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
-        """Wait for all members and return their messages in order, with times on this rank's clock.
+        """Wait for all ranks and return their messages in order, with times converted to this rank's clock.
 
-        Raises RuntimeError with the number of a rank that ended, timed out or called another operation.
+        Raises RuntimeError with the number of the rank that ended, exceeded the timeout or called another operation.
         """
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
@@ -85,13 +83,13 @@ class PendingExchange:
 
 
 class DeadlockDetector:
-    """Finds ranks that wait for each other. Each rank writes the operation that it waits for to a store that all ranks share.
+    """Finds ranks that wait for each other. Each waiting rank writes the name of its operation to a store that all ranks share.
 
         detector.circle("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
 
-    Ranks wait for each other if they call operations of two groups in different orders, for example. Ranks that wait in a
-    circle are reported after `_CIRCLE_LASTS_S`, because another thread of a waiting rank may still call the missing operation.
+    A deadlock is reported after `_CIRCLE_LASTS_S`, because another thread of a waiting rank may still call the missing
+    operation.
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
@@ -101,10 +99,9 @@ class DeadlockDetector:
         self._circle: tuple[str, float] | None = None  # and since when it exists
 
     def circle(self, operation: str, missing: list[int]) -> str:
-        """Record that this rank waits for the ranks `missing`. Return a circle of ranks that has lasted, or "".
+        """Record that this rank waits for the ranks `missing`, and return a description of a lasting deadlock, or "".
 
-        If ranks wait for each other, each of them waits for some rank that also waits. The first `_MISSING_FOLLOWED` missing
-        ranks are therefore enough to find a circle.
+        In a deadlock, each rank waits for another waiting rank, so looking at `_MISSING_FOLLOWED` missing ranks is enough.
         """
         own = json.dumps([operation, missing[:_MISSING_FOLLOWED]]).encode()
         if own != self._own:
@@ -116,15 +113,14 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Record that this rank no longer waits. The key is emptied and not deleted, because reading a missing key blocks the
-        reader."""
+        """Record that this rank no longer waits. The key in the store is emptied instead of deleted, because reading a missing
+        key blocks the reader."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
 
     def _circle_now(self) -> str:
-        """Return the shortest circle of waiting ranks that includes this rank, or "". The text names each rank and its
-        operation."""
+        """Describe the shortest deadlock that includes this rank, or return "" if there is no deadlock."""
         seen, paths = {self._rank}, deque([(self._rank, "")])
         while paths:
             rank, path = paths.popleft()
@@ -149,8 +145,9 @@ class DeadlockDetector:
 class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations between the same ranks.
 
-    `offset_ns` is given if the clocks of these ranks have already been compared. See Note [Clocks of several processes].
-    To find deadlocks, pass `deadlocks` and `global_ranks`, the numbers of this group's ranks among all ranks.
+    `offset_ns` is the difference between the clocks of these ranks, if it is already known. See
+    Note [Clocks of several processes]. Deadlocks are detected if `deadlocks` and `global_ranks` (the members' numbers among all
+    ranks) are given.
     """
 
     def __init__(
@@ -181,7 +178,7 @@ class StoreExchange:
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
-        """Post this rank's message for the channel's next operation. `members` are the participating ranks."""
+        """Write this rank's message about the channel's next operation to the store. `members` are the participating ranks."""
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
         pending = PendingExchange(self, channel, number, members, message)
@@ -211,10 +208,10 @@ class StoreExchange:
         return [replace(message, arrived_ns=message.arrived_ns + offset_ns) for message in messages]
 
     def leave(self, failed: bool) -> None:
-        """Announce in the store that this rank ends. Ranks that wait for this rank then fail at once.
+        """Announce in the shared store that this rank ends, so that ranks waiting for this rank fail at once.
 
-        The store may run in the first rank's process. The first rank therefore waits until all other ranks have left, except if
-        the first rank has failed. It stops waiting if no rank has left for `SHUTDOWN_GRACE_S`.
+        The first rank's process may host the store, so this rank waits until all other ranks have left, unless it has failed.
+        The first rank stops waiting if no other rank has left the group for `SHUTDOWN_GRACE_S`.
         """
         if self._left:
             return
@@ -280,7 +277,7 @@ class StoreExchange:
         return piece
 
     def _delete_read(self, channel: str, read_count: int) -> None:
-        """Delete this rank's messages that all members have read."""
+        """Delete those messages of this rank that all other ranks have read."""
         for number in range(self._deleted.get(channel, 0), read_count):
             keys = [f"{channel}/{number}/{self.rank}"]
             if self.rank == 0 and self.size > _ALL_READ_UP_TO:
@@ -294,8 +291,7 @@ class StoreExchange:
     def _await(self, awaited: Sequence[str], keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
         """Wait until the keys `awaited` exist. See Note [Waits between ranks].
 
-        `keys` are the keys of the messages from `members`. Return False if all members have posted their messages, but a key in
-        `awaited` is still missing.
+        Return False if a key in `awaited` is missing although all members have sent their messages.
         """
         began_ns, pause_s, look_s = perf_counter_ns(), _FIRST_PAUSE_S, LIVENESS_CHECK_AFTER_S
         with self._waiting(own.operation):
@@ -311,7 +307,7 @@ class StoreExchange:
         return True
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
-        """Return whether some rank has not posted. Raises RuntimeError if this rank waits in vain."""
+        """Return whether some rank has not posted. Raises RuntimeError if the missing ranks can never answer."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
@@ -335,7 +331,7 @@ class StoreExchange:
         return bool(missing)
 
     def _missing(self, keys: Sequence[str], members: Sequence[int], most: int) -> list[int]:
-        """Return the first `most` members that have not posted, with few requests if most members have posted."""
+        """Return the first `most` ranks that have not sent a message, with few requests if most ranks have sent one."""
         if self._store.check(keys):
             return []
         if len(keys) == 1:
@@ -363,7 +359,7 @@ class StoreExchange:
 
 
 def _of_this_attempt(store: TorchAny) -> TorchAny:
-    """torchrun restarts workers with the same store, which still contains the messages of the previous workers."""
+    """torchrun restarts failed workers with the same key-value store, which still contains the old workers' messages."""
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

@@ -1,11 +1,12 @@
 # mypy: allow-untyped-calls
-"""Ends a process whose operation between ranks took longer than the group's timeout.
+"""Ends a process in which an operation between ranks took longer than the process group's timeout.
 
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time
 
-NCCL's watchdog thread logs the operation and aborts the process. With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises
-DistBackendError instead. A replay also logs and aborts, at the end of the timeout on the replay's clock.
+NCCL's watchdog thread logs an operation that took too long and then aborts the process. With TORCH_NCCL_BLOCKING_WAIT=1, `wait`
+raises DistBackendError instead. Like NCCL's watchdog, a replay aborts the process when the timeout has passed on the replay's
+clock.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, all_arrived_ns: int) -> None:
-        """End the process if more than the timeout passed between the arrival of this rank and of the last rank."""
+        """End the process if the last rank arrived later than this rank by more than the timeout."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         if all_arrived_ns - message.arrived_ns > limit_ns:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Represents a running operation between ranks, and the device stream of its communicator.
+"""Defines running operations between ranks, and the device stream on which a communicator runs its operations.
 
     work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
     work.wait()         # later work on the current stream starts after the operation
@@ -55,7 +55,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """A running operation. `end_ns` is None until the other ranks' messages have been read."""
+    """A running operation. `end_ns` is None until this rank has read the other ranks' messages."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class VirtualWork(_Awaited):
         self.blocks_host = False
 
     def finished_ns(self) -> int:
-        """Read the other ranks' messages if necessary. Returns the operation's end on the device in ns."""
+        """Read the other ranks' messages if necessary. Returns the time in ns at which the operation ends on the device."""
         if self.end_ns is None:
             self._comm_stream.finish_until(self)
         if self.end_ns is None:
@@ -86,7 +86,8 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Compute the end and the results. All earlier operations on the communicator's stream must be finished."""
+        """Compute the end and the results. Before this call, all earlier operations on the communicator's stream must be
+        finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -101,7 +102,7 @@ class VirtualWork(_Awaited):
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait. If a timeout is given, the host waits too, as in NCCL."""
+        """Make the current stream wait. If the caller passes a timeout, the host waits too, as in NCCL."""
         end_ns = self.finished_ns()
         here = gpu()
         if self.device != NONE:
@@ -123,19 +124,18 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """An all-gather into a list of tensors. As in NCCL, the future of the operation has one tensor that contains the parts of
-    all ranks."""
+    """An all-gather into a list of tensors. As in NCCL, the future of an all-gather has one tensor, which contains the tensors
+    of all ranks."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
 
 
 class CapturedWork(_Awaited):
-    """Represents an operation between ranks that a CUDA graph has captured. Each replay of the graph posts the operation and
-    waits for it.
+    """An operation between ranks that was captured in a CUDA graph. Each replay of the CUDA graph runs the operation and waits
+    for the other ranks.
 
-    The operation's time and its values are exchanged separately, because a graph replay first computes all times and then all
-    values.
+    Ranks exchange an operation's time separately from its values, because a graph replay computes all times before any values.
     """
 
     def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
@@ -154,9 +154,10 @@ class CapturedWork(_Awaited):
         waiting: VirtualStream | None,
         awaited: VirtualStream | None,
     ) -> None:
-        """Make `waiting` wait for `awaited` in the graph. A stream that is None is the current stream.
+        """Make the stream `waiting` wait for the stream `awaited` in the captured CUDA graph. If `waiting` or `awaited` is
+        None, the current stream is used.
 
-        If `waiting` is not the current stream, an operation begins on it.
+        If `waiting` is not the current stream, it is the stream on which an operation begins.
         """
         here = gpu()
         current = here.current.stream(self.device)
@@ -190,7 +191,8 @@ class CapturedWork(_Awaited):
         self._values = None
 
     def finished_ns(self) -> int:
-        """The values of a captured operation are not known before a replay. Returns 0, because a capture takes no time."""
+        """The values of an operation in a CUDA graph are unknown until the graph is replayed. Returns 0, because capturing an
+        operation takes no time."""
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -229,7 +231,7 @@ class WorkGroup(_Awaited):
 class CommStream:
     """A communicator's stream on one device.
 
-    NCCL has one stream for collectives, and one for each pair of ranks that sends and receives.
+    NCCL uses one stream for collectives, and another stream for each pair of ranks that send and receive.
     """
 
     def __init__(self, device: int) -> None:
@@ -238,10 +240,8 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish the operations in order up to and including `last`. If `last` is None, finish all operations.
-
-        With `wait=False`, the function stops at the first operation that some rank has not called.
-        """
+        """Finish the stream's operations in order, up to and including the operation `last`. If `last` is None, finish all
+        operations."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():
