@@ -1,4 +1,4 @@
-"""Defines the errors that the virtual GPU raises deliberately. Each error message is one line and says what to do.
+"""Defines the errors that the virtual GPU raises on purpose. Each error message is one line and tells the user what to do.
 
 NotImplementedError
 +-- NotEmulated              a call or setting that the virtual GPU does not support; the message names it
@@ -28,9 +28,9 @@ from traces.model.layouts import Shape
 
 
 class NotEmulated(NotImplementedError):
-    """Raised for a call that is not emulated.
+    """Raised if a script calls a function that the virtual GPU does not emulate.
 
-    `call` is written as in the script; `advice` says what the user can do instead.
+    `call` is the call as written in the script, and `advice` says what the user can do instead.
     """
 
     def __init__(self, call: str, advice: str) -> None:
@@ -40,7 +40,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Raised under `--strict` if the recording has no exact match for `op` with these shapes.
+    """Raised with `--strict` if the recording has no exact match for an op with its shapes.
 
     `found` describes the best match.
     """
@@ -51,9 +51,9 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if the library has no times for the model.
+    """Ends the script if the library of published step times has no times for the script's model.
 
-    A script might catch an ordinary exception and continue without times.
+    The exception is a SystemExit, because a script might catch an ordinary exception and continue without times.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class NotInLibrary(SystemExit):
 
 
 class DataDependentShape(NotImplementedError):
-    """Raised if the result shape of `op` depends on values, and the argument tensors have no payload."""
+    """Raised if the result shape of `op` depends on tensor values, and these values are unknown."""
 
     def __init__(self, op: str) -> None:
         super().__init__(
@@ -72,4 +72,4 @@ class DataDependentShape(NotImplementedError):
 
 
 class NotEmulatedWarning(UserWarning):
-    """Warns that a setting of the script has no effect on the virtual GPU. The text names the setting."""
+    """Warns that a setting in the script has no effect on the virtual GPU. The text names the setting."""

@@ -5,8 +5,8 @@
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`then` calls the callback at once. The callback's current stream is a stream of the pool that waits for the future. PyTorch does
-the same in `ivalue::Future::invokeCallback`.
+`then` calls the callback at once. The callback runs with a current stream from the device's pool, and this stream waits for the
+future. PyTorch does the same in `ivalue::Future::invokeCallback`.
 
 Note [Futures in the backward pass]
     DistributedDataParallel's Reducer reads a future's value in C++, which calls no Python method. The Reducer does this in a
@@ -31,11 +31,9 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """A completed future. The value of the future becomes ready later: on the device `device`, or on the host if
-    `device` is NONE.
+    """A completed future. The value of the future becomes ready on `device`, or on the host if `device` is NONE.
 
-    `finish` determines the values and the time when they are ready. `join` makes the current stream or the host wait for this
-    time.
+    `finish` computes the value and when it is ready, and `join` makes the current stream or the host wait until then.
     """
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""The virtual GPU: devices, current streams, launches, streams and events, values, steps, ranks and profiles.
+"""Emulates CUDA devices with their streams, events, launches and values, and counts the script's steps.
 
 `virtual_gpu.VirtualGpu` creates one object per module. Callers use these objects directly.
 """

@@ -1,4 +1,4 @@
-"""Keeps the calling host thread, its current device, and its current stream of each device.
+"""Keeps the calling host thread, the thread's current device, and its current stream on each device.
 
     current.device()            # torch.cuda.current_device()
     current.stream(0)           # torch.cuda.current_stream(0)
@@ -21,7 +21,7 @@ from traces.model.trace import Thread
 class CurrentStreams:
     """Stores the current device and the current streams of each host thread, as CUDA does.
 
-    `devices` is the virtual GPU's own list of devices, not a copy.
+    `devices` is the virtual GPU's own list of devices instead of a copy.
     """
 
     def __init__(
@@ -49,15 +49,13 @@ class CurrentStreams:
         return thread
 
     def known_thread(self) -> HostThread | None:
-        """Return the calling host thread, or None if this thread has not used the GPU."""
+        """Return the calling host thread, or None if the thread has not used the GPU yet."""
         thread: HostThread | None = getattr(self.local, "thread", None)
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, which `maker` has started.
-
-        Each step starts a new thread of this name, and these threads share a timeline row.
-        """
+        """Register the calling thread, which was started by the thread `maker`. Threads with the same `name` share a timeline
+        row."""
         thread = self.thread()
         self._threads.share_row(thread, name)
         thread.start_from(maker)
@@ -69,10 +67,6 @@ class CurrentStreams:
         self.thread().device = index
 
     def caller(self, device: int) -> Caller:
-        """Return a `Caller` with the calling thread and the thread's current stream on `device`.
-
-        After the first call of this method, `local.callers[device]` has the same result.
-        """
         return self.caller_of(self.thread(), device)
 
     def caller_of(self, thread: HostThread, device: int) -> Caller:

@@ -1,4 +1,4 @@
-"""Represents one virtual CUDA device: its properties, its memory and its default stream."""
+"""A virtual CUDA device with its properties, its memory and its default stream."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class VirtualDevice:
 
     @property
     def memory(self) -> DeviceMemory:
-        """Return the device's memory after all allocations and frees so far."""
+        """Return the device's memory after executing all pending allocations and frees."""
         return self.allocator.flush()

@@ -1,4 +1,4 @@
-"""Launches of the script: kernels, copies and CUDA graphs.
+"""Launches the kernels, copies and CUDA graphs of a script.
 
     launches.launch(signature, device=0)
     launches.copy(signature, "h2d", 4 << 20, device=0, blocking=True)
@@ -48,10 +48,10 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Looking:
-    """A context that locks the GPU and plays all pending ops before the script continues. It returns the calling thread.
+    """A context that locks the virtual GPU and computes the times of all pending ops before the script continues. It returns
+    the calling thread.
 
-    The context manager is a class instead of a generator, for speed. Each phase of the script enters this context twice, with
-    cold processor caches.
+    The context manager is a class, because a generator would be slower.
     """
 
     __slots__ = ("_clock", "_launches", "_lock")
@@ -78,7 +78,7 @@ class Looking:
 
 
 class ScriptLaunches:
-    """Stores launches and plays them later. `devices` is the same list object as the GPU's."""
+    """Stores a script's launches and computes their times later, in batches."""
 
     def __init__(
         self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool
@@ -103,7 +103,7 @@ class ScriptLaunches:
         self._peerless: set[int] = set()
 
     def launch(self, signature: OpSignature, device: int) -> None:
-        """Launch the op's kernels on this thread's current stream of `device`. See Note [Played in batches]."""
+        """Launch the kernels of an op on the current stream of this thread and device. See Note [Played in batches]."""
         if signature.launches:
             self.launch_by(self.current.caller(device), signature)
 
@@ -115,9 +115,9 @@ class ScriptLaunches:
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """Store autograd's numbers of each op until `stop_numbering` is called. See Note [Numbered steps] in steps.py.
+        """Store autograd's sequence number of each op until `stop_numbering` is called. See Note [Numbered steps] in steps.py.
 
-        Ops captured in a CUDA graph get no numbers, because they are not played when they are called.
+        Ops in a CUDA graph capture get no numbers, because they do not run until the graph is replayed.
         """
         numbers, note = self._numbers, self._note
 
@@ -141,7 +141,7 @@ class ScriptLaunches:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Inside this context, this thread's ops launch nothing, because recorded ops are launched in their place."""
+        """Inside this context, ops of this thread launch nothing, because recorded ops are launched in their place."""
         me = threading.get_ident()
         self._muted.append(me)
         self._set_launch(self._launch_unmuted)
@@ -190,7 +190,7 @@ class ScriptLaunches:
         return rest
 
     def calls(self) -> int:
-        """Return how many calls on the device the script has made so far."""
+        """Return the number of calls that the script has made to the device so far."""
         return self._timeline.host_rows + len(self.pending) // 3
 
     def work_ns(self) -> int:
@@ -200,7 +200,7 @@ class ScriptLaunches:
     # --- copies
 
     def copying(self) -> AbstractContextManager[None]:
-        """Return a context around a copy from the host, including the creation of the target.
+        """Return a context manager for a copy from the host, including the creation of the copy's target.
 
         See Note [The host's time in a library call] in steps.py.
         """
@@ -224,9 +224,10 @@ class ScriptLaunches:
         pinned: bool = False,
         moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy of kind "h2d", "d2h" or "d2d". For a blocking copy, the host waits until the copy ends.
+        """Launch a copy, whose kind is "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device). For a
+        blocking copy, the host waits until the copy ends.
 
-        `moves_tensor` says that the script called `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
+        `moves_tensor` is True for calls of `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`.
         """
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         told_ns = None if library is None else library.copy_ns(size_bytes)
@@ -251,7 +252,7 @@ class ScriptLaunches:
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Inside this context, this thread's copies to other devices take no time.
+        """Inside this context, copies from this thread to other devices take no time.
 
         Another operation already includes their time.
         """
@@ -262,9 +263,9 @@ class ScriptLaunches:
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another device on the source's stream.
+        """Launch a copy to another device on the stream of the source tensor.
 
-        Like PyTorch (Copy.cu), the copy is ordered with the target's stream.
+        As in PyTorch (Copy.cu), the copy waits for the target device's stream, and the target's later work waits for the copy.
         """
         if self._peerless and threading.get_ident() in self._peerless:
             return
@@ -292,8 +293,8 @@ class ScriptLaunches:
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
         """Start capturing a CUDA graph.
 
-        Work on this thread's current stream is captured instead of played, and so is work on streams that wait for this stream.
-        `pool` is the number of the graph's private memory pool. `GraphCapture` describes the other arguments.
+        A capture includes all work on the current stream of this thread, and on streams that wait for the current stream.
+        `pool` is the number of the CUDA graph's private memory pool. `GraphCapture` describes the other arguments.
         """
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
@@ -313,13 +314,13 @@ class ScriptLaunches:
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Record that a kernel failed. The error is raised now, or when the host next waits for a device."""
+        """Record that a kernel failed. The error of the kernel is raised now, or when the host next waits for a device."""
         self._fault = error
         if now:
             self.raise_fault()
 
     def raise_fault(self) -> None:
-        """Raise the error of a failed kernel, if there is one. All later launches raise the error, too."""
+        """Raise the error of an earlier kernel that failed, if there is one. All later launches raise the error, too."""
         if self._fault is not None:
             self.launch_by = self._refuse_launch
             raise self._fault()
@@ -331,13 +332,14 @@ class ScriptLaunches:
         return self.capture is not None and stream in self.capture
 
     def forbid_in_capture(self) -> None:
-        """Raise CUDA's error if a CUDA graph capture forbids this thread to wait for the device."""
+        """Raise CUDA's error if the thread is not allowed to wait for the device during a CUDA graph capture."""
         self.raise_fault()
         if self.capture is not None:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Return whether this copy is captured in a CUDA graph. Raises CUDA's error for a copy that waits."""
+        """Return whether a copy is being captured in a CUDA graph. Raises CUDA's error if the captured copy would make the host
+        wait."""
         if blocking:
             self.raise_fault()
         if self.capture is None or (stream not in self.capture and not blocking):

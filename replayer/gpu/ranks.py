@@ -1,4 +1,4 @@
-"""Operations between the ranks of a process group, on the streams of this rank's devices."""
+"""Runs collectives and other operations between ranks on the streams of this rank's devices."""
 
 from __future__ import annotations
 
@@ -35,23 +35,22 @@ class RankOperations:
         self._groups.append(group)
 
     def leave(self) -> None:
-        """Leave all groups without waiting for other ranks, because the process ends."""
+        """Leave all process groups when the process ends, without waiting for other ranks."""
         for group in self._groups:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute when the operations of all groups end.
+        """Compute when the running operations of all groups end.
 
-        If `wait` is False, operations that some rank has not called yet are skipped.
+        If `wait` is False, operations that some rank has not called yet remain unfinished.
         """
         for group in self._groups:
             group.finish(wait)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
-        """Add the host's launch of an operation to the timeline.
+        """Add to the timeline that the host launches an operation between ranks.
 
-        Returns the row of the launch, and the earliest start of the operation: after the launch latency and all work on the
-        current stream of `device`.
+        Returns the launch's row in the timeline, and the earliest time at which the operation can start on `device`.
         """
         launches = self._launches
         simulator = launches.simulator
@@ -64,9 +63,9 @@ class RankOperations:
     def communicate(
         self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
     ) -> None:
-        """Put an operation between ranks on `stream`. `row` is the row of the host's launch.
+        """Put an operation between ranks on `stream`.
 
-        In the timeline, an operation lasts from when this rank is ready until the data has arrived.
+        In the timeline, an operation begins when this rank is ready and ends when the data has arrived.
         """
         simulator = self._launches.simulator
         timeline = simulator.timeline

@@ -1,4 +1,4 @@
-"""Supports the profiles that a script makes of itself, and named ranges (torch.profiler, torch.cuda.nvtx)."""
+"""Supports profilers that a script uses itself (torch.profiler), and named ranges (torch.cuda.nvtx)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from traces.model.trace import Column, Trace
 
 
 class ScriptProfile:
-    """Returns the work that was played while the script profiled itself."""
+    """Returns the work on the virtual GPU while the script profiled itself."""
 
     def __init__(self, launches: ScriptLaunches) -> None:
         self._launches = launches
         self._timeline = launches.simulator.timeline
 
     def begin_range(self) -> Callable[[str], None]:
-        """Begin a range in the calling thread's row. The returned function takes the range's name and ends the range."""
+        """Begin a named range in the timeline row of the calling thread. The returned function takes the name of the range and
+        ends the range."""
         with self._launches.looking as thread:
             start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
 
@@ -29,14 +30,14 @@ class ScriptProfile:
         return end
 
     def watch(self) -> None:
-        """Begin to keep all work that is played from now on. `watched` returns this work."""
+        """Begin to store all work that is played from now on. `watched` returns this work."""
         with self._launches.looking:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Return the ops, device work and memory events since `watch` was called.
+        """Return the ops, device work and memory events that were played since the call of `watch`.
 
-        The second result is a column with the next host row of each memory event, or NONE.
+        The second result is a column with the host row that follows each memory event, or NONE.
         """
         simulator = self._launches.simulator
         with self._launches.looking as thread:
@@ -46,5 +47,5 @@ class ScriptProfile:
 
     @property
     def loader_waits(self) -> list[LoaderWait]:
-        """Return the script's waits for a batch since `watch` was called."""
+        """Return how long the script waited for each batch since the call of `watch`."""
         return self._timeline.loader_waits

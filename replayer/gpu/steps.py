@@ -4,7 +4,7 @@
     steps.leave_phase("backward")
     steps.optimizer_stepped(True)       # a training step has ended
 
-`ScriptHooks` (traces/script/script_hooks.py) calls this class and the recorder in the same way.
+`ScriptHooks` (traces/script/script_hooks.py) calls the same methods of this class and of the recorder.
 
 Note [Numbered steps]
     Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading the numbers takes 0.2 us per
@@ -44,9 +44,9 @@ StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """Reports the script's progress to the step tracker.
+    """Reports the phases, module calls and steps of a script to the step tracker.
 
-    `step_ended` is called with the number of finished training steps and the number of all finished steps.
+    `step_ended` is called with two numbers: the finished training steps, and all finished steps.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.leave, name)
 
     def loss_called(self) -> None:
-        """The script calls a loss whose ops do not show that it is a loss."""
+        """Note that the script calls a loss, in cases where the loss's ops are not recognizable as a loss."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
-        """An optimizer's step() has returned. A training step ends when the first optimizer's step() returns."""
+        """An optimizer's step() has returned. A training step ends when the script's first optimizer returns from step()."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
@@ -117,9 +117,9 @@ class ScriptSteps:
     def _watch_call(
         self, module: object, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
     ) -> Callable[[], None]:
-        """Look up the library's times for the module call that begins now.
+        """Look up the published times of the model whose call begins now.
 
-        Returns a function to call when the module returns. See Note [The host's time in a library call].
+        Returns a function that must be called when the module returns. See Note [The host's time in a library call].
         """
         library = self._library
         assert library is not None
@@ -144,13 +144,13 @@ class ScriptSteps:
                     self._clock.pause()
 
     def module_returned(self) -> None:
-        """The outermost module has returned. When the module returns, some of its ops may still be pending."""
+        """The outermost module has returned."""
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """Return what the module hooks need to mark the start and end of module calls in this thread.
+        """Return what the module hooks of this thread need to mark the start and end of module calls.
 
-        Returns None for a replica, because replicas are new in each step.
+        Returns None for a replica of nn.DataParallel, because each step creates new replicas.
         """
         if getattr(module, "_is_replica", False):
             return None
@@ -162,7 +162,7 @@ class ScriptSteps:
 
     @contextmanager
     def within_ranges(self, *names: str) -> Iterator[None]:
-        """Put nested ranges with these names around the ops that this thread launches inside the context."""
+        """Put nested named ranges around the ops that this thread launches inside the context."""
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
         ranges.under_way += 1
         ranges.begun_ns = ranges.begun_ns or thread.host_ns
@@ -188,10 +188,10 @@ class ScriptSteps:
     # --- steps
 
     def _look_at_steps(self) -> None:
-        """Handle the end of a step, if a step has ended. After a training step, allocations are expected to repeat.
+        """If a step has ended, prepare for the next one. Memory requests are expected to repeat in the next training step.
 
-        The recording and the plans have about a hundred thousand objects, which stay alive after the first step. `gc.freeze`
-        excludes these objects, so full garbage collections do not visit them in the middle of a step.
+        After the first step, the recording and the plans of ops consist of about 100,000 objects that are never freed.
+        `gc.freeze` excludes these objects from garbage collections, which would otherwise visit them in the middle of a step.
         """
         tracker = self._tracker
         if tracker.trained != self._trained:
@@ -214,7 +214,7 @@ class ScriptSteps:
 
     @contextmanager
     def thawed(self) -> Iterator[None]:
-        """Inside this context, garbage collections visit every object. The remaining objects are frozen again afterwards."""
+        """Inside this context, garbage collections also visit the objects that `gc.freeze` excluded before."""
         if self._froze:
             gc.unfreeze()
         yield

@@ -1,11 +1,11 @@
-"""Streams and events of all devices, and the host's waits for them.
+"""Implements the streams and events of all devices, and the calls with which the host waits for them.
 
     side = streams.new(device=0)
     streams.record_event(event, side)
     streams.synchronize_event(event)        # returns when the event's virtual time has passed
 
 Streams follow CUDA's rules. Work on one stream runs in order. An event marks the end of the work that was on the stream when
-the event was recorded. The host waits only in calls that wait in CUDA.
+the event was recorded. The host waits only in those calls that also wait in CUDA.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Streams:
                 self._stats.events_never_recorded -= 1
 
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
-        """Make later work on `stream` wait for the event. As in CUDA, an event that was never recorded has no effect."""
+        """Make later work on `stream` wait for the event. As in CUDA, waiting for an event that was never recorded has no
+        effect."""
         with self._launches.looking:
             capture = self._launches.capture
             if capture is not None and capture.has_event(event):
@@ -57,7 +58,7 @@ class Streams:
                 stream.wait(event.time_ns)
 
     def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
-        """Make later work on `stream` wait for all current work on `other`."""
+        """Make later work on `stream` wait for the work that is now on `other`."""
         with self._launches.looking as thread:
             capture = self._launches.capture
             if capture is not None and other in capture:
@@ -99,14 +100,14 @@ class Streams:
             self._scheduler.script_waits(self._launches.current.thread(), event.time_ns)
 
     def synchronize(self, stream: VirtualStream) -> None:
-        """Wait until the recorded time of the stream's work has passed."""
+        """Wait until all work on the stream has ended in virtual time."""
         self._launches.forbid_in_capture()
         with self._launches.looking as thread:
             self._tracker.charge_so_far(thread)
             self._scheduler.script_waits(thread, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
-        """Wait until the recorded time of the work on all streams of the device has passed."""
+        """Wait until all work on the device has ended in virtual time."""
         self._launches.forbid_in_capture()
         self._ranks.finish(wait=True)
         with self._launches.looking as thread:
@@ -125,19 +126,20 @@ class Streams:
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """Return the calling thread's virtual time, or the clock's time if the clock is later."""
+        """Return the calling thread's virtual time or the clock's time, whichever is later."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """Play the pending ops and return the calling thread's virtual time. The clock is ignored."""
+        """Compute the times of the pending ops and return the calling thread's virtual time. The clock is ignored."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 
     def come_to_present(self) -> None:
-        """Wait until the clock reaches the calling thread's virtual time, before the script reads the clock.
+        """
 
-        The wait matters on the virtual and the recorded clock. There it takes no real time. On the machine's clock, a script
-        may run ahead by up to `_AHEAD_NS` (simulator.py). In a thread that has not used the device, the call has no effect.
+        Wait until the clock reaches the calling thread's virtual time. The wait takes no real time on the virtual and recorded
+        clock. There it takes no real time. On the real clock, a script may run ahead of virtual time by up to `_AHEAD_NS`
+        (simulator.py). For a thread that has not used the device, the method returns at once.
         """
         thread = self._launches.current.known_thread()
         if thread is not None:
@@ -146,7 +148,7 @@ class Streams:
 
 
 def _record(_thread: HostThread, event: VirtualEvent, stream: VirtualStream) -> None:
-    """Record an event. An event inside a CUDA graph is recorded at each replay of the graph."""
+    """Record an event. An event in a CUDA graph is recorded each time the graph is replayed."""
     event.time_ns = stream.ready_ns
 
 

@@ -1,4 +1,4 @@
-"""Values and result sizes that the host reads from the devices. Values without a recording are assumed.
+"""Returns tensor values and result sizes when the host reads them from a device. Values without a recording are assumed.
 
     values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
     values.output_size("aten::nonzero", (10,))          # 7
@@ -18,7 +18,7 @@ from traces.model.trace import Trace
 class ReadValues:
     """Supplies the values that the host reads.
 
-    `assumed` supplies unrecorded values and, with `assumes_sizes`, unrecorded result sizes.
+    `assumed` supplies values that were not recorded and, with `assumes_sizes`, result sizes that were not recorded.
     """
 
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
@@ -30,7 +30,7 @@ class ReadValues:
         self.assumes_sizes = improving and not strict
 
     def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
-        """Wait for the stream, then return `count` recorded elements. Returns None if nothing was recorded."""
+        """Wait for the stream, then return `count` values from the recording. Returns None if nothing was recorded."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream
@@ -45,7 +45,7 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """Return the recorded output size of the next call of a data-dependent op on a tensor of this shape.
+        """Return the recorded output size of the script's next call of this data-dependent op with this input shape.
 
         Returns None if no size was recorded.
         """

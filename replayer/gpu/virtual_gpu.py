@@ -1,10 +1,8 @@
-"""Represents the virtual GPU of a process: its devices, and one object for each group of callers.
+"""The virtual GPU of a process, which consists of devices and of one object for each group of functions.
 
     gpu = VirtualGpu(trace, rank=0, clock=clock, timeline=timeline)
     gpu.launches.launch(signature, device=0)
     gpu.streams.synchronize_device(0)       # returns when the device's recorded time has passed
-
-The objects of all groups share the list of devices and the simulator, which plays the timeline.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """Holds the objects of the script's process that the virtual GPU uses."""
+    """Holds objects of the script's process that the virtual GPU needs."""
 
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace
@@ -129,10 +127,10 @@ class VirtualGpu:
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
-        """Return the workspaces that the op allocates and frees before it returns.
+        """Return the temporary memory that the op allocates and frees before it returns.
 
-        The sizes come from the recording. If the script's memory requests are logged for other GPU models (`trace fit`), the
-        sizes are estimated.
+        The sizes come from the recording. Workspace sizes are estimated if memory requests are logged to be rerun on other GPU
+        models (`trace fit`).
         """
         if self._estimates_workspaces:
             return winograd_workspaces.of_convolution(signature)

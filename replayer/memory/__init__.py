@@ -1,5 +1,5 @@
 """Device memory of virtual tensors.
 
-`tensor_allocator.TensorAllocator` serves tensors. `device.caching_allocator` decides which block a request gets and when memory
-runs out, and `rerun_requests` finds the largest batch that fits on a GPU.
+`tensor_allocator.TensorAllocator` serves tensors. `device.caching_allocator` chooses a block for each request and detects when
+memory runs out.
 """

@@ -1,4 +1,4 @@
-"""Detects training steps that repeat the memory requests and frees of earlier steps, so that the allocator can skip them.
+"""Detects training steps that repeat the memory requests of earlier steps, so that the allocator need not execute them again.
 
     cycle = detector.end_step(memory, events)           # an AllocationCycle, or None if the steps do not repeat
     frees, size_bytes, stream, handle = cycle.requests[at]  # the expected frees, and the request after them
@@ -37,9 +37,10 @@ NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """Return the events as rows of a trace's memory table (device, 0, bytes, address, allocated, reserved).
+    """Return allocations and frees as rows of a trace's memory table (device, 0, bytes, address, allocated, reserved).
 
-    `before_bytes` is the allocated memory before the first event. The returned table is an int64 array with six columns.
+    `before_bytes` is the amount of allocated memory before the first event. The returned table is an int64 array with six
+    columns.
     """
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
@@ -50,10 +51,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """An allocation cycle is a sequence of requests and frees that leaves the allocator in the state in which the sequence
-    began.
-
-    The allocator reads `requests` directly, because a method call would cost as much as the comparison.
+    """A sequence of requests and frees after which the allocator is in the same state as before the sequence.
 
     Args:
         steps: the events of each step of the cycle.
@@ -69,8 +67,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # When a training step repeats, each repetition frees some memory of the previous repetition. The recorded block handles
-        # are older than the first repetition, so the current handles at the same addresses replace the recorded handles.
+        # In a repeating training step, some of the freed memory was allocated in the previous repetition. The
+        # handles recorded for such memory are too old, so the current handles at the same addresses replace these handles.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:
@@ -93,18 +91,15 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return how many events of the cycle are done after `at` requests and then the frees in `freed`.
+        """Return how many events of the cycle have happened after `at` requests and the frees in `freed`.
 
-        Returns None if `freed` differs from the cycle's frees.
+        Returns None if the frees in `freed` differ from those of the cycle.
         """
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the memory table rows of the events since the last call.
-
-        The second returned array has the number of the next op for each memory event.
-        """
+        """Return the memory table's rows of events since the last call, and the number of the op that follows each event."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]
@@ -116,7 +111,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Restart the cycle if all rows of the cycle have been returned. Returns whether the cycle was restarted."""
+        """Restart the cycle if the rows of all its events have been returned. Returns whether the cycle was restarted."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1
@@ -124,7 +119,7 @@ class AllocationCycle:
         return True
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
-        """Bring the allocator from the state at the cycle's beginning to the state after `done` events."""
+        """Execute the first `done` events of the cycle on the allocator, starting from the state at the cycle's beginning."""
         memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:
@@ -149,11 +144,12 @@ class CycleDetector:
         self._driver_calls = -1
 
     def clear(self) -> None:
-        """Discard the earlier steps, because other code has read or changed the allocator's state."""
+        """Discard the earlier steps, because other code has read or changed the state of the allocator."""
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """Return the cycle that ends with this step, or None. `events` are all events of the step, or None if incomplete."""
+        """Return the allocation cycle that ends with this step, or None if memory requests do not repeat. `events` has all
+        allocations and frees of the step, or is None if some are missing."""
         if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()
         self._driver_calls = memory.usage.driver_calls

@@ -1,4 +1,4 @@
-"""One allocation of device memory that belongs to a tensor.
+"""The handle of one allocation of device memory that belongs to a tensor.
 
 handle.address
 handle.allocator.free(handle)
@@ -17,17 +17,17 @@ class HandleOwner(Protocol):
 
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Queue the allocation to be freed. The method uses no lock, so a finalizer may call the method."""
+        """Queue the allocation to be freed. A finalizer may call this method, because the method takes no lock."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Record that another stream uses the memory. The stream's queued work must end before the memory is reused."""
+        """Record that another stream uses the memory. Before the memory is reused, all queued work of this stream must end."""
 
 
 class AllocationHandle:
-    """One allocation, with the requested size and the address.
+    """Identifies one allocation, with the requested size and the address.
 
-    In an allocation cycle, steps reuse the handles of earlier steps. In a reused handle, `block` is the block of the last
-    executed request.
+    In an allocation cycle, a training step reuses the handles of earlier steps. If an allocation cycle reuses a handle, `block`
+    is still the block of the last executed request.
     """
 
     __slots__ = ("address", "allocator", "block", "size_bytes", "stream")

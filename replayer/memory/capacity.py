@@ -1,4 +1,4 @@
-"""The memory size of a virtual device, and PyTorch's message for running out of memory.
+"""The memory size of a virtual device, and the text of PyTorch's out-of-memory message.
 
     capacity = capacity_of(trace.machine_of(0), device, "2.13.0")            # as recorded
     capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # as with `--gpu-memory 8GiB`
@@ -18,8 +18,8 @@ from traces.names.cards import card_of
 class Capacity(NamedTuple):
     """The memory of a device.
 
-    `outside_bytes` is used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text` is the out-of-memory message
-    (device/oom.py).
+    `outside_bytes` is the memory that is used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text` is the
+    out-of-memory message (device/oom.py).
     """
 
     capacity_bytes: int
@@ -28,10 +28,11 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return the capacity of a recorded device. If the capacity was not recorded, the usual board with this chip is assumed.
+    """Return the capacity of a recorded device. If the recording lacks the capacity, the capacity of the usual board with this
+    chip is assumed.
 
-    `torch_version` is the version of the replaying PyTorch. A recorded message is used only if it is from the same PyTorch
-    release.
+    `torch_version` is the version of PyTorch that runs the replay. A recorded error message is used only if the recording is
+    from the same PyTorch release.
     """
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card_of(device.name).memory_bytes
     is_same = machine.release in (None, Machine(torch=torch_version).release)

@@ -1,10 +1,10 @@
-"""cuBLAS workspaces, which PyTorch allocates at a thread's first matrix product on a stream, and keeps.
+"""Emulates the cuBLAS workspaces that PyTorch allocates and keeps at a thread's first matrix product on a stream.
 
     workspaces = BlasWorkspaces(trace.machine_of(0), [8])   # devices of compute capability 8.x
     workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
-Workspaces count in `memory_allocated`. A training script has 16.25 MiB of workspaces, because autograd's thread has a separate
+Workspaces count in `memory_allocated`. A training script has two workspaces (16.25 MiB), because autograd's thread has its own
 cuBLAS handle. Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
@@ -38,7 +38,7 @@ _in_backward = torch._C._current_graph_task_id
 
 
 class NumberedStream(Protocol):
-    """A stream of a device. During a capture, `number` is the stream's number in the graph's private pool."""
+    """A stream of a device. During a CUDA graph capture, `number` is the stream's number in the graph's private memory pool."""
 
     device: int
     number: int
@@ -49,9 +49,9 @@ Handle = tuple[str, int]  # a cuBLAS handle: kind of thread, number
 
 
 class _ThreadHandles:
-    """Holds the cuBLAS handles of a thread, one per device.
+    """The cuBLAS handles of a thread, one per device.
 
-    When the thread ends, this object dies and its handles return to the pool.
+    When a thread ends, the object of this class is freed, and its handles can be used by other threads.
     """
 
     def __init__(self, idle: dict[int, list[Handle]]) -> None:
@@ -66,8 +66,8 @@ class _ThreadHandles:
 class BlasWorkspaces:
     """The workspaces of one process.
 
-    `machine` is the recorded machine, and `majors` are the compute capabilities of its devices. `architectures` are the names
-    of AMD architectures ("gfx942").
+    `machine` is the recorded machine, `majors` are the compute capabilities, and `architectures` the names of AMD
+    architectures.
     """
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
@@ -85,7 +85,8 @@ class BlasWorkspaces:
     def size_bytes(self, device: int) -> int:
         """Return the size of a new workspace.
 
-        The script's choice comes first, then CUBLAS_WORKSPACE_CONFIG, then the device's default.
+        A size that the script has chosen has priority over CUBLAS_WORKSPACE_CONFIG, which has priority over the device's
+        default.
         """
         if self._chosen_bytes is None:
             return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self._default_bytes[device])
@@ -96,14 +97,13 @@ class BlasWorkspaces:
         return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the minimum size of workspaces that are used from now on. None restores the default size."""
+        """Set the minimum size of cuBLAS workspaces that are used from now on. None restores the default size."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the calling thread's workspace for a stream, unless the thread already has such a workspace.
+        """Allocate the calling thread's cuBLAS workspace for a stream, unless it already exists.
 
-        A stream that captures a CUDA graph uses the workspace that the stream had before the capture. Raises
-        torch.OutOfMemoryError.
+        During a CUDA graph capture, a stream keeps the workspace that it had before the capture. Raises torch.OutOfMemoryError.
         """
         device = stream.device
         key = self._handle(device), device, stream.own_number
@@ -119,13 +119,13 @@ class BlasWorkspaces:
             raise full.to_torch() from None
         assert handle is not None
         if handle.allocator is not allocator:
-            return  # The workspace belongs to the private pool of a CUDA graph.
+            return  # In a capture, the workspace belongs to the private memory pool of the CUDA graph.
         self._held[key] = handle
         if held is not None:
             allocator.free(held)
 
     def clear(self) -> None:
-        """Free all workspaces. The next matrix product allocates a new workspace."""
+        """Free all workspaces. After this call, the next matrix product allocates a new workspace."""
         held, self._held = self._held, {}
         for handle in held.values():
             handle.allocator.free(handle)
@@ -133,7 +133,7 @@ class BlasWorkspaces:
     def _handle(self, device: int) -> Handle:
         """Return the calling thread's cuBLAS handle.
 
-        Autograd has one handle per device, and every other living thread has a separate handle.
+        All autograd threads share one handle per device, and every other thread has its own handle.
         """
         if _in_backward() >= 0:
             return "autograd", device

@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator for device memory, reimplemented: blocks, segments, settings, statistics, snapshots.
+"""A reimplementation of PyTorch's caching allocator for device memory.
 
-`caching_allocator.DeviceMemory` is the memory of one device. This package does not use torch or tensors.
+`caching_allocator.DeviceMemory` is the memory of one device.
 """

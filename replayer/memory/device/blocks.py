@@ -1,12 +1,12 @@
-"""Blocks of device memory, and the pools that hold the free blocks in order of size.
+"""Defines blocks of device memory, and pools that sort free blocks by size.
 
     pool = Pool(stats, stream=0, min_split_bytes=512)
     pool.add(Block(0x7F0000000000, 2 << 20, pool))
     pool.blocks[pool.best_fit(3000)]
 
-The driver returns memory in segments. A segment is a doubly linked list of blocks (`prev`, `next`) without gaps. A block is
-either allocated (`in_use`), free (`in_pool`), or waiting for other streams (neither flag is set). Free neighbors are merged.
-Expandable segments have a fourth kind of block, `Unmapped`.
+The driver returns memory in segments. The blocks of a segment form a doubly linked list (`prev`, `next`) without gaps. A block
+is allocated (`in_use`), free (`in_pool`), or freed but still used by other streams (neither flag is set). Free neighbors are
+merged. In expandable segments, address ranges without memory are blocks of the class `Unmapped`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ ADDRESS_BITS = 48
 
 
 class UsedStream(Protocol):
-    """The interface of a stream that uses another stream's block or pinned memory."""
+    """The interface of a stream that uses pinned memory, or a block of another stream."""
 
     @property
     def number(self) -> int: ...
 
     @property
     def ready_ns(self) -> int:
-        """Return the end time of all work that is queued on the stream so far."""
+        """Return the time at which all work that is now queued on the stream will have ended."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
-    """A part of a segment. `address` is stable while the block is allocated."""
+    """A part of a segment. The field `address` does not change while the block is allocated."""
 
     address: int
     size_bytes: int
@@ -53,9 +53,9 @@ class Block:
 
 
 class Unmapped(Block):
-    """A range of an expandable segment that has addresses but no memory.
+    """A part of an expandable segment that has addresses but no memory.
 
-    The range consists of whole pages and is in no list of free blocks.
+    The address range consists of whole pages, and no list of free blocks contains it.
     """
 
     __slots__ = ()
@@ -64,8 +64,7 @@ class Unmapped(Block):
 class Pool:
     """The free blocks of one stream. A pool holds either small blocks (up to 1 MiB) or large blocks.
 
-    `keys[i]` combines the size of `blocks[i]` with its address in the lower 48 bits. Single integers are used because comparing
-    tuples is slower.
+    `keys[i]` is the size of `blocks[i]` combined with its address (the lower 48 bits), because comparing tuples is slower.
     """
 
     __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
@@ -80,7 +79,7 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the first block, by size and address, with at least `size_bytes`.
+        """Return the index of the smallest block with at least `size_bytes`, and of these the one with the lowest address.
 
         Returns `len(blocks)` if there is none.
         """
@@ -99,7 +98,8 @@ class Pool:
         block.in_pool = False
 
     def merge(self, block: Block) -> int:
-        """Merge a block with its free neighbors, which leave the pool. Returns the number of merged neighbors."""
+        """Merge a block with its free neighbors, and remove the neighbors from the pool. Returns the number of merged
+        neighbors."""
         merged = 0
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.in_pool:
@@ -122,16 +122,16 @@ class Reservation:
     tail: Block
 
     def page_end(self, address: int) -> int:
-        """Return the first page end at or after `address`."""
+        """Return the lowest end of a page that is not below `address`."""
         return self.address - (self.address - address) // self.page_bytes * self.page_bytes
 
     def page_start(self, address: int) -> int:
-        """Return the last page start at or before `address`."""
+        """Return the highest start of a page that is not above `address`."""
         return self.address + (address - self.address) // self.page_bytes * self.page_bytes
 
 
 class ExpandablePool(Pool):
-    """Holds the free blocks in one stream's expandable segments, and the unmapped parts of these segments.
+    """The free blocks in the expandable segments of one stream, and the parts of these segments without memory.
 
     Unmapped parts are sorted by address.
     """
@@ -157,7 +157,7 @@ def link(before: Block | None, after: Block | None) -> None:
 
 
 def absorb(block: Block, neighbour: Block) -> None:
-    """Extend `block` over its neighbor, and remove the neighbor from the segment."""
+    """Extend `block` to include its neighbor, and remove the neighbor from the segment."""
     if neighbour is block.prev:
         block.address = neighbour.address
         link(neighbour.prev, block)

@@ -1,14 +1,14 @@
 """PyTorch's caching allocator, reimplemented for one device.
 
-No memory is reserved on this machine. Blocks have addresses that a real device could have returned. The allocator follows the
-rules of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.15).
+Blocks have addresses that a real device could return, but no memory is reserved on this
+machine. The rules are those of c10/cuda/CUDACachingAllocator.cpp in PyTorch 2.6 to 2.15.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
     block.size_bytes, memory.usage.reserved_bytes  # (3145728, 20971520): a segment of 20 MiB, split
     memory.free(block)
 
-Tensors allocate their memory through tensor_allocator.py, because its `free` may be called from a finalizer.
+Tensors allocate through tensor_allocator.py, whose `free` may be called from a finalizer.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """Allocate the smallest free block that fits. A block that is too large is split. Returns None for 0 bytes.
+        """Allocate the smallest free block that fits. A free block that is too large is split in two. Returns None for 0 bytes.
 
         Raises OutOfMemory.
         """
@@ -138,7 +138,7 @@ class DeviceMemory:
     def free(self, block: Block) -> None:
         """Free a block.
 
-        If other streams used the block (`record_stream`), it is not allocated again before their work has ended.
+        If other streams used the block (`record_stream`), the block is reused only after their work has ended.
         """
         with self._lock:
             if not block.in_use:
@@ -159,7 +159,7 @@ class DeviceMemory:
     def record_stream(self, block: Block, stream: UsedStream) -> None:
         """Record that `stream` uses the block.
 
-        After a free, the block waits for the work that is queued on `stream` at that time.
+        After `free`, the block is not reused until the work now queued on `stream` has ended.
         """
         if stream.number != block.pool.stream:
             if block.users is None:
@@ -167,7 +167,8 @@ class DeviceMemory:
             block.users[stream.number] = stream
 
     def _find_free(self, pool: Pool, size: int) -> Block | None:
-        """Return the best free block, if max_split_size allows it. Reference: get_free_block."""
+        """Return the smallest free block that is large enough, if the setting max_split_size allows its use. Reference:
+        get_free_block."""
         if self._expands and pool.expandable is not None:
             block = best_fit(pool, size)
         else:
@@ -180,8 +181,8 @@ class DeviceMemory:
         return block if block.size_bytes < size + self.settings.max_non_split_rounding_bytes else None
 
     def _cut(self, block: Block, size: int) -> Block:
-        """Take a free block out of its pool. The remainder of the block beyond `size` is split off if the remainder is large
-        enough for a block.
+        """Remove a free block from its pool and allocate its first `size` bytes. If the rest of the block is large enough,
+        the rest becomes a free block.
 
         Reference: should_split and alloc_found_block.
         """
@@ -208,7 +209,7 @@ class DeviceMemory:
         return block
 
     def _put_back(self, block: Block) -> None:
-        """Merge a block with its free neighbors and add the result to its pool. Reference: free_block."""
+        """Merge a free block with its free neighbors and add the result to the pool. Reference: free_block."""
         if self.history is not None:
             self.history.free_completed(block)
         if self.requests is not None:
@@ -236,9 +237,9 @@ class DeviceMemory:
 
     @property
     def _min_large_split_bytes(self) -> int:
-        """Return the smallest remainder that is split off a large block.
+        """Return the minimum size of a free block that is split off a large block.
 
-        The remainder must be larger than 1 MiB, except in expandable segments.
+        A split must leave more than 1 MiB, except in expandable segments.
         """
         return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
 
@@ -268,8 +269,8 @@ class DeviceMemory:
     # --- taking memory from the device, and returning it
 
     def _reserve(self, pool: Pool, size: int) -> Block:
-        """Return a free block of new memory. If the device has no room for a segment, cached segments are first returned to the
-        device.
+        """Return a free block of new memory. If the device has no room for a new segment, unused segments are first returned to
+        the device.
 
         Raises OutOfMemory.
         """
@@ -300,7 +301,8 @@ class DeviceMemory:
         return block
 
     def _take(self, pool: Pool, size: int, segment: int) -> Block | None:
-        """Return new memory if there is room. The memory fraction limits whole segments, even if only one page is mapped."""
+        """Return new memory if there is room. The process's memory limit applies to whole segments, even if only one page has
+        memory."""
         if not self._segments.allows(segment):
             return None
         if self._expands:
@@ -321,9 +323,9 @@ class DeviceMemory:
             self.counts.oversize_segments.now -= 1
 
     def _release_cached(self) -> None:
-        """Return all segments without a block in use to the device, and empty pages of expandable segments.
+        """Return segments without allocated blocks, and empty pages of expandable segments, to the device.
 
-        The method waits for streams that still use freed blocks. Reference: release_cached_blocks.
+        The method first waits for streams that still use freed blocks. Reference: release_cached_blocks.
         """
         self.counts.stream_syncs += 1
         if self._waiting:
@@ -339,7 +341,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Return the free parts of partly used segments to the device, which a real driver cannot do.
+        """Return the free parts of partly used segments to the device, which is impossible with a real driver.
 
         See Note [A batch that is known to fit].
         """
@@ -352,12 +354,13 @@ class DeviceMemory:
                     self._segments.give_back(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Return the smallest oversize block with at least `size` bytes to the device.
+        """Return the smallest oversize block that has at least `size` bytes to the device.
 
-        If no oversize block is that large, the largest oversize blocks are returned until their sum reaches `size`.
+        If no oversize block is large enough, the largest ones are returned until their sum reaches `size`.
 
-        A block in an expandable segment cannot be returned alone. If the chosen block is in an expandable segment, the
-        allocator gives smaller blocks back to the device, the largest first. Reference: release_available_cached_blocks.
+        A free block in an expandable segment cannot be returned to the device on its own. If the chosen block is in an
+        expandable segment, smaller blocks are returned to the device, the largest first. Reference:
+        release_available_cached_blocks.
         """
         if self._max_split_bytes == UNLIMITED:
             return False
@@ -375,11 +378,12 @@ class DeviceMemory:
         return released_bytes >= size
 
     def _collect_garbage(self, threshold: float) -> None:
-        """Return cached large segments to the device until reserved memory is below the threshold.
+        """Return unused large segments to the device until the reserved memory is below the threshold.
 
-        Segments that are at least as old as the average are returned first.
+        Segments that are at least as old as the average segment are returned first.
 
-        Each pass visits all segments, even if enough memory was returned earlier. Reference: garbage_collect_cached_blocks.
+        Each pass visits all segments, even if the segments visited so far have released enough memory. Reference:
+        garbage_collect_cached_blocks.
         """
         surplus_bytes = self._segments.reserved_bytes - int(threshold * (self._segments.allowed_bytes or 0))
         cached = [block for pool in self._large.values() for block in pool.whole_segments()]
@@ -416,7 +420,7 @@ class DeviceMemory:
 
     @property
     def settings(self) -> AllocatorSettings:
-        """The current settings. Before the first allocation, the settings are read from the environment."""
+        """The current settings. Until the first allocation, the settings are those of the environment."""
         return self._settings or self.apply(settings_of_environment())
 
     def apply(self, settings: AllocatorSettings) -> AllocatorSettings:
@@ -434,7 +438,8 @@ class DeviceMemory:
         return settings
 
     def limit_to(self, size_bytes: int | None) -> None:
-        """Limit PyTorch's allocator to `size_bytes` of the device. None restores the initial limit."""
+        """Limit the memory that PyTorch's allocator may take from the device to `size_bytes`. None restores the initial
+        limit."""
         segments = self._segments
         if size_bytes is not None and size_bytes < segments.reserved_bytes:
             self.empty_cache()
@@ -442,7 +447,7 @@ class DeviceMemory:
         segments.outside_bytes = max(outside, self._outside_bytes)
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit the process to this fraction of the device's capacity."""
+        """Limit the process to a fraction of the device's memory."""
         self._segments.allowed_bytes = int(fraction * self.usage.capacity_bytes)
         self._collects_garbage = self._settings is not None and self._settings.garbage_collection_threshold > 0
 
@@ -460,17 +465,16 @@ class DeviceMemory:
     # --- blocks
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Return all segments by address, in torch's format."""
+        """Return all segments in order of address, in the format of torch's snapshots."""
         with self._lock:
             ranges = [blocks for tail in self._tails() for blocks in mapped_ranges(tail)]
             ranges.sort(key=lambda blocks: blocks[0].address)
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the state that decides which blocks later requests get: address, size, use and request of each block.
+        """Return the state on which the blocks of later requests depend: address, size and use of each block.
 
-        Returns None in four cases: the allocator records a history or a request log, a setting depends on the age or the size
-        of blocks, or a block waits for streams.
+        Returns None if blocks also depend on other state, for example on the age of blocks or on waiting streams.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:
