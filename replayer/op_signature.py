@@ -1,8 +1,8 @@
-"""The properties of a call that the matcher uses: the op, its shapes and its dtypes.
+"""The op, shapes and dtypes of a call, by which the call is matched to recorded calls.
 
-The plan cache makes one `OpSignature` per plan and launches the same object at every call. Because signatures are shared,
-modules can cache values for each signature object in a `KeptBySignature`. Examples of such cached values are the matcher's keys
-and the timeline's rows.
+The plan of an op has one `OpSignature`, which is passed to every launch of the op. Modules can store values for each signature
+object in a `KeptBySignature`, because signature objects are shared. Such values are, for example, the keys with which the
+matcher looks up an op.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# Some ops have a new signature in each call (packed sequences), so old entries are dropped.
+# Old entries are dropped, because some ops (packed sequences) have new shapes in each call.
 _MOST_KEPT = 1 << 16
 
 
@@ -24,8 +24,9 @@ _MOST_KEPT = 1 << 16
 class OpSignature:
     """Describes a call by its op, shapes and dtypes.
 
-    `op` has its namespace but no overload ("aten::add_"). `shapes` and `dtypes` list all tensor arguments in order, with lists
-    flattened. A 0-dim tensor has the shape `()`. `outputs` lists the shapes of new outputs and leaves out aliases of arguments.
+    `op` is a name with namespace but without overload ("aten::add_"). `shapes` and `dtypes` describe all tensor arguments in
+    order, including the tensors in lists. A 0-dim tensor has the shape `()`. `outputs` lists the shapes of new outputs, without
+    aliases of arguments.
     """
 
     op: str
@@ -44,7 +45,7 @@ class OpSignature:
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """Caches the result of `make` for each signature. The cached value is `kept[signature]`."""
+    """A cache with the result of `make` for each signature. The cached value is `kept[signature]`."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

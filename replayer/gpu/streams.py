@@ -135,11 +135,10 @@ class Streams:
         return self._launches.current.thread().host_ns
 
     def come_to_present(self) -> None:
-        """
+        """Wait until the clock reaches the calling thread's virtual time.
 
-        Wait until the clock reaches the calling thread's virtual time. The wait takes no real time on the virtual and recorded
-        clock. There it takes no real time. On the real clock, a script may run ahead of virtual time by up to `_AHEAD_NS`
-        (simulator.py). For a thread that has not used the device, the method returns at once.
+        The wait takes no real time on the virtual clock and on the recorded clock. On the real clock, a script may run ahead of
+        virtual time by up to `_AHEAD_NS` (simulator.py). For a thread that has not used the device, the method returns at once.
         """
         thread = self._launches.current.known_thread()
         if thread is not None:

@@ -1,4 +1,4 @@
-"""Finds the op at which each memory request was made, for the timeline. Requests and ops are processed in batches.
+"""Finds the op that made each memory request, for the timeline. Requests and ops are processed in batches.
 
     op_rows = OpRows(pending)         # `pending` are the ops that were launched but not played
     op_rows.now()                   # number of ops launched so far
@@ -29,26 +29,26 @@ class OpRows:
         self._next_row = 0
 
     def now(self) -> int:
-        """Return the number of ops launched so far, which is the 0-based index of the next op."""
+        """Return the number of ops launched so far, which is also the index of the next op."""
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Record that the next `count` ops were played. The first of them is host row `row`. The first op after them will be
-        host row `next_row`."""
+        """Record that the next `count` ops became host rows: the first became `row`, and the op after the last will become
+        `next_row`."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
-        """Look up ops by their index, which is counted from the op number `begun`.
+        """Look up ops by their index, counted from the op with the number `begun`.
 
-        For ops that were already played, the returned rows are exact. For ops that are still waiting, the rows are exact unless
-        the timeline gets host rows of another kind between these ops.
+        For ops that have been played, the returned rows are exact. For ops that have not been played, the rows are exact unless
+        host rows that are not ops are inserted between the ops.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
 class UnresolvedOps(NamedTuple):
-    """Holds ops whose host rows the writing thread computes later with `host_rows`."""
+    """Ops whose host rows are computed later by the thread that writes the timeline."""
 
     ops: Column
     begun: int
@@ -60,7 +60,7 @@ class UnresolvedOps(NamedTuple):
 
 
 def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
-    """Return the host rows of all ops in this object. Computing them together is faster."""
+    """Return the host rows of all ops in the given objects. Computing them together is faster."""
     counts = [len(one.ops) for one in unresolved]
     known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

@@ -1,8 +1,8 @@
-"""Memory of a compiled region's call, as recorded.
+"""Emulates the memory of one call of a compiled region, as recorded.
 
-A replay runs a region op by op, but the recorded region allocated only what its fused kernels write. Tensors that the replay
-creates in the region therefore get memory that is not counted. Afterwards the recorded requests and frees are played. Tensors
-that still exist after the region get the recorded blocks of their size.
+A replay runs a compiled region op by op, but the recorded region allocated only the outputs of its fused kernels. Tensors that
+the replay creates inside the region therefore get memory that is not counted. After the region, the replay repeats the recorded
+requests and frees. Tensors that still exist after the region get recorded blocks of their size.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -10,8 +10,8 @@ that still exist after the region get the recorded blocks of their size.
     memory.play(requests)               # memory_allocated() rises and falls as recorded
     memory.end()                        # y has a block of the device, if the recorded call left such a block
 
-Tensors without a recorded block stay uncounted. For example, torch.compile keeps tensors of its CUDA graphs in a private pool,
-which each replay of the graph uses again. PyTorch does not count these tensors (torch/_inductor/cudagraph_trees.py).
+Tensors without a recorded block stay uncounted. For example, torch.compile keeps tensors in the private pool of a CUDA graph,
+and PyTorch does not count them (torch/_inductor/cudagraph_trees.py).
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 
 
 class BlockRequest(NamedTuple):
-    """A recorded allocation (positive bytes) or free (negative bytes) of a block.
+    """A recorded allocation (positive bytes) or free (negative bytes) of a memory block.
 
-    `block` numbers the blocks of the call. It is None for blocks from before the call. `outlives` is True for an allocation
-    that the call does not free. `op` is how many of the call's ops were launched before this request.
+    `block` is the number of the block in the call, or None if the block was allocated before the call. `outlives` is True for
+    an allocation that is not freed during the call. `op` is the number of ops in the call that were launched before this
+    request.
     """
 
     size_bytes: int
@@ -45,7 +46,7 @@ class BlockRequest(NamedTuple):
 
 
 class _RegionHandle(AllocationHandle):
-    """An allocation during a region's run. It gets a block of the device later, in `take`."""
+    """An allocation during a region's run. Its block on the device is chosen later, in `take`."""
 
     __slots__ = ("real",)
 
@@ -59,10 +60,10 @@ class _RegionHandle(AllocationHandle):
 
 
 class RegionMemory:
-    """The memory of one call on one stream. No two tensors in the process have the same address.
+    """The memory that one call of a compiled region uses on one stream. All tensors in the process have different addresses.
 
-    `kept` lists blocks from the region's forward pass that were neither freed nor taken by a tensor of the replay. The recorded
-    backward pass may free them.
+    `kept` lists blocks that remain allocated from the region's forward pass although no tensor of the replay uses them. The
+    recorded backward pass may free them.
     """
 
     _next: ClassVar[int] = _FIRST_ADDRESS
@@ -77,7 +78,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Inside this context, tensors get uncounted memory, and frees wait for `play`.
+        """Inside this context, new tensors get memory that is not counted, and frees are delayed until `play`.
 
         `workspaces`: cuBLAS workspaces also are uncounted.
         """
@@ -135,9 +136,9 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Free the blocks that the run freed but the recording did not, and return the recorded blocks that no tensor took.
+        """Free blocks that the replay freed but the recording did not, and return recorded blocks that belong to no tensor.
 
-        A tensor without a recorded block takes a freed block of its size, because a kernel may write to its input's memory.
+        A tensor without a recorded block gets a freed block of its size, because a fused kernel may overwrite its input.
         """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
@@ -155,9 +156,9 @@ def _rounded(size_bytes: int) -> int:
 
 
 def _best(handles: Iterable[Handle], block_bytes: int) -> Handle | None:
-    """Return the largest allocation that PyTorch's allocator can have placed in a block of this size.
+    """Return the largest allocation for which PyTorch's allocator may have used a block of this size.
 
-    The allocator splits a block if more than 1 MiB of a large block, or anything of a small block, is left over.
+    The allocator splits a small block if any memory is left over, and a large block if more than 1 MiB is left over.
     """
     smallest = block_bytes - (SMALL_BYTES if block_bytes > SMALL_BYTES else 0)
     fitting = (one for one in handles if smallest <= _rounded(one.size_bytes) <= block_bytes)

@@ -1,12 +1,12 @@
-"""Replays a script's memory requests on any card at any batch size, to find out whether the script fits.
+"""Reruns a script's memory requests for any GPU model and batch size, to find out whether the script fits.
 
     outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
     scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script with different batch sizes
     scaled.at(100)                                          # the requests at batch 100, without a run
     largest_batch(scaled, capacity)                         # 117: 118 does not fit
 
-The requests are executed by the emulated allocator (device/caching_allocator.py) with its segments, splits and retries.
-Fragmentation therefore has the same effect as on a real GPU. This module does not need torch.
+The emulated allocator (device/caching_allocator.py) executes the requests with its usual segments, splits and retries. Memory
+fragmentation therefore has the same effect as on a real GPU. This module does not need torch.
 
 Note [Requests are linear in the batch]
     The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with requests in
@@ -34,7 +34,7 @@ MAX_BATCH = 1 << 24  # more samples than any script uses
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of running the requests. The memory peaks are measured until the script's end or until memory ran out."""
+    """The result of running the requests. Memory peaks cover the script until its end or until memory ran out."""
 
     fits: bool
     peak_bytes: int
@@ -48,9 +48,9 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Run the requests on a device of this capacity until memory runs out.
+    """Run the memory requests on a device of this capacity, until the end or until memory runs out.
 
-    Optional requests are skipped if `has_optional` is False.
+    Optional requests are left out if `has_optional` is False.
     """
     memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
@@ -85,10 +85,10 @@ def run_requests(
 
 
 class ScaledRequests:
-    """Gives the memory requests of a script at any batch size. See Note [Requests are linear in the batch]."""
+    """Computes the memory requests of a script for any batch size. See Note [Requests are linear in the batch]."""
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """`per_sample` is the growth of each entry in bytes per sample."""
+        """`per_sample` has the number of bytes by which each log entry grows per sample."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]
@@ -97,8 +97,8 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine two runs that differ only in batch size. If the two runs have their requests in different orders, the result
-        is None."""
+        """Combine the logs of two runs that differ only in batch size. Returns None if the requests of the two runs have
+        different orders."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
             return None
@@ -116,7 +116,7 @@ def _alike(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Search for a batch size that fits while the next larger one does not. Returns 0 if a batch of 1 does not fit.
+    """Find a batch size that fits, while the next larger batch size does not fit. Returns 0 if even one sample does not fit.
 
     Returns MAX_BATCH if the requests do not grow with the batch.
     """

@@ -1,12 +1,12 @@
-"""Allocates an op's workspaces during replay. A workspace is memory that the op frees before it returns.
+"""Allocates an op's workspaces during replay. A workspace is temporary memory that an op frees before it returns.
 
     scratch = ScratchScope(allocator, stream, "aten::mm", ((), (8519680, -8519680)))
     scratch.after_output()      # before the first output: nothing
     scratch.after_output()      # after the first output: allocates and frees 8.125 MiB
     scratch.end()
 
-Workspaces are allocated and freed in the recorded order between the op's outputs, so that outputs get the recorded blocks. The
-sizes come from recording/workspaces.py.
+Workspaces are allocated and freed between the op's outputs as recorded, so that outputs get the recorded blocks. The sizes come
+from recording/workspaces.py.
 
 Note [A convolution that found no workspace]
     A cuDNN convolution can run without a workspace. If the allocation fails, PyTorch tries cuDNN's next algorithm. PyTorch
@@ -24,10 +24,10 @@ from traces.names.equivalent_ops import canonical_op
 
 
 class ScratchScope:
-    """The workspaces of one call of `op`. Callers call `after_output` before the first output and after each output.
+    """The workspaces of one call of `op`. `after_output` must be called before the first output and after each output.
 
-    Before output i, sizes in `sequence[i]` are allocated (positive bytes) or freed (negative bytes). A free applies to the
-    latest allocation of that size.
+    `sequence[i]` lists the sizes allocated (positive bytes) or freed (negative bytes) before output i. A free releases the
+    latest allocation of the given size.
     """
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
@@ -41,7 +41,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces between this output and the next. Raises OutOfMemory, except for convolutions."""
+        """Allocate and free the workspaces that the recording has between this output and the next. Raises OutOfMemory, except
+        for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -49,13 +50,13 @@ class ScratchScope:
                 self._execute(sizes)
 
     def end(self) -> None:
-        """Allocate and free the remaining workspaces. If the recorded op has more outputs than this call, some workspaces
-        remain."""
+        """Allocate and free the remaining workspaces. Some workspaces remain if the recorded op has more outputs than this
+        call."""
         for sizes in self._sequence[self._at :]:
             self._execute(sizes)
 
     def close(self) -> None:
-        """Free all remaining workspaces. Callers also use this method after the op has failed."""
+        """Free all remaining workspaces. This method is also called after the op has failed."""
         while self._handles:
             self._allocator.free(self._handles.pop())
 
@@ -80,7 +81,7 @@ def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: in
 
 
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
-    """Allocate a workspace before output `at`. If there is no room for a convolution's workspace, the result is None.
+    """Allocate a workspace before output `at`. Returns None if there is no room for the workspace of a convolution.
 
     Raises OutOfMemory for other ops. See Note [A convolution that found no workspace].
     """

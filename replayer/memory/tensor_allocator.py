@@ -1,4 +1,4 @@
-"""Allocates device memory for tensors. Each allocation has a handle, and can be freed at any time from any thread.
+"""Allocates device memory for tensors. Each allocation has a handle, which may be freed at any time and in any thread.
 
     allocator = TensorAllocator(memory)
     handle = allocator.malloc(4096, stream=0)
@@ -11,8 +11,8 @@ Note [Frees from finalizers]
     therefore takes no lock and only queues the handle. The next `malloc` or `flush` executes the queue. The script cannot
     observe this delay, because a request's block depends only on the order of requests and frees.
 
-Steps that repeat earlier steps are compared with the earlier requests and frees instead of being executed.
-See Note [Allocation cycles] in allocation_cycles.py.
+Requests and frees of a repeated training step are only compared with those of earlier steps and not executed. See
+Note [Allocation cycles] in allocation_cycles.py.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class TensorAllocator:
     malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order, at less than half the cost of single calls.
+        """Allocate several sizes in order, which takes less than half the time of separate calls.
 
-        If memory runs out, all allocations of the call are freed and OutOfMemory is raised.
+        If memory runs out, all allocations of this call are freed and OutOfMemory is raised.
         """
         made: list[AllocationHandle | None] = []
         self._lock.acquire()
@@ -114,7 +114,7 @@ class TensorAllocator:
         return made
 
     def _execute(self, size_bytes: int, stream: int) -> AllocationHandle:
-        """Execute a request that does not match a cycle."""
+        """Execute a request that does not match the expected request of an allocation cycle."""
         self._leave_cycle()
         if self._freed:
             self._execute_frees()
@@ -127,7 +127,7 @@ class TensorAllocator:
         return handle
 
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
-        """Allocate a convolution's workspace. Returns None if there is no room, without counting an out-of-memory error.
+        """Allocate a convolution's workspace. If there is no room, returns None without counting an out-of-memory error.
 
         See Note [A convolution that found no workspace].
         """
@@ -144,7 +144,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Call `report` with the address of each allocation when the script frees it. None ends the reporting."""
+        """When the script frees an allocation, call `report` with its address. None ends the reporting."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:
@@ -155,12 +155,13 @@ class TensorAllocator:
         self.free = queue if report is None else free
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Record that `stream` also uses the memory. The stream's work must end before the memory is allocated again."""
+        """Record that `stream` also uses the memory. The memory is not allocated again until the work of this stream has
+        ended."""
         with self._lock:
             self.flush().record_stream(handle.block, stream)
 
     def flush(self) -> DeviceMemory:
-        """Execute all pending requests and return the memory, for callers that read or change its state."""
+        """Execute all pending requests and return the memory, so that the caller may read or change its state."""
         with self._lock:
             self.execute_pending()
             self._leave_cycle()
@@ -168,7 +169,7 @@ class TensorAllocator:
             return self._memory
 
     def execute_pending(self) -> None:
-        """Execute the queued frees, and pass the rows of all executed events to `note`."""
+        """Execute the queued frees, and pass memory table rows of all executed requests and frees to `note`."""
         with self._lock:
             if self._cycle is not None:
                 done = self._cycle.done(self._at, self._freed)
@@ -209,7 +210,7 @@ class TensorAllocator:
             memory.free(block)
 
     def _leave_cycle(self) -> None:
-        """Stop comparing with the cycle, and execute the requests that have only been compared so far."""
+        """Stop the comparison with the allocation cycle, and execute the requests that have only been compared so far."""
         if self._cycle is not None:
             cycle, at = self._cycle, self._at
             self._cycle, self._expected, self._at = None, _NO_CYCLE, 0
@@ -221,7 +222,7 @@ class TensorAllocator:
             self._forget_steps()
 
     def _forget_steps(self) -> None:
-        """Discard all steps so far, because they can no longer be part of a cycle."""
+        """Discard all earlier steps, because no cycle can contain them any more."""
         self._detector.clear()
         self._events, self._noted, self._step_is_complete = [], 0, False
 
@@ -236,6 +237,6 @@ class TensorAllocator:
             self._events, self._noted, self._step_is_complete = [], 0, False
 
     def _note_rows(self, rows: Column, ops: Column) -> None:
-        """Pass rows to the `note` callback. `ops` are counted from the start of the step."""
+        """Pass rows to the `note` callback. `ops` are op numbers counted from the start of the step."""
         if self._note is not None and len(rows):
             self._note(rows, self._op_rows.of(ops, self._begun), self._now_ns())

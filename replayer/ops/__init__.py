@@ -1,5 +1,4 @@
-"""Ops that need more than a plan, because they move, read or compute values.
+"""Implements ops for which shapes are not enough, because they move, read or compute values.
 
-`copies` decides what a copy makes the host wait for, `host_reads` reads values, `data_dependent` handles shapes that depend on
-values, and `cpu` computes results for `--values compute`.
+`host_reads` reads tensor values, and `data_dependent` runs ops whose output shapes depend on values.
 """

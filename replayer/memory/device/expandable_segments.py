@@ -1,17 +1,17 @@
-"""Expandable segments. Each stream and kind of pool has one range of addresses, which gets memory page by page as it grows.
+"""Expandable segments. Each stream has one address range per kind of pool, and the range gets memory page by page as it grows.
 
-With `PYTORCH_ALLOC_CONF=expandable_segments:True`, neighboring free blocks of any size can be merged. Pages without a block in
-use are returned to the device one by one. The module follows Note [Expandable Segments] in PyTorch's
+With `PYTORCH_ALLOC_CONF=expandable_segments:True`, free blocks can be merged with any free neighbor. Pages without an allocated
+block are returned to the device one by one. The rules are those of Note [Expandable Segments] in PyTorch's
 c10/cuda/CUDACachingAllocator.cpp.
 
     expandable = ExpandableSegments(segments, note)
     block = expandable.allocate(pool, 30 << 20)     # a free block of at least this size, or None if there is no room
     expandable.release(pool.expandable)             # return the empty pages
 
-An address range is a linked list of blocks like any segment. Parts of the range without memory are `Unmapped` blocks. The last
-block is always unmapped, because a range has an eighth more addresses than the device has memory.
+Each address range is a linked list of blocks, like any other segment. Address ranges without memory are blocks of the class
+`Unmapped`. The last block of a range never has memory, because a range has an eighth more addresses than the device has memory.
 
-Private pools would need separate ranges, so they raise an error (surfaces/torch_cuda_memory.py).
+Private memory pools would need their own address ranges, so the virtual GPU raises an error (surfaces/torch_cuda_memory.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the best free block for `size` bytes from the stream's normal and expandable pools.
+    """Return the best free block for `size` bytes among the stream's normal blocks and the blocks of expandable segments.
 
-    The function returns None if no block is large enough.
+    Returns None if no free block is large enough.
 
-    A block at the end of an address range can grow, and is compared by its largest possible size. A large enough block in the
-    middle of an address range is therefore used before the block at the range's end. Reference: get_free_block.
+    A block at the end of an address range can grow, so its size is compared as if it had grown to the maximum. A large enough
+    block in the middle of an address range is therefore used before the last block. Reference: get_free_block.
     """
     candidates = _by_size(plain, size)
     found = next(candidates, None)
@@ -45,7 +45,7 @@ def best_fit(plain: Pool, size: int) -> Block | None:
 
 
 def expandable_fits_first(plain: Pool, size: int) -> bool:
-    """Return whether the smallest free block with `size` bytes is in an expandable segment."""
+    """Return whether the smallest free block with at least `size` bytes is in an expandable segment."""
     if plain.expandable is None:
         return False
     first = next(_by_size(plain, size), None)
@@ -71,7 +71,7 @@ def _reach_bytes(block: Block) -> int:
 
 
 class ExpandableSegments:
-    """The expandable segments of one device. The callback `note` is called when memory is mapped or unmapped."""
+    """The expandable segments of one device. The callback `note` is called whenever memory is mapped or unmapped."""
 
     def __init__(self, segments: Segments, note: Note) -> None:
         self._segments = segments
@@ -84,9 +84,9 @@ class ExpandableSegments:
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
         """Return a free block of at least `size` bytes.
 
-        Memory is mapped at the lowest place with enough addresses. Returns None if the device has no memory left.
+        Memory is mapped at the lowest address where the range has room. Returns None if the device has no memory left.
 
-        Pages that were mapped before memory ran out stay mapped. Reference: try_allocate_expandable_block.
+        If memory runs out, pages that were mapped before remain mapped. Reference: try_allocate_expandable_block.
         """
         pool = plain.expandable
         if pool is None:
@@ -102,7 +102,8 @@ class ExpandableSegments:
         return block
 
     def release(self, pool: ExpandablePool) -> None:
-        """Return all empty pages to the device, and remove ranges without any pages. Reference: release_blocks."""
+        """Return all empty pages to the device, and remove address ranges that have no pages left. Reference:
+        release_blocks."""
         for block in list(pool.blocks):
             unmapped = self._unmap(pool, block)
             if unmapped is not None and unmapped.prev is None and unmapped.next is None:
@@ -111,7 +112,7 @@ class ExpandableSegments:
                 self._segments.unreserve(unmapped.address, unmapped.size_bytes)
 
     def _first_fit(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
-        """Return the first block of the lowest sequence of free and unmapped blocks that has room.
+        """Find the lowest consecutive free and unmapped blocks that together have room, and return the first of them.
 
         Reference: find_expandable_block.
         """
@@ -134,9 +135,9 @@ class ExpandableSegments:
         return whole
 
     def _map(self, pool: ExpandablePool, unmapped: Unmapped, size: int) -> Block | None:
-        """Map the first `size` bytes of an unmapped block, rounded up to a page.
+        """Map memory for the first `size` bytes of a block without memory, rounded up to a page.
 
-        The new free block is merged with its neighbors.
+        The new free block is merged with free neighbors.
 
         Returns None if the device has no room. Reference: map_block.
         """
@@ -160,7 +161,7 @@ class ExpandableSegments:
         return block
 
     def _unmap(self, pool: ExpandablePool, block: Block) -> Unmapped | None:
-        """Return the whole pages within a free block to the device, if there are any. Reference: unmap_block."""
+        """Return the pages that lie completely within a free block to the device. Reference: unmap_block."""
         reservation = pool.reservation_of(block)
         start, end = reservation.page_end(block.address), reservation.page_start(block.address + block.size_bytes)
         if start >= end:

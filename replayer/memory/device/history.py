@@ -1,12 +1,12 @@
-"""The allocator's history, which starts when a script calls `torch.cuda.memory._record_memory_history`.
+"""The history of the allocator's actions, which a script requests with `torch.cuda.memory._record_memory_history`.
 
-Entries have the same keys and values as torch's entries (torch/csrc/cuda/Module.cpp), so that torch's viewers can read them.
+Entries have the format of torch's entries (torch/csrc/cuda/Module.cpp), so that torch's viewers can read the history.
 
     memory.history = history = History("all")
     memory.malloc(3 << 20, stream=0)
     list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
 
-Frames are Python frames only. The entry of a free has the frames at which the script freed the tensor.
+Frames are Python frames only. The entry of a free contains the stack frames at which the script freed the tensor.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
 
     def free_queued(self, address: int) -> None:
-        """Keep the frames at which the script freed a block. The history gets an entry for the free when the free is executed.
+        """Store the stack frames at which the script freed a block, until the free is executed and recorded.
         """
         if self.context == "all":
             self._of_free[address] = self._frames()
@@ -76,8 +76,8 @@ class History:
         self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
 
     def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
-        """Add an entry for a segment ("segment_alloc" or "segment_free") or for pages of an expandable segment ("segment_map"
-        or "segment_unmap")."""
+        """Add an entry for a segment ("segment_alloc", "segment_free") or for pages of an expandable segment ("segment_map",
+        "segment_unmap")."""
         self._note(action, address, size_bytes, stream, self._frames())
 
     def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:
@@ -87,8 +87,8 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[Frame]:
-        """Return the frames that allocated the live block at this address. The returned list is empty if the frames are
-        unknown."""
+        """Return the stack frames at which the allocated block at this address was requested. The list is empty if the stack
+        frames are unknown."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:

@@ -1,8 +1,8 @@
-"""The out-of-memory error of the device, with the message of the replaying PyTorch.
+"""The out-of-memory error of a device, with the message of the PyTorch release that runs the replay.
 
-The text of the message differs between releases (`oom_text_of`). If the recorded script ran out of memory with the same
-release, its recorded message is used. The message serves as a template. The function finds each number of the message by the
-neighbouring words, replaces the number, and keeps the other text.
+The text of out-of-memory messages differs between PyTorch releases (`oom_text_of`). If the recorded script ran out of memory
+with the same PyTorch release, the recorded message is the template. The numbers in a message
+are found by the words around them, and only the numbers are replaced.
 
     fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
@@ -60,7 +60,7 @@ class Figures(NamedTuple):
 class OutOfMemory(MemoryError):
     """A failed allocation. `template` is the out-of-memory message of a PyTorch release.
 
-    `to_torch` returns the exception that the script gets.
+    `to_torch` returns the exception that the script receives.
     """
 
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
@@ -106,7 +106,7 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """Return the message with these numbers. The default message is used if the template is not an out-of-memory message."""
+    """Return the message with these numbers. If the template is not an out-of-memory message, a default message is used."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template
@@ -121,7 +121,7 @@ def fill(template: str, figures: Figures) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Format a size like format_size in CUDACachingAllocator.cpp: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
+    """Format a size as PyTorch does in messages: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
     if size_bytes <= 1 << 10:
         return f"{size_bytes} bytes"
     for unit, shift in (("KiB", 10), ("MiB", 20)):

@@ -1,12 +1,13 @@
-"""Logs a script's memory requests on one device, to find out whether the script fits on another card.
+"""Logs a script's memory requests on one device, to find out whether the script fits on another GPU model.
 
     memory.requests = log = RequestLog()    # DeviceMemory logs each executed request
     ...
     log.note(RequestKind.STEP)
     RequestLog.from_json(log.to_json())
 
-An allocator's behavior depends only on the requests (sizes, streams, order) and the frees between them. One run of the script
-is therefore enough for any memory size. Two runs are enough for any batch size (memory/rerun_requests.py).
+The behavior of an allocator depends only on the sizes, streams and order of requests, and on the frees between them. One run of
+the script is therefore enough to compute its memory on GPUs of any size. Two runs of the script are enough to compute any batch
+size (memory/rerun_requests.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class RequestKind(IntEnum):
-    """The kinds of log entries. The comment beside each kind says what `value` means in a log entry of this kind."""
+    """The kinds of log entries. The meaning of `value` in a log entry depends on the kind and is given in the comments
+    below."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes of an optional workspace; Note [A convolution that found no workspace]
@@ -42,7 +44,7 @@ class LogEntry(NamedTuple):
 
 @dataclass
 class RequestLog:
-    """Holds the log entries of one device, in the order in which the device's allocator executed them."""
+    """The log entries of one device, in the order in which the device's allocator executed them."""
 
     entries: list[LogEntry] = field(default_factory=list)
     _made: int = 0
@@ -57,7 +59,7 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """Mark the last request as optional, because its op can run without this memory.
+        """Mark the last request as optional, because the op that made the request can run without this memory.
 
         `use` identifies the workspace and its convolution.
         """
@@ -65,7 +67,7 @@ class RequestLog:
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log a free. Frees of blocks that were requested before the log began are left out."""
+        """Log a free. If a block was requested before the log began, its free is not logged."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
@@ -78,7 +80,8 @@ class RequestLog:
         return sum(entry.kind == RequestKind.STEP for entry in self.entries)
 
     def sizes_by_step(self) -> list[list[int]]:
-        """Return the sizes in bytes that each step requested, in order. Requests after the last step are left out."""
+        """Return a list with the sizes in bytes that each step requested, in order. Requests after the last complete step are
+        left out."""
         found: list[list[int]] = []
         of_step: list[int] = []
         for kind, value, _, _ in self.entries:
@@ -99,7 +102,7 @@ class RequestLog:
 
 @dataclass(frozen=True)
 class RankRequests:
-    """Holds the memory requests of one process, which a replay writes for `trace fit`."""
+    """The memory requests of one process, which a replay writes for `trace fit`."""
 
     rank: int
     ended: int  # number of training and evaluation steps

@@ -1,10 +1,10 @@
-"""Segments of memory that the allocator takes from the driver and returns to it, within the device's capacity.
+"""Takes segments of memory from a device with limited capacity, and returns them, like the CUDA driver.
 
     segments = Segments(device=0, capacity_bytes=16 << 30, outside_bytes=400 << 20)
     block = segments.take(20 << 20, pool)  # one whole block, or None if there is no room
     segments.give_back(block)
 
-Expandable segments take addresses and memory separately, with `reserve` and `map`.
+For expandable segments, `reserve` takes addresses and `map` takes memory for these addresses.
 
 Note [Addresses]
     Emulated addresses look like CUDA's addresses and are reused after a free. As with the real driver, segments are multiples
@@ -28,8 +28,8 @@ _RESERVED_SPAN = 5 << 40
 class AddressSpace:
     """The free addresses of a device. See Note [Addresses].
 
-    The list of free ranges is sorted. Free address range i begins at `_starts[i]` and has `_sizes[i]` bytes. Neighboring ranges
-    are joined.
+    The list of free ranges is sorted. The free address range number i begins at `_starts[i]` and has `_sizes[i]` bytes.
+    Neighboring ranges are joined.
     """
 
     def __init__(self, device: int, *, reserved: bool = False) -> None:
@@ -39,8 +39,8 @@ class AddressSpace:
     def take(self, size_bytes: int) -> int:
         """Return the address of a new segment.
 
-        Raises RuntimeError if no free range is large enough. This can only happen to expandable segments, which reserve
-        addresses without memory.
+        Raises RuntimeError if no free address range is large enough. This can only happen for expandable segments, because
+        these segments reserve addresses without memory.
         """
         hole = next((i for i, size in enumerate(self._sizes) if size >= size_bytes), None)
         if hole is None:
@@ -82,11 +82,11 @@ class Segments:
         return max(0, self.capacity_bytes - self.outside_bytes - self.reserved_bytes)
 
     def allows(self, size_bytes: int) -> bool:
-        """Return whether the process's memory limit has room for a segment of this size."""
+        """Return whether a segment of this size would keep the process within its memory limit."""
         return self.allowed_bytes is None or self.reserved_bytes + size_bytes <= self.allowed_bytes
 
     def take(self, size_bytes: int, pool: Pool) -> Block | None:
-        """Return a new segment as one block that is in no pool. Returns None if the device has no room."""
+        """Return a new segment as one block that belongs to no pool. Returns None if the device has too little free memory."""
         if size_bytes > self.free_bytes:
             return None
         pool.stats.segments.add(1)
@@ -100,7 +100,7 @@ class Segments:
     def give_back(self, block: Block) -> None:
         """Return a free block to the device.
 
-        If the block is only a part of a segment, the parts on both sides become separate segments.
+        If a free block is only a part of a segment, the parts before and after it become separate segments.
         """
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)
@@ -126,7 +126,7 @@ class Segments:
         self._reserved_space.give_back(address, size_bytes)
 
     def map(self, size_bytes: int, stats: PoolStats) -> bool:
-        """Take memory for reserved addresses. Returns False if the device has no room."""
+        """Take memory for reserved addresses. Returns False if the device has too little free memory."""
         if size_bytes > self.free_bytes:
             return False
         stats.reserved_bytes.add(size_bytes)

@@ -1,4 +1,4 @@
-"""The allocator's settings, as written in PYTORCH_CUDA_ALLOC_CONF (PYTORCH_HIP_ALLOC_CONF, PYTORCH_ALLOC_CONF).
+"""Parses the allocator's settings from PYTORCH_CUDA_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF or PYTORCH_ALLOC_CONF.
 
 Every setting that changes reserved memory is either emulated, rejected with an error, or listed in `not_emulated`.
 
@@ -12,8 +12,8 @@ Every setting that changes reserved memory is either emulated, rejected with an 
     ignored           the keys of IGNORED; they affect only host threads and CUDA graphs, so they change no size,
                       address or time in a replay
 
-Ranges and messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15). A typing
-error in the settings therefore raises the same error as on a GPU.
+Valid ranges and error messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15). A
+typing error in the settings raises the same error as on a GPU.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class SettingsError(ValueError):
 class AllocatorSettings:
     """The allocator's settings.
 
-    `power2_divisions[i]` rounds requests from 2^i MiB to 2^(i+1) MiB. The values 0 and 1 of `power2_divisions` have no effect.
+    `power2_divisions[i]` says how sizes from 2^i MiB to 2^(i+1) MiB are rounded up. The values 0 and 1 of `power2_divisions`
+    have no effect.
     """
 
     max_split_bytes: int = UNLIMITED
@@ -80,15 +81,15 @@ class AllocatorSettings:
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """Return whether a request's block depends only on the blocks in memory. The result is False if rules on age or
-        oversize blocks are set."""
+        """Return whether the block for a request depends only on the current blocks in memory. Returns False if the settings
+        have rules for the age of blocks or for oversize blocks."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
         """Return the block size for a request.
 
-        Without `power2_divisions`, the size is rounded up to a multiple of 512 bytes. Otherwise the range between two powers of
-        two is divided into `divisions` equal steps, and the size is rounded up to the next step.
+        Without `power2_divisions`, the size is rounded up to a multiple of 512 bytes. With `power2_divisions`, the range
+        between two powers of two is divided into equal steps, and the size is rounded up to a step.
         """
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
@@ -102,14 +103,15 @@ class AllocatorSettings:
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
-    """Return the settings that PyTorch would read at the first allocation. Raises SettingsError or NotEmulated."""
+    """Return the allocator settings that PyTorch would read from the environment at the first allocation. Raises SettingsError
+    or NotEmulated."""
     return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), AllocatorSettings())
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Apply the changes in `text` to the settings `before`, which are the default settings if not given.
+    """Apply the changes in `text` to the settings `before`, or to the default settings if `before` is not given.
 
-    Raises SettingsError if PyTorch would reject the text, and NotEmulated for another backend.
+    Raises SettingsError if PyTorch would reject the text, and NotEmulated if the text chooses another backend.
     """
     settings, remaining = replace(before or AllocatorSettings(), not_emulated=()), re.sub(r"\s", "", text)
     while remaining:
@@ -179,9 +181,9 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """Parse one number for all sizes, or a list of BOUNDARY_MB:DIVISIONS.
+    """Parse a single number of divisions for all sizes, or a list of BOUNDARY_MB:DIVISIONS.
 
-    In a list of divisions, the key `>` applies to all sizes beyond the last boundary.
+    In a list of divisions, the key `>` stands for all sizes above the last boundary.
     """
     if not value.startswith("["):
         return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS

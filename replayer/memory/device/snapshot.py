@@ -1,4 +1,4 @@
-"""All segments and blocks of a device at one moment, in the format of `torch.cuda.memory._snapshot()`.
+"""Builds a list of all segments and blocks of a device, in the format of `torch.cuda.memory._snapshot()`.
 
     snapshot = memory.snapshot()
     snapshot[0]["blocks"][0]   # {"address": ..., "size": 3145728, "state": "active_allocated", "frames": [...], ...}
@@ -17,7 +17,8 @@ from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """Return a segment's blocks by address, given its last block. Expandable segments are cut where no memory is mapped."""
+    """Return the blocks of a segment in order of address, given the segment's last block. An expandable segment is divided
+    where addresses have no memory."""
     ranges: list[list[Block]] = [[]]
     at: Block | None = tail
     while at is not None:
@@ -30,7 +31,7 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
 
 
 def segment_dict(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
-    """Return the snapshot entry of a segment, or of one mapped range of an expandable segment."""
+    """Return a snapshot's entry for a segment, or for a range of an expandable segment that has memory."""
     pool = blocks[0].pool
     active = [block for block in blocks if not block.in_pool]
     return {
@@ -61,7 +62,7 @@ def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
 
 
 def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
-    """Return the snapshot's `allocator_settings`. `text` is the value of the environment variable with the allocator's
+    """Return the snapshot's `allocator_settings`. `text` is the content of the environment variable that has the allocator's
     settings."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,

@@ -1,13 +1,13 @@
-"""The allocator's statistics, as `torch.cuda.memory_stats` reports them: current, peak, allocated and freed.
+"""Counts current, peak, allocated and freed amounts of memory, as `torch.cuda.memory_stats` reports them.
 
-Each quantity is counted separately for the pools of small and large blocks. The sum over both pools has its own peak.
+Each quantity is counted separately for small and for large blocks. The sum of both pools has its own peak, which may be lower
+than the sum of the pools' peaks.
 
     stats = MemoryStats()
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-Reference: `Stat` in c10/core/CachingDeviceAllocator.h. c10/cuda/CUDACachingAllocator.cpp shows which calls change each
-statistic.
+Reference: `Stat` in c10/core/CachingDeviceAllocator.h, and its uses in c10/cuda/CUDACachingAllocator.cpp.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """Counts one quantity of the small and large pools together. `peak` is the peak of their sum."""
+    """Counts one quantity, such as allocated bytes, in the small and large pools together. `peak` is the peak of their sum."""
 
     __slots__ = ("large", "peak", "small")
 
@@ -91,14 +91,14 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # Counts blocks that the script has freed but other streams still use. The memory peak includes such blocks.
+    # Counts blocks that the script has freed while other streams still use them. The memory peak includes such blocks.
     waiting: Count
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
         """Return the statistics of expandable segments.
 
-        Split free blocks are not counted, because their empty pages can be returned.
+        Free parts of split blocks are not counted, because their empty pages can be returned to the device.
 
         Reference: free_block in c10/cuda/CUDACachingAllocator.cpp.
         """
@@ -116,7 +116,7 @@ class MemoryStats:
         self._earlier_peak_bytes = 0, 0
 
     def note_active(self) -> None:
-        """Update the peak of "active" blocks after an allocation while other blocks wait for their streams."""
+        """Update the peak of active blocks after an allocation, if freed blocks are still in use by other streams."""
         for name, waiting_name in _ACTIVE.values():
             blocks, waiting = self.quantities[name], self.quantities[waiting_name]
             waiting.small.peak = max(waiting.small.peak, blocks.small.now + waiting.small.now)
@@ -141,7 +141,7 @@ class MemoryStats:
         self._ignored_ooms += 1
 
     def of_run(self) -> tuple[int, int, int]:
-        """Return the peaks of allocated and reserved bytes and the failed allocations of the whole run.
+        """Return the number of failed allocations and the peaks of allocated and reserved bytes for the whole run.
 
         Resets by the script have no effect.
         """
@@ -155,7 +155,7 @@ class MemoryStats:
         )
 
     def totals(self) -> list[int]:
-        """Return the sum of all increases of each count, for `raise_totals`."""
+        """Return, for each count, the sum of its increases, as needed by `raise_totals`."""
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
@@ -167,7 +167,7 @@ class MemoryStats:
         return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the statistics by torch's name and by pool ("all", "small_pool" or "large_pool").
+        """Return the statistics by torch's name for each quantity and by pool ("all", "small_pool" or "large_pool").
 
         Some entries are plain counts.
         """
@@ -197,7 +197,7 @@ def _by_pool(small: Counted, large: Counted, peak: int) -> dict[str, Counted]:
 
 
 def _active(allocated: Count, waiting: Count) -> Counted:
-    """Combine two counts. A block is active while it is allocated or waiting for other streams."""
+    """Combine two counts. A block is active if it is allocated, or if it is freed and other streams still use it."""
     now, base = allocated.now + waiting.now, allocated.base + waiting.base
     return _counted(now, max(allocated.peak, waiting.peak), allocated.total, base)
 

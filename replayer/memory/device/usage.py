@@ -1,4 +1,4 @@
-"""A device's memory usage and PyTorch's statistics of it.
+"""Reports the memory usage of a device, with the statistics of `torch.cuda.memory_stats`.
 
 memory.usage.allocated_bytes
 memory.usage.stats()["allocated_bytes"]["all"]["peak"]
@@ -53,11 +53,11 @@ class DeviceUsage:
 
     @property
     def driver_calls(self) -> int:
-        """Return how often memory was taken from or returned to the device."""
+        """Return how often the allocator took memory from the device or returned it."""
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics like torch._C._cuda_memoryStats in torch 2.13, with one dictionary per quantity and some plain
+        """Return statistics in the format of torch._C._cuda_memoryStats (2.13): a dictionary per quantity, and some plain
         counts."""
         max_split_bytes = self._max_split_bytes()
         with self._lock:
@@ -69,7 +69,8 @@ class DeviceUsage:
             }
 
     def usage_of_run(self) -> MemoryUse:
-        """Return capacity, peaks and failed allocations of the whole run. Resets by the script have no effect."""
+        """Return the device's capacity, the memory peaks and the number of failed allocations for the whole run. Resets by the
+        script have no effect."""
         return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
 
     def reset_peak(self) -> None:

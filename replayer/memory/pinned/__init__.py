@@ -1,4 +1,4 @@
-"""Pinned host memory. PyTorch's host allocator is reimplemented, and its memory is really page-locked.
+"""Pinned host memory.
 
-`host_memory.HostMemory` manages the pinned memory of this process.
+`host_memory.HostMemory` manages the pinned memory of a process.
 """

@@ -1,8 +1,8 @@
 """PyTorch's caching host allocator for pinned memory. The memory is really allocated and page-locked.
 
-A replay really allocates pinned memory, and therefore measures the real cost of data loading. The first batches of a run
-allocate and lock pages, and later batches reuse free blocks. Sizes are rounded up to powers of two. If an asynchronous copy
-reads a block, the block is not reused before the virtual end of the copy. The rules are those of
+A replay allocates real pinned memory, so that data loading is as fast or slow as with a GPU. The first batches of a run
+allocate and lock pages, and later batches reuse free blocks. Block sizes are rounded up to powers of two. If an asynchronous
+copy reads a block, the block is not reused until the copy has ended in virtual time. The rules are those of
 ATen/core/CachingHostAllocator.h.
 
     memory = HostMemory(PageLocks(), has_passed=gpu_has_passed)
@@ -33,12 +33,12 @@ from replayer.memory.pinned.pinned_stats import HostStats
 
 
 class HostBlock:
-    """A block of host memory. `size_bytes` is the rounded size, and `locked` says whether the block's pages are locked."""
+    """A block of host memory. `size_bytes` is the rounded size, and `locked` says whether the pages of the block are locked."""
 
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # With a private mapping, a forked worker of the DataLoader cannot overwrite its parent's batches.
+        # The mapping is private, so that a forked worker of the DataLoader cannot overwrite its parent's batches.
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes
@@ -48,7 +48,7 @@ class HostBlock:
 
 
 class HostMemory:
-    """The pinned memory of one process. `has_passed` returns whether a virtual time in nanoseconds has passed."""
+    """The pinned memory of one process. `has_passed` returns whether a given virtual time in nanoseconds has passed."""
 
     def __init__(self, locks: PageLocks, has_passed: Callable[[int], bool]) -> None:
         self.locks = locks
@@ -63,11 +63,11 @@ class HostMemory:
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Allocate writable pinned memory of exactly this size.
+        """Allocate pinned memory that is writable and has exactly this size.
 
-        The memory is freed when no reference to it is left. See Note [Frees of pinned blocks].
+        The memory is freed when the last reference to it is deleted. See Note [Frees of pinned blocks].
 
-        Raises OSError if the system has no such memory.
+        Raises OSError if the operating system has too little memory.
         """
         rounded_bytes = 1 << (size_bytes - 1).bit_length()
         with self._lock:
@@ -83,8 +83,8 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """Allocate a block from the system. During the allocation, the lock is released, so other threads do not wait until the
-        pages are ready."""
+        """Allocate a block from the system. The lock is released while pages are prepared, so that other threads do not
+        wait."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
@@ -103,7 +103,8 @@ class HostMemory:
         self._returned.append(block)
 
     def _process_returned(self) -> None:
-        """Make freed blocks available, up to the first block that a copy still uses. The caller holds the lock."""
+        """Make freed blocks available again, except those from the first block on that a copy still uses. The caller holds the
+        lock."""
         returned = self._returned
         while returned and (not returned[0].ready_ns or self._has_passed(returned[0].ready_ns)):
             block = returned.popleft()
@@ -131,7 +132,7 @@ class HostMemory:
     # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Lock memory that the script has allocated, and count it as pinned.
+        """Lock memory that the script has allocated, and count the memory as pinned.
 
         Returns False if a part of the memory is already pinned.
         """
@@ -155,11 +156,11 @@ class HostMemory:
     # --- queries
 
     def holds(self, address: int) -> bool:
-        """Return whether this address is in pinned memory."""
+        """Return whether an address is within pinned memory."""
         return self._find(address) is not None
 
     def use(self, address: int, stream: UsedStream) -> None:
-        """Record that an asynchronous copy on `stream` uses this memory. The block is not reused before the copy has ended."""
+        """Record that an asynchronous copy on `stream` uses this memory, which must not be reused until the copy has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)

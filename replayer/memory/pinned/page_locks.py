@@ -1,7 +1,6 @@
-"""Locks pages of host memory (`mlock`), as the CUDA driver does for pinned memory.
+"""Locks pages of host memory with `mlock`, as the CUDA driver does for pinned memory.
 
-If the system refuses to lock pages, one warning per run is printed on stderr, and the memory is used unlocked. The only effect
-of unlocked memory is that the system may swap the memory out.
+Memory that is not locked behaves the same, except that the system may swap it out.
 
     locks = PageLocks(run_folder)
     locks.lock(address, 1 << 27)      # True, and VmLck in /proc/self/status has grown by 131072 kB
@@ -16,8 +15,8 @@ import resource
 import sys
 from pathlib import Path
 
-# The replay never locks this share of the machine's memory. The system cannot reclaim locked pages, and kills processes when no
-# other pages are left.
+# The share of the machine's memory that a replay never locks. The system cannot swap out locked pages, and it kills processes
+# when no other pages are left.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
@@ -26,7 +25,8 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 class PageLocks:
     """Locks and unlocks pages.
 
-    All processes of a run share `run_folder`, so that only one process warns. Without a folder, each process warns.
+    All processes of a run share `run_folder`, so that only one process prints the warning. Without a folder, each process
+    warns.
     """
 
     def __init__(self, run_folder: Path | None = None) -> None:
@@ -37,7 +37,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Load the pages of this range into memory and lock them.
+        """Load the pages of an address range into memory and lock them.
 
         If locking fails, the method prints a warning with the reason and returns False.
         """
@@ -82,7 +82,8 @@ def _reason(size_bytes: int, errno: int) -> str:
 
 
 def _spare_bytes() -> int | None:
-    """Return how many bytes may be locked without starving the machine or this container. Returns None if unknown."""
+    """Return how many bytes may be locked such that the machine and the container keep enough memory. Returns None if
+    unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
@@ -94,7 +95,7 @@ def _spare_bytes() -> int | None:
 
 
 def _spare_container_bytes() -> int | None:
-    """Return how many bytes may be locked within the container's limit (cgroup 2). Returns None if there is no limit."""
+    """Return how many bytes may be locked within the container's limit (cgroup 2), or None if there is no limit."""
     group = Path("/sys/fs/cgroup")
     try:
         limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))

@@ -5,8 +5,8 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, active blocks are counted per block size. The reported peak is the sum of the peaks of all block sizes, which is
-an upper bound of the true peak.
+As in PyTorch, active blocks are counted separately for each block size. The reported peak is the sum of the peaks of all block
+sizes, which may be higher than the true peak.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ def _count() -> Count:
 
 @dataclass(slots=True)
 class Durations:
-    """Durations of system calls, in microseconds as in PyTorch."""
-
     total: int = 0
     max: int = 0
     min: int = 0
@@ -57,7 +55,7 @@ class Durations:
 class HostStats:
     """Counts of pinned memory.
 
-    `owned` is memory obtained from the system, and `active` is memory allocated by the script.
+    `owned` is memory obtained from the system, and `active` is memory in use by the script.
     """
 
     owned: Count = field(default_factory=_count)
