@@ -1,9 +1,8 @@
 # mypy: allow-untyped-calls
-"""Casts the arguments of ops on the virtual device to low precision or float32, as CUDA's autocast does.
+"""Casts arguments of ops on the virtual GPU to half precision or float32, as autocast does on a real GPU.
 
-PyTorch's own autocast kernels cast only tensors whose C++ device is CUDA. This module registers the same cast lists
-(ATen/autocast_mode.h) again for the dispatch key AutocastPrivateUse1. The torch.amp surface enables AutocastPrivateUse1 for
-autocast on "cuda".
+PyTorch's own autocast kernels cast only tensors whose device in C++ is CUDA, unlike virtual tensors. PyTorch's lists of ops to
+cast (ATen/autocast_mode.h) are therefore registered again, for the dispatch key AutocastPrivateUse1.
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
@@ -56,7 +55,7 @@ _BANNED = (
 class _Casts(threading.local):
     """A cache of low-precision copies of parameters.
 
-    As in PyTorch, a thread's cache is emptied when its outermost autocast ends.
+    When a thread leaves its outermost autocast context, its cached casts are deleted, as in PyTorch.
     """
 
     def __init__(self) -> None:
@@ -69,24 +68,24 @@ class Autocast:
         self.key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def clear_cache(self, clear: Callable[[], None]) -> None:
-        """Clear this thread's cached casts when the script calls `torch.clear_autocast_cache`."""
+        """Delete the cached casts of this thread when the script calls `torch.clear_autocast_cache`."""
         clear()
         self._casts.made.clear()
 
     def cast(self, op: torch._ops.OpOverload, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in the given dtype, or in autocast's low-precision dtype if the given dtype is None."""
+        """Run the op in the given dtype, or in autocast's low-precision dtype if no dtype is given."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
     def full_and_back(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in float32 and convert the result to the dtype of the first argument."""
+        """Run the op in float32 and convert the result to the dtype of the op's first argument."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
     def full_by_dtype(self, op: torch._ops.OpOverload, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Set the op's `dtype` argument, which has position `at`, unless the caller has set it."""
+        """If the caller has not set the op's `dtype` argument, which is at position `at`, set it to float32."""
         given = kwargs.get("dtype") if len(args) <= at else args[at]
         if given is None and _eligible(args[0]):
             args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
@@ -105,14 +104,14 @@ class Autocast:
         return self.as_it_is(op, *args, **kwargs)
 
     def as_it_is(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op with autocast switched off and without casting its arguments."""
+        """Run the op without autocast and without casting its arguments."""
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
         """Cast the arguments from last to first.
 
-        PyTorch casts arguments in a C++ argument list, which gcc evaluates from right to left.
+        gcc evaluates the arguments of a C++ call from right to left, so PyTorch casts the last argument first.
         """
         cast = [
             self._one(value, dtype)
@@ -149,7 +148,7 @@ class Autocast:
 
 
 def _is_on_device(value: TorchAny) -> bool:
-    """Return whether a tensor is on the device. Tensors that wrap virtual tensors (DTensor, torch.func) and fake tensors also
+    """Return whether a tensor is on the virtual GPU. Fake tensors, and wrappers of virtual tensors (DTensor, torch.func), also
     count as tensors on the device."""
     return type(value) is VirtualTensor or (isinstance(value, torch.Tensor) and value.is_cuda)
 
@@ -163,7 +162,7 @@ def _argument_index(op: torch._ops.OpOverload, name: str) -> int:
 
 
 def register() -> None:
-    """Register the autocast policy of every listed op. All other ops ignore the autocast key."""
+    """Register the autocast rule of every op in the lists. All other ops ignore the autocast key."""
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     state.STATE.kept.append(others)
@@ -186,10 +185,12 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Apply autocast to ops of other packages that register kernels for CUDA's autocast key.
+    """Apply autocast to ops of other packages, if the packages register kernels for CUDA's autocast.
 
-    Python kernels of these packages are registered here as well. C++ kernels cast only tensors whose C++ device is CUDA. Ops of
-    C++ libraries therefore all get the policy of torchvision's ops (roi_align, nms, deform_conv2d).
+    Python autocast kernels of other packages are registered for the virtual GPU as well. A C++ autocast kernel casts only those
+    tensors whose device in C++ is CUDA. Ops of C++ libraries get the autocast rule of torchvision's ops (roi_align, nms,
+    deform_conv2d), because their own
+    kernels do not cast virtual tensors.
     """
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library

@@ -1,8 +1,8 @@
-"""Runs copies between host and device and within devices.
+"""Runs copies between host and device, and copies within a device.
 
-The rules follow ATen/native/cuda/Copy.cu. A copy to the device converts dtypes on the host. A blocking copy from the device
-also converts dtypes on the host. A non-blocking copy from the device converts dtypes on the device. Tensors that are not
-contiguous are copied through a temporary tensor.
+The rules follow ATen/native/cuda/Copy.cu. A copy from the host to the device converts the dtype on the host. A blocking copy
+from the device to the host converts the dtype on the host. A non-blocking copy from the device to the host converts the dtype
+on the device. Tensors that are not contiguous are copied by way of a temporary tensor.
 
     x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
     x.cpu()                    # aten::_to_copy, d2h, 12 bytes, blocking; host_reads.py finds the values
@@ -80,7 +80,7 @@ class Copies:
         non_blocking: bool = False,
         memory_format: torch.memory_format | None = None,
     ) -> TorchAny:
-        """Run `Tensor.to` if the dtype or device changes, by creating an empty tensor and copying into it."""
+        """Run `Tensor.to` for a new dtype or device, by copying into a new tensor."""
         options: dict[str, TorchAny] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
         if device is not None and device.type not in OURS:
             there = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
@@ -222,8 +222,8 @@ class Copies:
 
 
 def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
-    """Return whether a tensor on the host is pinned. Raises torch's error if the tensor is not pinned although a CUDA graph is
-    being captured."""
+    """Return whether a host tensor is in pinned memory. Raises torch's error if a CUDA graph is being captured and the host
+    tensor is not pinned."""
     pinned, here = is_pinned(host), gpu()
     if not pinned and here.launches.capture is not None and here.launches.is_capturing(here.current.stream(device)):
         raise RuntimeError(
@@ -234,7 +234,7 @@ def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
 
 
 def _require_broadcast(target: Sequence[int], source: Sequence[int]) -> None:
-    """Raise torch's error if a tensor of shape `source` cannot be copied into one of shape `target`."""
+    """Raise torch's error if a tensor of shape `source` cannot be broadcast to shape `target`."""
     if target == source:
         return
     dims = max(len(target), len(source))

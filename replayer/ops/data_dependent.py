@@ -1,15 +1,15 @@
 """Runs ops with data-dependent output shapes (torch.Tag.dynamic_output_shape).
 
-The result size of a data-dependent op is known on the host, recorded, or assumed.
+The size of a result that depends on values is computed on the host, taken from the recording, or assumed.
 
     x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
     x[x > 0]                                        # the recorded count at this place, else an assumed share of the elements
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-Boolean indexing, `nonzero` and `masked_select` count the set elements of a mask. For `unique`, `bincount` and
-`repeat_interleave` by a tensor, the host computes the results if it knows the input values. As in CUDA, the host waits for the
-device to learn the size before the result is allocated.
+For boolean indexing, `nonzero` and `masked_select`, the size is the number of true elements in a mask. The sizes of `unique`,
+`bincount` and `repeat_interleave` are computed on the host if the input's values are known. As in CUDA, the host waits until
+the device has computed the size, because the size is needed for the allocation.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """Run `nonzero`. The result has shape (count, dimensions), dtype int64 and column-major order, as on CUDA."""
+        """Run `nonzero`. The result has the shape (count, dimensions), the dtype int64 and column-major strides, as on CUDA."""
         meta: TensorMeta = source.tensor_meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
@@ -108,10 +108,10 @@ class DataDependentOps:
         return [index]
 
     def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
-        """Return the number of set elements of `mask` after broadcasting it to `shape`.
+        """Return the number of true elements of `mask`, broadcast to `shape`.
 
-        If the mask's values are known, the number is computed. If the mask's values are unknown, the recorded number or an
-        assumed number is returned. See Note [Unknown sizes] in tensor/planning/assumed_sizes.py.
+        If the values of the mask are known, the true elements are counted. If the values of the mask are unknown, the number
+        comes from the recording or is assumed. See Note [Unknown sizes] in tensor/planning/assumed_sizes.py.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
@@ -144,7 +144,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `repeat_interleave`, which repeats each index i `repeats[i]` times.
+        """Run `repeat_interleave`, which repeats index i in the output `repeats[i]` times.
 
         With `output_size` the host does not wait.
         """
@@ -239,9 +239,9 @@ class DataDependentOps:
 
 
 def _even_counts(total: int, size: int) -> torch.Tensor:
-    """Return assumed counts of `size` distinct values among `total` elements.
+    """Return assumed counts for `size` distinct values among `total` elements.
 
-    The assumed counts add up to `total`, so `split(counts.tolist())` works as on a GPU.
+    The counts add up to `total`, so that `split(counts.tolist())` works as on a GPU.
     """
     if not 0 < size <= KNOWN_LIMIT:
         return torch.zeros(size, dtype=torch.int64, device="cpu")

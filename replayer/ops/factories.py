@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
-"""Provides the kernels that create tensors: `torch.empty(..., device="cuda")` and all factories that PyTorch builds on it.
+"""Registers the kernels that create tensors on the virtual GPU, such as `torch.empty(..., device="cuda")`.
 
-The kernels are registered for the dispatch keys of all device types that can stand for a virtual device (tensor_meta.py).
-Factories therefore work in every thread, without a TorchDispatchMode. In a CUDA build the kernels replace PyTorch's CUDA
+The kernels are registered for every device type that can stand for a virtual GPU in C++ (tensor_meta.py). Scripts can therefore
+create tensors in every thread, without a TorchDispatchMode. In PyTorch builds with CUDA, these kernels replace PyTorch's CUDA
 kernels, which would load a driver.
 
     register(plans, copies, dispatch)
@@ -75,7 +75,7 @@ class Factories:
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
-        """Run a factory that has C++ kernels only for CPU and CUDA."""
+        """Run a function that creates a tensor and has C++ kernels only for CPU and CUDA."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
@@ -94,7 +94,7 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Return a host tensor where the Reducer of DistributedDataParallel asks for one on device `index`.
+    """Return a host tensor when the Reducer of DistributedDataParallel asks for a tensor on device `index`.
 
     See Note [The map of used parameters] in process_group.py.
     """

@@ -1,9 +1,9 @@
-"""Runs matrix products that cuBLAS computes. PyTorch allocates a cuBLAS workspace for matrix products (cublas_workspaces.py).
+"""Runs matrix products that cuBLAS computes. PyTorch allocates a cuBLAS workspace at a thread's first matrix product on a
+stream (cublas_workspaces.py).
 
     plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
 
-If the replay keeps no workspaces, a handler removes itself at its first call. Without the handler, later calls of the op run
-directly.
+If the replay keeps no workspaces, each handler removes itself at its first call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES f
 
 
 def use_workspace(result: TorchAny) -> bool:
-    """Use the calling thread's cuBLAS workspace for a product, unless the product is empty.
+    """Allocate the calling thread's cuBLAS workspace for a matrix product, unless the product is empty.
 
     Return whether workspaces are kept.
     """

@@ -1,10 +1,10 @@
-"""Runs an op's call on the CPU: arguments become host tensors, and results become virtual tensors again.
+"""Runs an op on the CPU, by converting its virtual tensors to host tensors and its results back.
 
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)
     gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
 
-A result that shares a storage with an argument on the CPU (a view, or an op in place) also shares the argument's device memory.
+If the result of an op on the CPU shares storage with an argument, it also shares the argument's device memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replayer.torch_types import TorchAny
 
 
 class HostCall(CallArguments):
-    """Converts the arguments and results of one call on the CPU. Unknown values become zeros."""
+    """Converts the arguments and results of one op that runs on the CPU. Unknown values become zeros."""
 
     def __init__(self, plans: PlanCache) -> None:
         super().__init__(plans.tensor_class)
@@ -44,7 +44,7 @@ class HostCall(CallArguments):
         return host
 
     def back(self, value: TorchAny, index: int) -> TorchAny:
-        """Convert a result to the tensor on device `index` that the script gets."""
+        """Convert a result of the CPU to a tensor on virtual device `index`."""
         if isinstance(value, (list, tuple)):
             return [self.back(item, index) for item in value]
         if not isinstance(value, torch.Tensor):
@@ -73,7 +73,7 @@ class HostCall(CallArguments):
         return result
 
     def holding(self, storage: torch.UntypedStorage, index: int) -> Allocation:
-        """Allocate memory on device `index`. Under `--values compute`, `storage` becomes the payload of the new memory."""
+        """Allocate memory on device `index`. With `--values compute`, `storage` holds the values of the new memory."""
         made = allocate(gpu(), index, storage.nbytes())
         if computing():
             made.known = bytes_of(storage)

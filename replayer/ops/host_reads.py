@@ -1,4 +1,4 @@
-"""Runs ops with which the host reads values of device tensors. The host waits for the device.
+"""Runs ops that read values of device tensors on the host. The host waits for the device.
 
     reads = HostReads(plans)
     reads.item(x.sum())        # aten::_local_scalar_dense: the recorded value, else the known one, else 1.0
@@ -43,7 +43,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
-        # The values may come from a read in a different script and may not fit this dtype.
+        # The values may have been read by another script and may not fit this dtype.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)
@@ -56,14 +56,14 @@ class HostReads:
         return values.item() if isinstance(values, torch.Tensor) else values
 
     def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Run `torch.equal`. In `torch.equal`, the device compares the tensors, and the host waits for the answer."""
+        """Run `torch.equal`. The device compares the two tensors, and the host waits for the result."""
         unknown = gpu().values.assumed.improving and answer_without_error() is True
         return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """Run `torch.allclose`, which scripts use to check that two methods agree.
+        """Run `torch.allclose`, with which scripts check that two methods give the same result.
 
-        If the values of both tensors are unknown, the function returns True.
+        Returns True if the values of both tensors are unknown.
         """
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:

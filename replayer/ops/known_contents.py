@@ -1,6 +1,6 @@
-"""Handles ops whose results are known without computing on the device, and indexing by tensors in host memory.
+"""Handles ops whose results the host knows without computing on the device, and indexing by tensors in host memory.
 
-Each handler runs the op from its plan and then sets `Allocation.known`. Reads use `Allocation.known` if no value was recorded.
+Each handler runs an op and then stores the values of its result in `Allocation.known`.
 
     torch.zeros(3, device="cuda").tolist()    # [0.0, 0.0, 0.0], although nothing was computed
 """
@@ -39,8 +39,7 @@ class KnownContents:
             aten.new_ones.default: lambda args: 1,
             aten.new_full.default: lambda args: args[2],
         }
-        # If no values were recorded, the replay assumes that no gradient is infinite and that the gradient scale stays the
-        # same.
+        # Without recorded values, the replay assumes that no gradient is infinite and that the gradient scale does not change.
         kept = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
         return {
             **{op: partial(self._filled, op, value) for op, value in filled.items()},
@@ -72,7 +71,7 @@ class KnownContents:
         return target
 
     def arange(self, start: TorchAny, end: TorchAny, step: TorchAny = 1, *, out: TorchAny) -> TorchAny:
-        """Run `arange` and compute its exact values on the host, because scripts use positions for indexing and masking."""
+        """Run `arange` and compute its values on the host, because scripts use such positions for indexing and masks."""
         self._run(aten.arange.start_out, start, end, step, out=out)
         meta: TensorMeta = out.tensor_meta
         if meta.numel <= KNOWN_LIMIT and fills_allocation(out):
@@ -89,7 +88,7 @@ class KnownContents:
         return made
 
     def _kept(self, op: torch._ops.OpOverload, at: int, *args: TorchAny) -> TorchAny:
-        """Run an op that does not change the values of the argument at position `at`, and keep the host's knowledge of these
+        """Run an op that does not change the values of the argument at position `at`, so that the host still knows these
         values.
         """
         known = args[at].allocation.known
@@ -130,10 +129,10 @@ class KnownContents:
 def index_put_new(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> TorchAny:
-    """Run `aten::index_put`, which clones a tensor and sets some elements of the clone.
+    """Run `aten::index_put`, which copies a tensor and sets some elements of the copy.
 
-    For the gradient of indexing, CUDA sets elements directly in a new tensor of zeros. For tensor subclasses, autograd would
-    clone the zeros first (`index_backward` in torch/csrc/autograd/FunctionsManual.cpp).
+    In the backward pass of indexing, CUDA writes directly into a new tensor of zeros. For a subclass of Tensor, autograd would
+    first copy the zeros (`index_backward` in torch/csrc/autograd/FunctionsManual.cpp).
     """
     node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
     if node is not None and node.name().startswith("IndexBackward"):

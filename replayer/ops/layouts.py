@@ -1,9 +1,10 @@
 # mypy: allow-untyped-calls
-"""Implements sparse tensors (COO, CSR and similar) on the virtual GPU. On the virtual GPU, each sparse tensor contains a sparse
-host tensor.
+"""Implements sparse tensors (COO, CSR and others) on the virtual GPU. A sparse tensor on the virtual GPU contains a sparse
+tensor in host memory.
 
-The results of sparse ops depend on the number of elements, and few sparse ops have a shape rule. So the CPU runs each op. The
-host usually knows the indices, because most scripts create sparse indices on the host. Unknown values are replaced by zeros.
+The shapes of sparse results depend on values, and most sparse ops have no shape rule in PyTorch. So the CPU runs each op. The
+host usually knows the indices, because most scripts create sparse tensors from indices on the host. Unknown values are replaced
+by zeros.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
@@ -38,7 +39,7 @@ _wrap: TorchAny = torch.Tensor._make_wrapper_subclass
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
     """A sparse tensor on the device.
 
-    `host` is the sparse host tensor. `parts` maps storages of indices and values to allocations.
+    `host` is the sparse host tensor. `parts` maps the storages of indices and values to allocations on the device.
     """
 
     host: torch.Tensor
@@ -64,7 +65,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
-        """Run the legacy constructor `Tensor.new`, which optimizers use to create tensors shaped like a sparse gradient."""
+        """Run the old constructor `Tensor.new`, with which optimizers create tensors shaped like a sparse gradient."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -101,7 +102,7 @@ class Layouts:
         return self.run(func, args, kwargs or {})
 
     def run(self, func: TorchAny, args: TorchAny, kwargs: TorchAny) -> TorchAny:
-        """Run an op that takes or creates a tensor that is not strided."""
+        """Run an op with an argument or result that is a sparse tensor."""
         run = mixed_devices.runner(func, args, kwargs)
         if run is not None:
             return run(func, args, kwargs)
@@ -128,9 +129,9 @@ class Layouts:
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
-        """Wrap a sparse host tensor for device `index`, and allocate device memory for indices and values that have none.
+        """Wrap a sparse host tensor for device `index`, and allocate device memory for its indices and values if necessary.
 
-        `known` says whether the host tensor has the script's own values.
+        `known` is True if the host tensor has the values that the script computed.
         """
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided
@@ -159,7 +160,7 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
 
 
 def moved(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
-    """Copy a compressed sparse tensor (CSR and similar) from the host to a device. PyTorch itself handles COO tensors."""
+    """Copy a compressed sparse tensor (such as CSR) from the host to a device. PyTorch itself handles COO tensors."""
     parts: TorchAny = _parts(host)
     there = {part.untyped_storage()._cdata: part.to(device).allocation for part in parts}
     return wrap(host.clone(), device.index or 0, there, known=True)

@@ -1,4 +1,4 @@
-"""Creates tensors in pinned host memory: plain CPU tensors whose storage comes from the host allocator.
+"""Creates CPU tensors whose storage is in pinned host memory.
 
     images = pinned_copy(torch.ones(128, 3, 224, 224))
     is_pinned(images[5])      # True: pinned is a property of the address, as for CUDA
@@ -15,7 +15,8 @@ from replayer.state import host_memory, is_pinned_address
 
 
 def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Create an uninitialised CPU tensor in pinned memory. A tensor without elements has no memory and is not pinned.
+    """Create a CPU tensor in pinned memory without initializing its values. A tensor without elements has no memory and is
+    never pinned.
 
     Raises torch.AcceleratorError with CUDA's message if the system has no memory left to pin.
     """
@@ -39,7 +40,8 @@ def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's memory is pinned. Views, numpy arrays and DLPack tensors on pinned memory also count as pinned.
+    """Return whether a tensor's memory is pinned. Views of a pinned tensor, and its numpy arrays and DLPack tensors, also count
+    as pinned.
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False

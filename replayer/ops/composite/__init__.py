@@ -1,1 +1,2 @@
-"""Composite ops that CUDA decomposes differently from a CPU. This package chooses CUDA's decomposition above the dispatcher."""
+"""Composite ops that PyTorch decomposes differently on CUDA and on a CPU. For virtual tensors, this package chooses the same
+decomposition as CUDA."""

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
-"""Chooses the kernels of composite ops as CUDA does, above the dispatcher.
+"""Chooses the kernels of composite ops as CUDA does.
 
-PyTorch's C++ code makes these choices only for tensors whose C++ device is CUDA, and virtual tensors have another C++ device.
-This module makes the choices for attention, RMS norm, softmax, CTC and observed quantization, and registers them for
-AutogradLazy. The module rnn.py does the same for cuDNN's recurrent layers.
+PyTorch's C++ code chooses CUDA's kernels only for tensors whose device in C++ is CUDA, but virtual tensors have another device.
+This module chooses the kernels of attention, RMS norm, softmax, CTC loss and observed quantization. The module rnn.py chooses
+cuDNN's kernels for recurrent layers.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -25,7 +25,8 @@ aten = torch.ops.aten
 _MASK_STEP = 8  # alignment of mask rows, in elements
 
 
-# AOTAutograd traces compiled code with fake tensors. Their C++ device is CUDA, or PrivateUse1 in a build without CUDA.
+# AOTAutograd traces compiled code with fake tensors. The device type of fake tensors in C++ is CUDA, or PrivateUse1 in a
+# PyTorch build without CUDA.
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
@@ -41,9 +42,9 @@ def attention_kernel(
 ) -> str:
     """Return the attention kernel that CUDA uses.
 
-    The rules for attention follow ATen/native/transformers/cuda/sdp_utils.cpp in the same order.
+    The rules are those of ATen/native/transformers/cuda/sdp_utils.cpp, in the same order.
 
-    `grouped`: several query heads may share one head of key and value.
+    `grouped` says whether several query heads may share one head of key and value.
     """
     if query.dim() != 4:
         return MATH
@@ -91,7 +92,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TorchAny:
-    """Run `F.scaled_dot_product_attention` with the kernel that CUDA would use."""
+    """Run `F.scaled_dot_product_attention` with the kernel that CUDA would choose."""
     if not query.device == key.device == value.device:
         raise RuntimeError(
             f"Expected query, key, and value to have the same device type, but got query.device: {query.device} key.device:"
@@ -135,7 +136,8 @@ def scaled_dot_product_attention(
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. CUDA's softmax kernel reads half precision and writes float32 in one step (ATen/native/SoftMax.cpp).
+    """Run `torch.softmax`. Like CUDA's kernel, the function reads half precision and writes float32 in one op
+    (ATen/native/SoftMax.cpp).
     """
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
@@ -150,8 +152,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. On CUDA, the kernel of one_hot checks the range of the labels, and the host does not
-    (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`. On CUDA, the kernel instead of the host checks that the labels are in range (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     classes = int(labels.max()) + 1 if num_classes == -1 else num_classes
@@ -170,8 +171,8 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    """Run `torch.ctc_loss` with lengths on the host, as CUDA does. PyTorch's C++ code would not move the lengths to the host
-    for tensor subclasses."""
+    """Run `torch.ctc_loss` with the lengths in host memory, as on CUDA. PyTorch's C++ code does not copy the lengths to the
+    host for subclasses of Tensor."""
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
@@ -187,8 +188,7 @@ def observed_fake_quantization(
 ) -> TorchAny:
     """Run `torch.fused_moving_avg_obs_fake_quant`.
 
-    On CUDA, the first call of fused observed quantization resizes the per-channel buffers
-    (native/quantized/cuda/FusedObsFakeQuant.cu).
+    On CUDA, the first call of the op resizes the buffers for each channel (native/quantized/cuda/FusedObsFakeQuant.cu).
     """
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
@@ -199,7 +199,7 @@ def observed_fake_quantization(
     return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
 
 
-# Lists composite ops whose error messages contain device names.
+# Composite ops whose error messages contain the name of the device.
 _NAMES_DEVICES = (
     "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"
@@ -235,7 +235,7 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
         dim = range(-data.dim() if given is None else -len(given), 0)
     dims = [dim] if isinstance(dim, int) else list(dim)
     sizes = [out.size(each) for each in dims]
-    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # The last dimension of the result has half the size.
+    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # A real transform's last dimension has half the size.
         sizes[-1] = data.size(dims[-1]) if given is None else given[-1]
     if any(size & (size - 1) for size in sizes):
         raise RuntimeError(
@@ -279,8 +279,8 @@ def register(plans: PlanCache) -> None:
         transform = partial(_transform, op)
         library.impl(op, transform, "AutogradLazy")
         plans.composites[op] = transform
-    # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). Because a kernel is registered here too, autograd
-    # uses PyTorch's gradient formula of RMS norm.
+    # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). Because a kernel is registered for the virtual
+    # GPU, autograd uses PyTorch's gradient formula for RMS norm.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

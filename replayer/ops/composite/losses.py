@@ -1,11 +1,10 @@
 # mypy: allow-untyped-calls
-"""Starts the loss phase when a script calls a loss that PyTorch decomposes into other ops, as in a recording.
+"""Starts the loss phase, as in a recording, when a script calls a loss function that PyTorch decomposes into other ops.
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-PyTorch decomposes a composite op before it reaches the device, but a recording contains the name of the composite op (LOSS_OPS
-in traces/script/phase_rule.py). This module therefore registers each composite loss for AutogradLazy. The registered function
-reports the call and then decomposes the loss as before.
+PyTorch decomposes such a loss before the device sees it, but a recording has the loss's name (LOSS_OPS in phase_rule.py). The
+function registered for a loss (dispatch key AutogradLazy) reports the call and then decomposes the loss as PyTorch does.
 """
 
 from __future__ import annotations

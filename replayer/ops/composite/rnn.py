@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
-"""Runs recurrent layers as CUDA does: one cuDNN call computes all layers, directions and time steps.
+"""Runs recurrent layers as CUDA does, with one cuDNN call for all layers, directions and time steps.
 
-C++ chooses cuDNN only for tensors whose C++ device is CUDA, so this module makes the choice for virtual tensors. `torch.lstm`,
-`gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. All weights of cuDNN's op are in the one buffer that
-`flatten_parameters` creates. Layers that cuDNN does not accept run cell by cell (rnn_cells.py).
+PyTorch's C++ code uses cuDNN only for tensors whose device in C++ is CUDA, so this module calls it for virtual tensors.
+`torch.lstm`, `gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. The weights for cuDNN are in a single buffer, which
+`flatten_parameters` creates. Layers that cuDNN does not support are run with one fused cell per time step (rnn_cells.py).
 
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
     pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device
@@ -53,7 +53,7 @@ def _cudnn_accepts(data: torch.Tensor) -> bool:
 
 
 def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
-    """Return the one-dimensional buffer if all weights are consecutive views of one buffer, otherwise None."""
+    """If all weights are consecutive views of one buffer, return this buffer as a one-dimensional tensor, otherwise None."""
     first = weights[0].tensor_meta
     at = first.offset
     for weight in weights:
@@ -82,16 +82,17 @@ def _run(
 
 
 def _implementation(mode: int, data: torch.Tensor) -> Callable[..., tuple[TorchAny, ...]] | None:
-    """Return the function that runs recurrent layers on this input under CUDA, or None if C++'s composite op runs them."""
+    """Return the function that runs recurrent layers as on CUDA, or None if PyTorch's own decomposition is right for this
+    input."""
     if _cudnn_accepts(data):
         return partial(_run, mode)
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
 def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
-    """Run recurrent layers on a padded batch, or on a packed sequence whose batch sizes are on the host.
+    """Run recurrent layers on a padded batch, or on a packed sequence with its batch sizes in host memory.
 
-    `hx` is a list for an LSTM and a tensor for all other layers.
+    `hx` is a list of two tensors for an LSTM, and a tensor for other layers.
     """
     mixed_devices.runner(op, (data, *args), {})
     run = _implementation(mode, data)
@@ -127,9 +128,9 @@ def _under_autocast(
     cx: TorchAny,
     *rest: TorchAny,
 ) -> TorchAny:
-    """Run recurrent layers in half precision, even if autocast has another dtype.
+    """Run recurrent layers in half precision, even if autocast uses another dtype.
 
-    Autograd sees how the weights are cast into one new buffer.
+    Autograd records the cast of all weights into one new buffer.
     """
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
@@ -141,14 +142,16 @@ def _under_autocast(
 
 
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Return handlers for recurrent ops that have no meta kernel. `run` runs an op from its plan.
+    """Return handlers for recurrent ops, because these ops have no shape rule (meta kernel) in PyTorch. `run` runs an op from
+    its plan.
 
-    One handler packs sequences, because the packed shape depends on lengths on the host. Another one flattens weights into
-    cuDNN's buffer.
+    Packing of sequences has its own handler, because the packed shape depends on lengths in host memory. Another one flattens
+    weights into cuDNN's buffer.
     """
 
     def backward(*args: TorchAny) -> TorchAny:
-        """Run cuDNN's backward and return the gradients. The weight gradients are views of one buffer, like the weights."""
+        """Run cuDNN's backward and return the gradients. The gradients of the weights are views of one buffer, like the
+        weights."""
         data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
 
@@ -160,11 +163,11 @@ def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., Torch
 
 
 def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[TorchAny, torch.Tensor]:
-    """Return the packed data (rows, features) on the device and the batch sizes on the host.
+    """Return the packed data (rows, features) on the device and the batch sizes in host memory.
 
-    CUDA's kernels require `lengths` in host memory, and so does this function.
+    `lengths` must be in host memory, as for CUDA's kernels.
 
-    The CPU kernel runs on zeros with one feature to find the number of rows.
+    The number of rows is found by packing zeros with a single feature on the CPU.
     """
     meta = padded.tensor_meta
     rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
@@ -176,8 +179,8 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
 
 def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
-    """Create one buffer for all weights and make the weights views of the buffer. After the call, the old memory of the weights
-    is free."""
+    """Create one buffer for all weights and make each weight a view of the buffer. After the call, no weight uses its old
+    memory, which is therefore free."""
     buffer = _buffer_for(weights, weights[0].tensor_meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.tensor_meta.shape, view.tensor_meta.dtype_name

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""Runs LSTM and GRU without cuDNN, with one fused cell per layer, direction and time step, as CUDA does.
+"""Runs LSTM and GRU layers without cuDNN, with one fused cell per layer, direction and time step, as on CUDA.
 
-C++ uses fused cells only for tensors on a GPU, so this module also contains the loops around the cells.
+PyTorch's C++ code uses fused cells only for tensors on a GPU, so this module repeats PyTorch's loops over time steps.
 
     nn.LSTMCell(6, 4).cuda()(x)     # aten::_thnn_fused_lstm_cell
 
-A hidden state is a tuple: (h, c) for an LSTM, (h,) for a GRU. The rules follow ATen/native/RNN.cpp.
+A hidden state is a tuple of tensors: (h, c) for an LSTM and (h,) for a GRU. The rules follow ATen/native/RNN.cpp.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def gru_cell(
 
 
 def _gates(data: torch.Tensor, weight: TorchAny, bias: TorchAny) -> torch.Tensor:
-    """Multiply the input by the weights of the gates. PyTorch fuses the cell only on a GPU. For data on the CPU, `linear`
-    raises the same error as PyTorch's unfused cell."""
+    """Multiply the input by the weights of an LSTM's or GRU's gates. PyTorch uses a fused cell only on a GPU. For an input on
+    the CPU, `linear` raises the same error as PyTorch's cell that is not fused."""
     return data @ weight.t() if data.is_cuda else torch.nn.functional.linear(data, weight, bias)
 
 
 def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w_hh: TorchAny) -> None:
-    """Raise PyTorch's error if the sizes of a cell's input, hidden states and weights do not match."""
+    """Raise PyTorch's error if input, hidden states and weights have sizes that do not match."""
     if data.size(1) != w_ih.size(1):
         raise RuntimeError(f"input has inconsistent input_size: got {data.size(1)} expected {w_ih.size(1)}")
     for state in states:
@@ -61,7 +61,7 @@ def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w
 
 
 class LayerOptions(NamedTuple):
-    """Holds the arguments of `torch.lstm` and similar functions that describe how layers are stacked, in the same order."""
+    """The arguments of `torch.lstm` and similar functions that describe the layers, in PyTorch's order."""
 
     biases: bool
     layers: int
@@ -75,9 +75,9 @@ def layers(
 ) -> tuple[TorchAny, ...]:
     """Run all layers of an LSTM (two hidden states) or a GRU (one hidden state).
 
-    Return the output of the last layer, then the last hidden states.
+    Return the output of the last layer, followed by the hidden states after the last step.
 
-    `data` has the shape (steps, batch, features). If `sizes` gives the batch size of each step, `data` is the concatenation of
+    `data` has the shape (steps, batch, features). If `sizes` has the batch size of each step, `data` is the concatenation of
     the batches of all steps. A hidden state has the shape (layers * directions, batch, features).
     """
     directions = 1 + how.bidirectional

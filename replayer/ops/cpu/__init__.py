@@ -1,1 +1,1 @@
-"""CPU kernels and handlers for `--values compute`, which computes ops on tensor values in host memory."""
+"""Computes the values of tensors on the CPU for the option `--values compute`."""

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
-"""Under `--values compute`, tensors have values in host memory, and the CPU computes the ops.
+"""With the option `--values compute`, tensors have values in host memory, and the CPU computes all ops.
 
-Devices, streams, memory and time still come from the virtual GPU. Before the virtual GPU runs an op, the CPU runs the same op
-on the values (payloads). With computed values, losses and data-dependent sizes are correct, and a replay takes as long as the
-CPU needs.
+Devices, streams, memory and times are still those of the virtual GPU. Before the virtual GPU launches an op, the CPU computes
+the op on the values of the tensors. Losses and output sizes that depend on values are then correct, but a replay takes as long
+as the CPU needs.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
@@ -69,9 +69,9 @@ class ComputedCopies(Copies):
         self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
 
     def _fill(self, target: TorchAny, values: torch.Tensor, copy: Callable[[], None]) -> None:
-        """Run `copy`, which takes device time, and copy the values as well.
+        """Call `copy`, which launches the copy on the virtual GPU, and then copy the values.
 
-        The copied values become the known content of the target.
+        Afterwards the values of the target tensor are known.
         """
         into = payload_of(target)
         kept = target.allocation.known
@@ -106,9 +106,9 @@ def _capturing(device: int) -> GraphCapture | None:
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:
-    """Run `compute` during a CUDA graph capture and return the result.
+    """Call `compute` during a CUDA graph capture and return its result.
 
-    The end of the capture undoes the effects of `compute`. See Note [Computed twice].
+    At the end of the capture, all changes that `compute` has made to values are undone. See Note [Computed twice].
     """
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
@@ -125,7 +125,7 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
 
 
 def _request(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Allocate the op's results on the virtual GPU, so that results that do not fit raise the GPU's error."""
+    """Allocate the results of an op on the virtual GPU, so that results that are too large raise the GPU's error."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "meta"}
     results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
@@ -138,7 +138,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> bool:
-    """Return whether the host waits for a value or the size of the result."""
+    """Return whether the host must wait for a value, or for the size of the result."""
     if func is aten.index.Tensor:
         return any(index is not None and index.dtype in _MASKS for index in args[1])
     if kwargs.get("output_size") is not None:
@@ -158,7 +158,7 @@ def _is_low_precision(values: list[TorchAny]) -> bool:
 
 
 def _in_float32(run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op that has no CPU kernel for half precision in float32, and convert results and changed arguments back."""
+    """Run an op whose CPU kernel lacks half precision in float32, and convert results and modified arguments back."""
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     low = next(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER)
 
@@ -207,7 +207,7 @@ class CpuCompute:
         return self._compute(func, args, kwargs or {})
 
     def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
-        """Copy an index on the host to the device, as CUDA does. The host waits for the copy."""
+        """Copy an index tensor from the host to the device, as CUDA does. The host waits for the copy."""
         on_host = index is not None and index.is_cpu and not is_virtual(index, self._tensor_class)
         return (
             index.to(beside.tensor_meta.backend_device)
@@ -238,7 +238,7 @@ class CpuCompute:
         else:
             places = {**dict(enumerate(host_args)), **host_kwargs}
             result = _in_capture(capture, compute, tree_leaves([places[at] for at, _ in writes_of(func, args, kwargs)]))
-        if failed is not None:  # An op checks shapes and dtypes before its kernel runs.
+        if failed is not None:  # An op checks shapes and dtypes before its kernel can fail.
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
             return result
@@ -267,8 +267,8 @@ class CpuCompute:
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
-        """Return the assertion that would fail in the CUDA kernel, if any. If an assertion fails, the op uses zeros instead of
-        the wrong values."""
+        """Return the assertion that would fail in the op's CUDA kernel, or None. If an assertion fails, the op computes with
+        zeros instead of the invalid values."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None
@@ -320,7 +320,7 @@ class CpuCompute:
 
 class _PayloadCall(HostCall):
     def adopt_storage_changes(self) -> None:
-        """Update the metadata and memory of arguments that the op resized or moved to another tensor's storage."""
+        """Update the virtual tensors whose storage was resized or replaced by the op."""
         for tensor, view in self.given:
             meta: TensorMeta = tensor.tensor_meta
             storage = view.untyped_storage()

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
-"""CPU versions of CUDA-only ops for `--values compute`: attention kernels, recurrent layers and SyncBatchNorm's ops.
+"""Computes CUDA-only ops on the CPU for `--values compute`: attention, recurrent layers and SyncBatchNorm.
 
-Each function takes the op's arguments as plain tensors and returns the op's results. If a backward op needs forward's random
-numbers, the generator's state is stored in a tensor that forward returns anyway. Attention stores the state in its seed, and
-cuDNN's layers store it in the reserve.
+Each function takes an op's arguments as CPU tensors and returns the results. If a backward op needs the random numbers of its
+forward op, the forward op returns the generator's state in a tensor. For attention, the state of the random generator is stored
+in the seed, and for recurrent layers in the reserve.
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 """
@@ -24,8 +24,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Attention:
-    """An attention kernel with the options of one call. The forward and the backward pass use the same `seed`, so both drop the
-    same attention weights."""
+    """An attention kernel with the options that were passed in one call. The forward and backward passes use the same `seed`,
+    so that both drop the same attention weights."""
 
     dropout_p: float
     causal: bool
@@ -52,24 +52,24 @@ class _Attention:
         return (weights @ wide_v).to(q.dtype)
 
     def forward(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> tuple[TorchAny, TorchAny]:
-        """Return the output in the kernels' layout, and zeros in place of the logarithms of the sums."""
+        """Return attention's output, and zeros in place of the log-sum-exp values."""
         return _tokens_first(self.output(q, k, v, bias)), q.new_zeros(q.shape[:3], dtype=torch.float32)
 
     def backward(self, grad: torch.Tensor, *inputs: torch.Tensor) -> list[TorchAny]:
-        """Return the gradients of query, key, value and, if there is a bias, of the bias in its expanded shape."""
+        """Return the gradients of query, key and value and, if there is a bias, the gradient of the expanded bias."""
         return _gradients(lambda *leaves: [self.output(*leaves)], list(inputs), [grad])
 
 
 def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
-    """Return the tensor in the layout of the kernels' results: batch, tokens, heads, channels."""
+    """Return the tensor with the dimensions in the order batch, tokens, heads, channels."""
     return heads_first.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
-    """Return the gradients of the inputs by running forward again under autograd.
+    """Return the gradients of the inputs by running the forward function again under autograd.
 
-    Some items of `gradients` may be None. PyTorch calls these CPU kernels with autograd's dispatch keys excluded, so this
-    function includes the keys again.
+    Some items of `gradients` may be None. PyTorch calls the CPU kernels without autograd, so this function enables autograd
+    again.
     """
     keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
     for key in (keys.AutogradCPU, keys.ADInplaceOrView):
@@ -326,14 +326,14 @@ def _softmax_backward_of(
 
 
 def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
-    """Count values in bins. On CUDA, unlike on the CPU, the op also accepts integers, and the result has their dtype."""
+    """Count values in bins. As on CUDA, the input may have an integer dtype, which is then the dtype of the result."""
     return aten.histc(data, *bins) if data.is_floating_point() else aten.histc(data.double(), *bins).to(data.dtype)
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Divide. If integers are divided by zero, the divisor 1 is used instead.
+    """Divide. In an integer division by zero, the divisor 1 is used instead.
 
-    A GPU raises no error, and its result is undefined. The CPU raises ZeroDivisionError.
+    On a GPU, integer division by zero raises no error, and its result is undefined. The CPU raises ZeroDivisionError.
     """
     if torch.result_type(one, other) in _INTEGERS:
         other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
@@ -354,7 +354,7 @@ _DIVISIONS = [
 
 
 def _product(op: TorchAny) -> Callable[..., TorchAny]:
-    """Return the variant of a matrix product that has the argument `out_dtype` and sums in that dtype."""
+    """Return a matrix product with the argument `out_dtype`, which is also the dtype of the sums."""
 
     def product(*args: TorchAny, out: TorchAny = None, **scalars: TorchAny) -> TorchAny:
         *factors, out_dtype = args
