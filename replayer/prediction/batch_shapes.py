@@ -1,9 +1,9 @@
-"""Computes the tensor shapes that a recorded op would have at another batch size.
+"""Computes the tensor shapes that a recorded op would have for another batch size.
 
     shapes = BatchShapes(trace, batch=32)
     shapes.at(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-A recording does not mark the batch dimension of a tensor. The module finds this dimension with four rules:
+A recording does not tell which dimension of a tensor is the batch. The batch dimension is found with four rules:
 
 * A convolution's weight and a linear layer's weight do not grow with the batch. The matrix product that computes a weight
     gradient grows in the dimension that it sums over.
@@ -38,7 +38,7 @@ class BatchShapes:
         self._weights |= {shape[::-1] for shape in self._weights if len(shape) == 2}
 
     def at(self, batch: int, op: str, shapes: Shapes, phase: str = "") -> Shapes:
-        """Return the shapes of a recorded call at the new batch size and sequence length."""
+        """Return the shapes of a recorded call for the new batch size and sequence length."""
         grown = self._at(batch, op, shapes, phase)
         if self._length is None or phase in _FIXED_PHASES:
             return grown
@@ -48,8 +48,8 @@ class BatchShapes:
         )
 
     def _lengthened(self, size: int, is_rows: bool) -> int:
-        """Convert a dimension that depends on the sequence length. Only the first dimension, the number of rows, may be a
-        multiple of (sequence length + 1)."""
+        """Convert a dimension that depends on the length of the sequences. Only the first dimension of a shape (the number of
+        rows) may be a multiple of the sequence length plus one."""
         assert self._length is not None
         old, new = self._length
         for before, after in zip(_countings(old), _countings(new), strict=True):
@@ -89,7 +89,7 @@ class BatchShapes:
     def _product(self, batch: int, op: str, shapes: Shapes) -> Shapes:
         """Convert the shapes of a matrix product.
 
-        If the batch grows, the left matrix of a product has more rows. If the product is a weight gradient, the summed
+        In a larger batch, the left matrix of a product has more rows. In a product that computes a weight gradient, the summed
         dimension grows with the batch.
         """
         wide = [i for i, shape in enumerate(shapes) if len(shape) == 2]
@@ -105,8 +105,8 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """Return the sizes that a dimension may have for a sequence of n tokens: n, n(n+1)/2 and n(n-1)/2 pairs of tokens (with and
-    without pairs of equal tokens), and n+1 with one extra token."""
+    """Return the sizes of dimensions for sequences of n tokens: n, n+1 (one extra token), n(n+1)/2 and n(n-1)/2 (pairs of
+    tokens)."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 

@@ -1,4 +1,4 @@
-"""The conditions of a prediction (GPU, batch size, ranks, link, host) and their expected errors.
+"""The conditions of a prediction (GPU, batch size, ranks, link, host), and the expected error of its times.
 
     Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
 """
@@ -14,8 +14,8 @@ from traces.rates.estimate_errors import prediction_errors
 
 _ROWS = prediction_errors()
 
-# Gives the mean error of predicted step times by the origin of kernel times (benchmarks/what_if.py, docs/what_if.md). For
-# predictions from data sheets alone, the largest of the measured errors is assumed.
+# The mean error of predicted step times, depending on the source of the kernel times (benchmarks/what_if.py, docs/what_if.md).
+# A prediction from data sheets alone gets the largest of the measured errors.
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],
@@ -74,7 +74,7 @@ def conditions_of(
 ) -> Conditions:
     """Build the conditions from command-line options.
 
-    None means that the option was not given. Raises TraceError for invalid values.
+    An argument is None if the option was not given. Raises TraceError for invalid values.
     """
     counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
     for option, count in counts:
@@ -102,7 +102,7 @@ def _length(text: str) -> tuple[int, int] | None:
 
 
 def require_gpu(name: str) -> None:
-    """Raise TraceError if the GPU table has no entry for this name."""
+    """Raise TraceError if the table of GPUs has no GPU with this name."""
     if card_of(name) is not UNKNOWN_CARD:
         return
     names = {alias: card.names[0] for card in CARDS for own in card.names for alias in (own, *own.split()[-1:], short(own))}
@@ -117,7 +117,7 @@ def short(name: str) -> str:
 
 
 def require_link(gbps: float) -> None:
-    """Raise TraceError if no link between GPUs has this bandwidth."""
+    """Raise TraceError if no known link between GPUs has this bandwidth."""
     if not _SLOWEST_LINK_GBPS <= gbps <= _FASTEST_LINK_GBPS:
         raise TraceError(
             f"no link between GPUs moves {gbps:g} GB/s; PCI Express 3.0 has 16, NVLink of an H100 450 GB/s in one direction"

@@ -1,10 +1,10 @@
 """Predicts fully sharded data parallelism (FSDP) from a recording of one GPU, without running the script.
 
-With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units (see Note
-[Blocks] in layers.py). Before a unit's forward and backward pass, its parameters are gathered from all ranks. After the forward
-pass, the gathered parameters are freed. After the backward pass, the unit's gradients are summed and scattered. The module
-follows these rules of torch.distributed.fsdp (PyTorch's documentation of FullyShardedDataParallel and fully_shard; Zhao et al.,
-"PyTorch FSDP", 2023, section 3):
+With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units, which
+are described in Note [Blocks] in layers.py. Before the forward pass and before the backward pass of a unit, its parameters are
+gathered from all ranks. After the forward pass of a unit, the gathered parameters are freed. After a unit's backward pass, its
+gradients are summed over all ranks, and each rank receives its share. The rules are those of torch.distributed.fsdp
+(FullyShardedDataParallel, fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
 
 * Communication runs on a separate stream, so the next unit is gathered while the current unit computes.
 * The backward pass prefetches as `BackwardPrefetch.BACKWARD_PRE` does. At most two units are gathered at a time
@@ -54,8 +54,8 @@ class ShardedStep:
     ) -> ShardedStep:
         """Simulate one step.
 
-        `units` lists the unit and duration of each forward computation in order. `gather` and `scatter` return the duration of
-        a unit's operation. A `backward_ns` of 0 means that there is no backward pass.
+        `units` has the unit and the duration of each forward computation, in order. `gather` and `scatter` return the durations
+        of a unit's all-gather and reduce-scatter. If `backward_ns` is 0, the step has no backward pass.
         """
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
@@ -75,8 +75,8 @@ class ShardedStep:
 def _passed(
     parts: Sequence[tuple[str, float]], gather: Callable[[str], float], scatter: Callable[[str], float] | None, begun_ns: float
 ) -> float:
-    """Return the time at which one pass has finished computing and communicating. `begun_ns` is the time at which the root unit
-    has been gathered."""
+    """Return the time at which a forward or backward pass has finished computing and communicating. `begun_ns` is the time at
+    which the parameters of the root unit have been gathered."""
     wanted = [unit for unit, _ in parts if unit != ROOT]
     done_ns = [0.0, 0.0]
     communicates_ns = computes_ns = begun_ns
@@ -106,7 +106,7 @@ def _passed(
 
 
 def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
-    """Divide the durations of the optimizer's kernels (phases optimizer and zero_grad) by the number of ranks."""
+    """Divide the durations of the optimizer's kernels by the number of ranks."""
     rows = recorded.device.is_work & np.isin(launch_phase_names(recorded), ("optimizer", "zero_grad"))
     shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))
     return np.where(rows, shard_ns, durations_ns)
@@ -115,7 +115,7 @@ def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) ->
 def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameters: int, peak_bytes: int | None) -> Parallel:
     """Predict a step with `conditions.nproc` ranks.
 
-    `one_ns` is a rank's step time without communication. `peak_bytes` is the recorded memory peak.
+    `one_ns` is the step time of one rank without communication. `peak_bytes` is the recorded memory peak.
     """
     ranks = conditions.nproc
     layers = layers_of(trace)
@@ -159,16 +159,17 @@ GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
     """Return one rank's input size.
 
-    An all-gather's input is one shard, padded to equal length. A reduce-scatter's input is the whole unit.
+    The input of an all-gather is one shard, padded so that all shards have the same length. A reduce-scatter's input is the
+    whole unit.
     """
     return -(-size_bytes // ranks) * (1 if operation == GATHER else ranks)
 
 
 def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
-    """Return the bytes that a rank receives in a step.
+    """Return the number of bytes that a rank receives in one step.
 
-    Each operation moves (N-1)/N of a unit's bytes. If the step has a backward pass, the root unit is gathered once and every
-    other unit twice.
+    A rank receives the share (N-1)/N of a unit's bytes in each collective, for N ranks. In a step with a backward pass, the
+    parameters of the root unit are gathered once and those of other units twice.
     """
     total = 0.0
     for unit in calls:
@@ -179,10 +180,10 @@ def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with
 
 
 def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
-    """Return the bytes that a rank stores for units of these sizes.
+    """Return the number of bytes of parameters, gradients and optimizer state that one rank stores.
 
-    `states` is the number of optimizer tensors per parameter, or None for inference. At most the root unit and the two largest
-    adjacent units are gathered at a time.
+    `states` is the number of optimizer tensors per parameter, or None for inference. The parameters of at most the root unit
+    and the two largest adjacent units are gathered at the same time.
     """
     shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
     memory = {"parameters": shard}
@@ -195,7 +196,7 @@ def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[s
 
 
 def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tuple[str, float]], float]:
-    """Return each unit's computation time in one forward pass, and the duration of the backward pass."""
+    """Return the computation time of each unit in a forward pass, and the duration of the backward pass."""
     device, launched_ns = trace.device, launch_time_ns(trace)
     first_ns = int(trace.host.start_ns[layers[0][0]])
     of, steps = launch_phase_names(trace), launch_steps(trace)

@@ -1,4 +1,4 @@
-"""Finds the layers with parameters in a recorded forward pass, and the blocks of the network.
+"""Finds the layers with parameters in a recorded forward pass, and the blocks that a network repeats.
 
     layers = layers_of(trace)               # of one step, in the order of their calls
     layers[0].parameter_bytes, layers[0].block
@@ -41,9 +41,9 @@ class Layer:
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the host rows of the forward pass's ops with recorded shapes, in call order.
+    """Return the host rows of the ops in the forward pass whose shapes were recorded, in call order.
 
-    If the recording has no phases, all ops are returned. `one_step` selects only the last complete step.
+    If the recording has no phases, the rows of all ops are returned. `one_step` selects only the last complete step.
     """
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
@@ -94,7 +94,8 @@ def _item(trace: Trace, row: int) -> int:
 
 
 def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
-    """Return the name of the repeated module around each layer. If no module class repeats, the returned list is empty."""
+    """Return, for each layer, the name of the repeated module that contains the layer. The list is empty if no module class
+    occurs more than once."""
     paths, module_of = called_modules(trace)
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
     within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -125,7 +126,7 @@ def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
 
 
 def _blocks_by_shapes(layers: Sequence[Layer]) -> list[str]:
-    """Return the block of each layer. The blocks are the longest sequence of layer shapes that repeats."""
+    """Return the block of each layer. A block is one repetition of the longest sequence of layer shapes that repeats."""
     shapes = [layer.weights for layer in layers]
     sums = np.concatenate(([0], np.cumsum([layer.parameter_bytes for layer in layers])))
     best = (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Gives the number of parameter-sized tensors that an optimizer keeps, by its class (from torch.optim's documentation).
+"""The number of parameter-sized tensors that each optimizer class keeps, from the documentation of torch.optim.
 
     states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """
@@ -19,8 +19,8 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """Return the number of optimizer tensors per parameter, or 0 if unknown. SGD keeps one tensor per parameter if momentum is
-    used."""
+    """Return how many tensors the optimizer keeps per parameter, or 0 if this is unknown. SGD keeps one tensor per parameter if
+    it uses momentum."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

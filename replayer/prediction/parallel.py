@@ -1,6 +1,7 @@
 """Predicts nn.DataParallel and DistributedDataParallel from a recording of one GPU, without running the script.
 
-`trace replay --gpus` and `--nproc` run the script itself. This module uses only the sizes of parameters and the recorded times:
+The commands `trace replay --gpus` and `trace replay --nproc` run the script itself. The prediction uses only the sizes of
+parameters and the recorded times, with these rules:
 
 * nn.DataParallel copies all parameters to the other GPUs and all gradients back. NCCL passes the data around a ring, so the
     time hardly depends on the number of GPUs.
@@ -43,7 +44,8 @@ class Parallel:
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
     """Predict nn.DataParallel.
 
-    `one_ns` is the step time of one GPU at its share of the batch. `forward_ns` is the host time of a forward pass.
+    `one_ns` is the step time of one GPU that computes its share of the batch. `forward_ns` is the duration of a forward pass on
+    the host.
     """
     _require_parameters(parameters)
     device = trace.devices[0].name
@@ -58,7 +60,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
 
 
 def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
-    """Predict DistributedDataParallel. `one_ns` is the step time of one rank."""
+    """Predict DistributedDataParallel. `one_ns` is the step time of one rank without communication."""
     _require_parameters(parameters)
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
     backward_ns = _backward_ns(trace)
@@ -78,10 +80,10 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Return the communication time after the end of the backward pass.
+    """Return the communication time that remains after the end of the backward pass.
 
-    `buckets` lists the bytes and duration of each reduction. Reductions run one after another, and each starts when its share
-    of the backward pass has ended.
+    `buckets` has the size in bytes and the duration of each gradient reduction. Reductions run one after another, and each one
+    starts when the backward pass has computed its gradients.
     """
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0

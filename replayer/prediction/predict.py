@@ -1,4 +1,4 @@
-"""Predicts a recording's times for another GPU, batch size, number of GPUs, link or host.
+"""Predicts the times of a recording for another GPU, batch size, number of GPUs, link or host.
 
     prediction = predict(recorded, Conditions(gpu="Tesla T4", batch=64))
     prediction.trace                    # a trace like the recorded one, marked as predicted
@@ -56,10 +56,9 @@ class PredictedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
-    """The predicted figures. An `expected_error` of 0.08 means that the step time is accurate to within 8 %.
+    """The predicted figures. An `expected_error` of 0.08 means that the step time is expected to be accurate to within 8 %.
 
-    `expected_error` is None if the ops of much of the recorded GPU time have no shapes, because it is unknown what the GPU
-    computed.
+    `expected_error` is None if too much GPU time comes from ops without shapes, because their work is unknown.
     """
 
     device: str
@@ -91,13 +90,14 @@ class Prediction(PredictedFigures):
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
     """Make one prediction.
 
-    Raises TraceError if the recording lacks necessary data. With `strict`, recordings that lack optional data are rejected too.
+    Raises TraceError if the recording lacks necessary data. With `strict`, a TraceError is also raised if the recording lacks
+    optional data.
     """
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
 class Predictor:
-    """Predicts one recording under any number of conditions. Raises TraceError if the recording has no kernels."""
+    """Makes predictions from one recording for any number of conditions. Raises TraceError if the recording has no kernels."""
 
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
@@ -158,7 +158,7 @@ class Predictor:
         )
 
     def forget(self) -> None:
-        """Clear the caches of predictions, for example after a benchmark has changed the estimation rules."""
+        """Clear the caches of predictions, for example after a benchmark has changed the rules of estimation."""
         self._known.clear()
 
     def recorded_batch(self) -> int:
@@ -216,27 +216,29 @@ class Predictor:
         return None
 
     def _parameter_bytes(self) -> int:
-        """Return the bytes of all parameters, from the optimizer's tensors or from the layers of a forward pass.
+        """Return the size of all parameters in bytes, computed from the optimizer's tensors or from the layers of a forward
+        pass.
 
         Returns 0 if both are missing.
         """
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))
 
     def _forward_passes(self) -> int:
-        """Count the forward passes in the recording, or return 1 if no steps were recorded."""
+        """Return the number of forward passes in the recording, or 1 if no steps were recorded."""
         steps = launch_steps(self.recorded)
         return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps >= 0)])), 1)
 
     def _host_ns(self, phase: str) -> float:
-        """Return the host time of a phase per step, without waits for the device. The function returns 0 if the phase was not
-        recorded."""
+        """Return the time that the host spends in a phase of one step, without waits for the device. Returns 0 if the phase was
+        not recorded."""
         steps = [self.recording.steps[i] for i in self.recording.cycle]
         hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
         return float(np.median(hosts)) if hosts else 0.0
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
-    """Mark a replay of a predicted trace as estimated. Matched ops get the origin that accounts for most of the predicted time.
+    """Mark the result of replaying a predicted trace as an estimate. Ops that match recorded ops are marked with the source of
+    most of the predicted time.
     """
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
@@ -249,10 +251,10 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 
 
 def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace) -> float:
-    """Return the expected error from the origins of the GPU times, the precision and the kind of parallelism.
+    """Return the expected error of a prediction, which depends on the sources of GPU times, the precision and the parallelism.
 
-    Predictions in half precision were not checked. Their times from tables, curves and data sheets therefore get the measured
-    error of estimates without a recording.
+    Predictions in half precision were not checked. In half precision, times that are not scaled from the recording therefore
+    get the expected error of estimates without a recording.
     """
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
@@ -265,7 +267,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
-    """Replace the header and devices of a trace. See Note [What a predicted trace is]."""
+    """Return the trace with the header and devices of the prediction. See Note [What a predicted trace is]."""
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
     asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:
@@ -293,7 +295,7 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the step time of a trace (`traces.figures.pace`), or the whole duration if there are no steps."""
+    """Return the step time of a trace (`traces.figures.pace`), or the duration of the whole trace if it has no steps."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
@@ -302,7 +304,7 @@ def step_ns(trace: Trace) -> float:
 
 
 def gpu_ns(trace: Trace) -> float:
-    """Return the GPU time of a step, or of the whole trace if there are no steps."""
+    """Return the GPU time of one step, or of the whole trace if it has no steps."""
     found = pace(trace)
     return float(busy_ns(trace) if found is None or found.gpu_time_ns is None else found.gpu_time_ns)
 
@@ -318,9 +320,10 @@ def _shares(trace: Trace) -> dict[Origin, float]:
 
 
 def _work_of_steps(recorded: Trace) -> tuple[Column, int]:
-    """Return the rows of the device work that steps launched, and the number of these steps.
+    """Return the rows of the device work that was launched in steps, and the number of these steps.
 
-    Work from before the recording and between steps is left out. If no step launched work, all work counts as one step.
+    Device work before the first step and between steps is left out. If no step launched device work, all device work counts as
+    one step.
     """
     work = np.flatnonzero(recorded.device.is_work)
     of = launch_steps(recorded)[work]

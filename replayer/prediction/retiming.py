@@ -1,10 +1,10 @@
-"""Recomputes a recording's times for other kernel durations.
+"""Recomputes all times of a recording for other kernel durations.
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-Between waits, the host keeps its recorded pace. Every kernel starts for the same reason as in the recording. The reason is its
-launch, the previous kernel, or a kernel on another stream. See Note [Why a kernel started when it did] in recording/indexer.py.
-The host waits at the recorded places for the same kernels. The new trace has all recorded rows, and only their times differ.
+As in the recording, a kernel starts after its launch, after the previous kernel, or after a kernel on another stream. See
+Note [Why a kernel started when it did] in recording/indexer.py. The host waits for the same kernels as in the recording, and
+keeps its recorded speed between two waits. The new trace has the same rows as the recording and differs only in times.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """Maps recorded host times to new host times. The map from recorded to new host times is piecewise linear, with slope 1
-    outside of waits."""
+    """A map from times on the recorded host to times on the predicted host. The map is piecewise linear, and has slope 1 except
+    while the host waits."""
 
     def __init__(self) -> None:
         self._old: list[int] = []
@@ -52,9 +52,9 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return the trace with new device durations and a host that is `host_speed` times as fast.
+        """Return the trace with new durations on the device, and with a host that is `host_speed` times as fast.
 
-        `durations_ns` and `origins` have one value per row of the recorded device table.
+        `durations_ns` and `origins` have one value for each row of the recording's device table.
         """
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
@@ -74,7 +74,7 @@ class Retiming:
 
 
 def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float) -> _HostTime:
-    """Compute the start times of one rank's kernels in `start_ns`. Returns the map from recorded to new host times of this
+    """Compute in `start_ns` when each kernel of one rank starts. Returns the map from recorded to predicted host times of this
     rank."""
     work = index.work
     host = _HostTime()
@@ -175,8 +175,8 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """Move the phases' device marks. A phase boundary on the device is the end of all work that was launched before the
-    boundary."""
+    """Move the phases' device marks. A phase ends on the device when all work that was launched before the phase's end has
+    ended."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch >= 0))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -1,11 +1,10 @@
-"""Scales the duration of each recorded kernel to other conditions.
+"""Scales the duration of each recorded kernel to other conditions, such as another GPU.
 
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-A kernel is scaled by the ratio of its op's estimated durations under both conditions (cost_model/op_costs.py). A kernel without
-recorded shapes takes the mean ratio of similar kernels. Kernels with names of arithmetic (gemm, conv, ...) count as
-compute-bound, and all others as memory-bound.
+The duration of a kernel is multiplied by the ratio of its op's estimated durations for new and recorded conditions. A kernel
+counts as compute-bound if its name contains a word such as gemm or conv, and otherwise as memory-bound.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Replace durations by the shorter durations of one rank's share of the work. Changed kernels then count as scaled."""
+        """Replace durations by those of one rank's share of the work, where these are shorter. Changed kernels then count as
+        scaled."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -66,7 +66,8 @@ class Scaling:
     ) -> Scaling:
         """Scale all kernels of a trace.
 
-        `calls` is the result of `calls_of`, if already known. Raises TraceError if the recording lacks necessary data.
+        `calls` is the result of `calls_of`, if it has been computed before. Raises TraceError if the recording lacks necessary
+        data.
         """
         calls = calls_of(trace) if calls is None else calls
         batch = 0
@@ -95,9 +96,9 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return, for each device span, the host row of the innermost op with shapes around its launch.
+    """Return the host row of the op that launched each device span, taking the innermost op whose shapes were recorded.
 
-    If there is no such op, the span gets NONE.
+    A device span without such an op gets the value NONE.
     """
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
@@ -136,7 +137,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Find the recorded batch size. The batch size comes from the workload's inputs or, failing that, from the first
+    """Find the recorded batch size. The batch size is read from the inputs of the workload or, without these, from the first
     convolution or embedding."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
@@ -189,7 +190,7 @@ class _Ratios:
         return ratio, origin
 
     def _believable(self, ratio: float, is_measured: bool, call: ScaledOp) -> float:
-        """Limit a ratio to what the data sheets allow. The limit matters if a curve is used beyond its measured range."""
+        """Limit the ratio of new to recorded duration to the range that the data sheets allow."""
         assert self._new is not None
         if is_measured:
             return ratio
@@ -199,16 +200,16 @@ class _Ratios:
         return min(max(ratio, min(possible) / BEYOND_SHEETS), max(possible) * BEYOND_SHEETS)
 
     def of_data_sheets(self) -> tuple[float, float]:
-        """Return the ratios of arithmetic and of memory traffic from the data sheets."""
+        """Return two ratios from the data sheets, one for arithmetic and one for memory traffic."""
         if self._new is None:
             return self._batches, self._batches
         here, there = peaks_of(self._recorded.card), peaks_of(self._new.card)
         return self._batches * here[0] / there[0], self._batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
-        """Return the shapes of all recorded ops at the new batch size. Each shape is an index into the trace's strings.
+        """Return the shapes of all recorded ops for the new batch size. Each shape is given as an index into `trace.strings`.
 
-        A script running at that batch size then matches these ops.
+        A script that runs with the new batch size then matches these ops.
         """
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
@@ -225,9 +226,10 @@ class _Ratios:
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
-        """Return the ratio of the predicted to the recorded time of a copy. The ratio depends on the bytes.
+        """Return the ratio of a copy's predicted duration to its recorded duration. The ratio depends on the bytes.
 
-        Copies between host and device use the recorded bus. Copies within a device are scaled like other kernels.
+        Copies between host and device are assumed to use the recorded bus. A copy within a device is scaled like a kernel that
+        is limited by memory bandwidth.
         """
         device, strings = self._trace.device, self._trace.strings
         direction = copy_direction(strings[int(device.name[row])])
@@ -240,7 +242,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # The prediction assumes that another GPU has the same bus. Because of this assumption, the time is not marked as
+        # The prediction assumes that the other GPU is connected by the same kind of bus. The time is therefore not marked as
         # measured.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
@@ -253,8 +255,8 @@ def _fill(
 ) -> None:
     """Scale kernels without shapes.
 
-    Kernels without shapes get the time-weighted mean ratio of other compute-bound or memory-bound kernels. If there are no such
-    kernels, the data sheets give the ratio.
+    A kernel without shapes is scaled by the time-weighted mean ratio of the other compute-bound or memory-bound kernels.
+    Without such kernels, the ratio is that of the data sheets.
     """
     if not open_rows:
         return
@@ -274,13 +276,13 @@ def _fill(
 
 
 def parameter_bytes(trace: Trace) -> int:
-    """Return the bytes of a program's parameters, from its workload or from the optimizer's tensors.
+    """Return the size of a program's parameters in bytes, from the workload or from the optimizer's tensors.
 
     Returns 0 if both are missing.
 
-    An optimizer op may take a parameter several times, alone or in a list. For each optimizer op, the bytes of all tensor
-    arguments are added up. Totals below 40 % of the largest total are ignored. The smallest of the other totals is used, so an
-    op that takes each parameter twice does not double the result.
+    An optimizer op may have the same parameter in several arguments, alone or in a list. The bytes of all tensor arguments are
+    added up for each optimizer op. Totals below 40 % of the largest total are ignored. The smallest of the remaining totals is
+    used, so that ops with each parameter in two arguments do not double the result.
     """
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes

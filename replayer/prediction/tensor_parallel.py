@@ -53,7 +53,7 @@ _Call = tuple[ScaledOp, Shapes]
 
 @dataclass(frozen=True)
 class Product:
-    """Describes a matrix product with a weight: (rows x depth) times (depth x columns)."""
+    """A product of activations (rows x depth) and a weight (depth x columns)."""
 
     rows: int
     depth: int
@@ -61,7 +61,7 @@ class Product:
 
     @classmethod
     def of(cls, op: str, shapes: Shapes) -> Product | None:
-        """Parse a product. Returns None if the op does not multiply activations by a weight."""
+        """Parse a product. Returns None if the op is no product of activations and a weight."""
         wide = [shape for shape in shapes if len(shape) > 1]
         if op not in _PRODUCTS or len(wide) != 2 or len(wide[1]) != 2:
             return None
@@ -72,7 +72,7 @@ class Product:
 
 @dataclass
 class Pair:
-    """One pair of a forward pass. The fields of a pair are indices in the list of calls."""
+    """One pair of a forward pass. The fields are indices into the list of calls."""
 
     columns: list[int]
     between: list[int] = field(default_factory=list)
@@ -80,7 +80,8 @@ class Pair:
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """Find the pairs among the calls of a forward pass. See Note [Pairs from shapes]."""
+    """Find the pairs of matrix products that are split together, among the calls of a forward pass. See
+    Note [Pairs from shapes]."""
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
         return []
@@ -121,7 +122,7 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """Holds the kernels that are split over the ranks, and the necessary all-reduces."""
+    """The kernels that are split over the ranks, and the all-reduces that become necessary."""
 
     ranks: int
     pairs: int
@@ -136,9 +137,9 @@ class TensorSplit:
     ) -> TensorSplit:
         """Find the split kernels of a recording.
 
-        `calls` has the op of each device row, or None. `shapes_of` returns an op's shapes under the new conditions. Raises
-        TraceError if there are no matrix products to split, or if `ranks` does not divide the split dimensions and the number
-        of attention heads.
+        `calls` has the op that launched each device row, or None. `shapes_of` returns the shapes of an op under the new
+        conditions. Raises TraceError if the recording has no matrix products to split, or if `ranks` does not divide their
+        dimensions or heads.
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
@@ -210,9 +211,9 @@ class TensorSplit:
 
 
 def _heads(ops: Sequence[_Op], pair: Pair) -> int:
-    """Return the number of attention heads in a pair, or 0 if the pair has no attention.
+    """Return the number of attention heads between the products of a pair, or 0 if there is no attention.
 
-    The first attention op multiplies queries by keys. The last dimension of the queries is the size of a head.
+    The first op of attention multiplies queries by keys. The last dimension of the queries has the size of an attention head.
     """
     last = ops[pair.last].product
     for number in pair.between:
@@ -224,7 +225,7 @@ def _heads(ops: Sequence[_Op], pair: Pair) -> int:
 
 
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
-    """Return the ops of all forward passes, and the calls of all backward passes by device row.
+    """Return the ops of all forward passes, and the call of each device row in backward passes.
 
     `known` has one call per device row.
     """
@@ -247,7 +248,7 @@ def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], d
 def _backward_parts(
     trace: Trace, backward: dict[int, _Call], ops: Sequence[_Op], sizes: dict[int, int], ranks: int
 ) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
-    """Return the split kernels of the backward pass. See Note [Pairs from shapes]."""
+    """Find the kernels of the backward pass that are split over the ranks. See Note [Pairs from shapes]."""
     forward, op_row = forward_ops(trace), call_rows(trace)
     of_node: dict[int, int] = {}
     of_product: dict[tuple[int, ...], int] = {}
@@ -286,10 +287,10 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the shapes of one rank's share of a call.
+    """Return the shapes of the part of a call that one rank computes.
 
-    A matrix product is divided along the dimension that has `size` elements. Any other op is divided along the first dimension
-    that is large enough.
+    A matrix product is divided along its dimension of `size` elements. Any other op is divided along its first dimension that
+    is large enough.
     """
     product = Product.of(op, shapes) if size else None
     if product is None:
@@ -321,8 +322,8 @@ def tensor_parallel(
 ) -> Parallel:
     """Predict the step of each rank.
 
-    `step_ns` is the step time including the all-reduces. `reduced_ns` has the duration of the all-reduces after each device
-    row, over all `steps`.
+    `step_ns` is the step time, which includes the all-reduces. `reduced_ns` has the total duration of the all-reduces after
+    each device row, over all `steps`.
     """
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)

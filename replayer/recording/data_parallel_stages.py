@@ -1,9 +1,10 @@
-"""Reads the recorded stages of nn.DataParallel within a phase (scatter, a replica, gather...).
+"""Reads the recorded stages of nn.DataParallel in a phase, such as scatter, the run of each replica, and gather.
 
     of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
 
-Host times are relative to the phase's start on the host. Device times are relative to an event recorded at the phase's start.
+Host times are relative to the start of the phase on the host. Device times are relative to a CUDA event that was recorded at
+the start of the phase.
 
 Note [How parameters travelled]
     nn.DataParallel copies parameters to the replicas and sums their gradients. It uses NCCL if possible, and plain copies if
@@ -36,14 +37,15 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """Return the op of each NCCL kernel of nn.DataParallel. The key is the index of the kernel's name in `trace.strings`."""
+    """Return the op of each NCCL kernel that nn.DataParallel launched, by the index of the kernel's name in
+    `trace.strings`."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
 def transport_of(trace: Trace) -> Transport:
     """Return the recorded transport.
 
-    If the recording does not show how parameters were moved, the result is COPIES. See Note [How parameters travelled].
+    Returns COPIES if the recording does not show how parameters were moved. See Note [How parameters travelled].
     """
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
@@ -68,9 +70,10 @@ class RecordedStage(NamedTuple):
 def recorded_stages(
     trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0, own_ns: Callable[[Column], Column] = np.asarray
 ) -> dict[int, list[RecordedStage]]:
-    """Return the stages of each phase in order of start, by the phase's row. `ordinals` are the ordinals of the device rows.
+    """Return the stages of each phase in order of their start, as a mapping from the phase's row. `ordinals` has the device
+    number of each device row.
 
-    Times on devices are multiplied by `slowdown`. `own_ns` converts recorded host times to the host times of the replay.
+    Times on devices are multiplied by `slowdown`. `own_ns` converts host times of the recording to host times of the replay.
     """
     parts, phases = trace.parts, trace.phases
     phase_ns, start_ns, end_ns = (own_ns(times_ns).tolist() for times_ns in (phases.start_ns, parts.start_ns, parts.end_ns))

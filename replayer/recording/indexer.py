@@ -1,4 +1,4 @@
-"""Indexes a recording: the step, phase and op of each kernel, and the reason for its start time.
+"""Finds the step, phase and op of each recorded kernel, and the reason for the kernel's start time.
 
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).lay_out()
 
@@ -53,7 +53,7 @@ from traces.model.trace import NONE, Column, DeviceKind, HostKind, Phases, StepK
 
 
 class RecordingIndexer:
-    """Builds the steps of a recording. Python loops run only over kernels and their ops, and numpy handles everything else."""
+    """Builds the steps of a recording. For speed, Python loops run only over kernels and their ops, and numpy does the rest."""
 
     def __init__(self, trace: Trace, rank: int, keys: RecordedKeys, slowdown: float = 1.0) -> None:
         self._keys = keys
@@ -79,8 +79,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # GPU work without a recorded launch was launched before the recording began, unless the recording has no launches at
-        # all.
+        # GPU work without a recorded launch was launched before the recording began, if the recording has any launches.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -89,7 +88,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # In recordings without steps, the scale factor of the profiler's overhead is 1.0.
+        # Recordings without steps need no correction for the overhead of a profiler, so the factor is 1.0.
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -97,7 +96,7 @@ class RecordingIndexer:
     def _launched_ns(self, rows: Column) -> Column:
         """Return the launch time of each kernel.
 
-        If a launch was not recorded, the kernel is assumed to have started at once.
+        A kernel without a recorded launch is assumed to start immediately after its launch.
         """
         device = self.trace.device
         launch = device.launch[rows]
@@ -136,16 +135,16 @@ class RecordingIndexer:
         self.phase_beside_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
-        """Find when the host was blocked by the device. See Note [Active host time]."""
+        """Find the times at which the host was blocked, because it waited for the device. See Note [Active host time]."""
         trace, host = self.trace, self.trace.host
-        # In a replay, the host waits in synchronizations and copies as recorded, but never in the memory allocator.
+        # In a replay, the host waits in the recorded synchronizations and copies, but never in the memory allocator.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If a synchronizing call had nothing to wait for, the duration of the call is host time. In a replay, a synchronizing
-        # call waits for the GPU at the end of the call.
+        # If a synchronizing call did not have to wait, its duration is the host's own time. In a replay, such a call waits for
+        # the GPU at its end.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
         # A copy on the GPU starts some time after the call that launches the copy. The replayed copy has the same delay.
@@ -166,7 +165,7 @@ class RecordingIndexer:
         return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
-        """Compute why each kernel started when it did: its launch latency, its gap, or the kernel that it waited for.
+        """Compute why each kernel started when it did: the delay after its launch, or the kernel for which it waited.
 
         See Note [Why a kernel started when it did].
         """
@@ -216,7 +215,7 @@ class RecordingIndexer:
             yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
 
     def _launches(self) -> Iterator[tuple[Column, Column]]:
-        """For each stream, return the launches that may have met a full queue, and when the queue had room for each launch."""
+        """Return, for each stream, the launches that may have met a full queue, and the time when the queue had room again."""
         depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
             if len(on) > depth:
@@ -244,14 +243,14 @@ class RecordingIndexer:
         batch_there_active = self._pace.own_ns(self.batch_there).tolist()
         self.host_start = self._pace.own_ns(host.start_ns).tolist()
         self.host_end = self._pace.own_ns(host.end_ns).tolist()
-        # A launch of a CUDA graph is matched like an op, because all kernels of the graph belong to the launch.
+        # The launch of a CUDA graph counts as an op, because all kernels of the graph belong to the launch.
         is_op = (host.kind == HostKind.OP) | is_graph_launch(self.trace)
         self.host_columns = host.parent.tolist(), is_op.tolist()
         self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # Times between CUDA events include waits for the host, so recorded kernel times take precedence.
+        # Recorded kernel times are preferred to times between CUDA events, because these include waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -307,7 +306,7 @@ class RecordingIndexer:
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Add each op with kernels to the segment of its first kernel, in order of the ops' starts."""
+        """Add each op that launched kernels to the segment of its first kernel, in order of the ops' start times."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         for k, p in enumerate(phases):
@@ -331,7 +330,7 @@ class RecordingIndexer:
         self._data_parallel_instances(first, phases, by_phase)
 
     def _data_parallel_instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Add each NCCL kernel of nn.DataParallel as an op, because NCCL launches kernels without an op."""
+        """Add the NCCL kernels of nn.DataParallel as ops, because no op launches these kernels."""
         for k, p in enumerate(phases):
             op, call = self.data_parallel_ops.get(self.work_name[first + k], ""), int(self.launch_row[first + k])
             if op and p >= 0 and call >= 0:
@@ -350,8 +349,8 @@ class RecordingIndexer:
         return last
 
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
-        """Return the keys, shapes and dtype of a recorded op. The keys of an op are cached, because ops repeat from step to
-        step."""
+        """Return the match keys, the shapes and the dtype of a recorded op. The keys of an op are cached, because the same ops
+        repeat in each step."""
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
         direction = ""
@@ -380,7 +379,8 @@ class RecordingIndexer:
 
 
 def _beside_earlier(phases: Phases) -> Column:
-    """Return how long each phase overlapped with earlier phases. See Note [Phases that overlap on the device]."""
+    """Return the time for which each phase overlapped with earlier phases on the device. See
+    Note [Phases that overlap on the device]."""
     beside_ns = np.zeros(len(phases), dtype=np.int64)
     for device in np.unique(phases.device).tolist():
         rows = np.flatnonzero((phases.device == device) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))

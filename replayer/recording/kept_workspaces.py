@@ -1,16 +1,16 @@
 """Determines whether cuBLAS kept a workspace in the recorded program.
 
-The recorder measures the handles' workspaces after the script has ended. If a workspace still exists at that time, cuBLAS kept
-it. If no workspace exists and the script ran matrix products, none was kept. Profiles have no such measurement. They do not
-give the exact PyTorch release either, and most kept workspaces were allocated before the profiler began. Some PyTorch releases
-allocate a workspace per product. In recordings of such a release, the memory events show an allocation and a free inside each
-matrix product.
+After the script has ended, the recorder measures the workspaces of all cuBLAS handles. If a cuBLAS workspace still exists after
+the script has ended, cuBLAS kept it. If the script ran matrix products and no workspace exists at the end, cuBLAS kept none.
+Profiles have no such measurement. A profile also lacks the exact PyTorch release, and most kept workspaces were allocated
+before the profiler began. Some PyTorch releases allocate and free a workspace for each matrix product. Such releases show an
+allocation and a free inside each matrix product in the recorded memory events.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
-If the memory allocated after a matrix product is smaller than a workspace, no workspace was kept. This rule is valid for every
-release. No workspace is kept, for example, if a process sets CUBLAS_WORKSPACE_CONFIG, or if all matrix products are in CUDA
-graphs of torch.compile.
+cuBLAS kept no workspace if the total memory after a matrix product is smaller than a workspace. This rule is valid for every
+release. cuBLAS keeps none, for example, if a process sets CUBLAS_WORKSPACE_CONFIG, or if torch.compile captures all matrix
+products.
 
 Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). On AMD GPUs,
 hipBLAS handles keep a workspace too.
@@ -27,10 +27,11 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return whether workspaces were kept. `sizes_bytes` are the possible workspace sizes of a handle on the recorded device.
+    """Return whether workspaces were kept. `sizes_bytes` has the workspace sizes that a cuBLAS handle can have on the recorded
+    device.
 
-    Returns None if the recording does not show the answer. The result is also None if the memory events have no totals (PyTorch
-    1.9) or include no matrix product, and for an unknown release.
+    Returns None if the recording does not show whether workspaces were kept. Also returns None for an unknown release, and if
+    memory events have no totals (PyTorch 1.9) or no matrix product.
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
