@@ -188,8 +188,7 @@ class OpCosts:
 
 
 def _in_tiles(work: OpWork) -> OpWork:
-    """Convert a grouped convolution to one matrix product, which includes the unused part of each hardware tile. Narrow groups
-    fill their tiles only partly."""
+    """Convert a grouped convolution to one matrix product, which includes the unused part of each hardware tile."""
     if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
         return work
     groups, rows, columns, depth = work.sizes

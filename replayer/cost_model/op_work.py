@@ -69,8 +69,8 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the work of an op, given its canonical name and the shapes of its inputs. `outputs` lists the known output shapes
-    without those of aliases."""
+    """Return the work of an op, given its canonical name and the shapes of its inputs. `outputs` lists the known shapes of
+    outputs, except outputs that share memory with an input."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]

@@ -210,8 +210,8 @@ class StoreExchange:
     def leave(self, failed: bool) -> None:
         """Announce in the shared store that this rank ends, so that ranks waiting for this rank fail at once.
 
-        The first rank's process may host the store, so this rank waits until all other ranks have left, unless it has failed.
-        The first rank stops waiting if no other rank has left the group for `SHUTDOWN_GRACE_S`.
+        The first rank may host the store in its process, so the first rank waits until all other ranks have left. The first
+        rank stops waiting if no other rank has left the group for `SHUTDOWN_GRACE_S`.
         """
         if self._left:
             return

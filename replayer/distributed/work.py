@@ -155,10 +155,7 @@ class CapturedWork(_Awaited):
         awaited: VirtualStream | None,
     ) -> None:
         """Make the stream `waiting` wait for the stream `awaited` in the captured CUDA graph. If `waiting` or `awaited` is
-        None, the current stream is used.
-
-        If `waiting` is not the current stream, it is the stream on which an operation begins.
-        """
+        None, the current stream is used."""
         here = gpu()
         current = here.current.stream(self.device)
         with here.launches.looking:

@@ -93,7 +93,7 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.leave, name)
 
     def loss_called(self) -> None:
-        """Note that the script calls a loss, in cases where the loss's ops are not recognizable as a loss."""
+        """Called when the script calls a loss function that cannot be recognized by its ops."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.loss_called)
 
@@ -191,7 +191,8 @@ class ScriptSteps:
         """If a step has ended, prepare for the next one. Memory requests are expected to repeat in the next training step.
 
         After the first step, the recording and the plans of ops consist of about 100,000 objects that are never freed.
-        `gc.freeze` excludes these objects from garbage collections, which would otherwise visit them in the middle of a step.
+        `gc.freeze` excludes the objects of the recording from garbage collections, which would otherwise visit them in the
+        middle of a step.
         """
         tracker = self._tracker
         if tracker.trained != self._trained:

@@ -67,8 +67,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # In a repeating training step, some of the freed memory was allocated in the previous repetition. The
-        # handles recorded for such memory are too old, so the current handles at the same addresses replace these handles.
+        # In a repeating training step, some of the freed memory was allocated in the previous repetition. A recorded handle may
+        # be older than the first repetition, so the current handle at its address is used instead.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:
@@ -91,7 +91,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return how many events of the cycle have happened after `at` requests and the frees in `freed`.
+        """Return the number of requests and frees done, after `at` requests followed by the frees in `freed`.
 
         Returns None if the frees in `freed` differ from those of the cycle.
         """

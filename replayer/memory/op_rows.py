@@ -41,8 +41,8 @@ class OpRows:
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
         """Look up ops by their index, counted from the op with the number `begun`.
 
-        For ops that have been played, the returned rows are exact. For ops that have not been played, the rows are exact unless
-        host rows that are not ops are inserted between the ops.
+        For ops whose times have been computed, the returned rows are exact. For pending ops, the returned rows are exact unless
+        the timeline gets rows of another kind between these ops.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 

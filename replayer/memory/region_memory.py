@@ -46,7 +46,7 @@ class BlockRequest(NamedTuple):
 
 
 class _RegionHandle(AllocationHandle):
-    """An allocation during a region's run. Its block on the device is chosen later, in `take`."""
+    """An allocation during a region's run. An allocation gets its block on the device later, in `take`."""
 
     __slots__ = ("real",)
 
@@ -63,7 +63,7 @@ class RegionMemory:
     """The memory that one call of a compiled region uses on one stream. All tensors in the process have different addresses.
 
     `kept` lists blocks that remain allocated from the region's forward pass although no tensor of the replay uses them. The
-    recorded backward pass may free them.
+    recorded backward pass may free the blocks in `kept`.
     """
 
     _next: ClassVar[int] = _FIRST_ADDRESS

@@ -22,8 +22,8 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """A map from times on the recorded host to times on the predicted host. The map is piecewise linear, and has slope 1 except
-    while the host waits."""
+    """A map from times on the recorded host to times on the predicted host. The map from recorded to predicted time is
+    piecewise linear, with slope 1 except while the host waits."""
 
     def __init__(self) -> None:
         self._old: list[int] = []

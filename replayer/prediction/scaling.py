@@ -209,7 +209,7 @@ class _Ratios:
     def host_shapes(self) -> Column:
         """Return the shapes of all recorded ops for the new batch size. Each shape is given as an index into `trace.strings`.
 
-        A script that runs with the new batch size then matches these ops.
+        A script that runs with the new batch size then matches the recorded ops.
         """
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
@@ -242,8 +242,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # The prediction assumes that the other GPU is connected by the same kind of bus. The time is therefore not marked as
-        # measured.
+        # The prediction assumes that the other GPU is connected by the same kind of bus, so the time is not marked as measured.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 
@@ -256,7 +255,7 @@ def _fill(
     """Scale kernels without shapes.
 
     A kernel without shapes is scaled by the time-weighted mean ratio of the other compute-bound or memory-bound kernels.
-    Without such kernels, the ratio is that of the data sheets.
+    If the trace has no other kernels of the same kind, the data sheets give the ratio.
     """
     if not open_rows:
         return
@@ -281,8 +280,8 @@ def parameter_bytes(trace: Trace) -> int:
     Returns 0 if both are missing.
 
     An optimizer op may have the same parameter in several arguments, alone or in a list. The bytes of all tensor arguments are
-    added up for each optimizer op. Totals below 40 % of the largest total are ignored. The smallest of the remaining totals is
-    used, so that ops with each parameter in two arguments do not double the result.
+    added up for each optimizer op. Ops whose total is below 40 % of the largest total are ignored. The smallest of the
+    remaining totals is used, so that ops with each parameter in two arguments do not double the result.
     """
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes

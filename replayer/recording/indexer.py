@@ -143,8 +143,8 @@ class RecordingIndexer:
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If a synchronizing call did not have to wait, its duration is the host's own time. In a replay, such a call waits for
-        # the GPU at its end.
+        # If a synchronizing call did not have to wait, its duration is the host's own time. In a replay, a synchronizing call
+        # that did not wait in the recording waits for the GPU at the end of the call.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
         # A copy on the GPU starts some time after the call that launches the copy. The replayed copy has the same delay.

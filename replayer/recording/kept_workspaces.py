@@ -3,14 +3,14 @@
 After the script has ended, the recorder measures the workspaces of all cuBLAS handles. If a cuBLAS workspace still exists after
 the script has ended, cuBLAS kept it. If the script ran matrix products and no workspace exists at the end, cuBLAS kept none.
 Profiles have no such measurement. A profile also lacks the exact PyTorch release, and most kept workspaces were allocated
-before the profiler began. Some PyTorch releases allocate and free a workspace for each matrix product. Such releases show an
-allocation and a free inside each matrix product in the recorded memory events.
+before the profiler began. Some PyTorch releases allocate and free a workspace for each matrix product, which is visible in the
+recorded memory events.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
 cuBLAS kept no workspace if the total memory after a matrix product is smaller than a workspace. This rule is valid for every
-release. cuBLAS keeps none, for example, if a process sets CUBLAS_WORKSPACE_CONFIG, or if torch.compile captures all matrix
-products.
+release. cuBLAS keeps no workspace, for example, if a process sets CUBLAS_WORKSPACE_CONFIG, or if torch.compile captures all
+matrix products.
 
 Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). On AMD GPUs,
 hipBLAS handles keep a workspace too.

@@ -79,7 +79,8 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the smallest block with at least `size_bytes`, and of these the one with the lowest address.
+        """Return the index of the smallest block with at least `size_bytes`. Of several blocks of this size, choose the lowest
+        address.
 
         Returns `len(blocks)` if there is none.
         """
@@ -122,11 +123,11 @@ class Reservation:
     tail: Block
 
     def page_end(self, address: int) -> int:
-        """Return the lowest end of a page that is not below `address`."""
+        """Round an address up to the end of a page."""
         return self.address - (self.address - address) // self.page_bytes * self.page_bytes
 
     def page_start(self, address: int) -> int:
-        """Return the highest start of a page that is not above `address`."""
+        """Round an address down to the start of a page."""
         return self.address + (address - self.address) // self.page_bytes * self.page_bytes
 
 

@@ -103,7 +103,7 @@ class HostMemory:
         self._returned.append(block)
 
     def _process_returned(self) -> None:
-        """Make freed blocks available again, except those from the first block on that a copy still uses. The caller holds the
+        """Make freed blocks available in order, and stop at the first block that a copy still uses. The caller holds the
         lock."""
         returned = self._returned
         while returned and (not returned[0].ready_ns or self._has_passed(returned[0].ready_ns)):

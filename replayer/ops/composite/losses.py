@@ -3,8 +3,8 @@
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-PyTorch decomposes such a loss before the device sees it, but a recording has the loss's name (LOSS_OPS in phase_rule.py). The
-function registered for a loss (dispatch key AutogradLazy) reports the call and then decomposes the loss as PyTorch does.
+PyTorch decomposes a composite loss before the device sees it, but a recording has the loss's name (LOSS_OPS in phase_rule.py).
+The function registered for a loss (dispatch key AutogradLazy) reports the call and then decomposes the loss as PyTorch does.
 """
 
 from __future__ import annotations
