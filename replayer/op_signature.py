@@ -1,8 +1,6 @@
 """The op, shapes and dtypes of a call, by which the call is matched to recorded calls.
 
-The plan of an op has one `OpSignature`, which is passed to every launch of the op. Modules can store values for each signature
-object in a `KeptBySignature`, because signature objects are shared. For example, the keys with which the matcher looks up an op
-are stored once for each signature.
+Repeated calls share one signature object, so results can be cached for each object (`KeptBySignature`).
 """
 
 from __future__ import annotations

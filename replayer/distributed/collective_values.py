@@ -27,8 +27,8 @@ from replayer.torch_types import TorchAny
 
 
 def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
-    """Build this rank's message about its inputs. For an operation without inputs, size and dtype are those of the tensors in
-    `call.like`."""
+    """Build this rank's message about its inputs. If an operation has no inputs, the message has the size and dtype of the
+    tensors in `call.like`."""
     inputs = call.inputs
     of = inputs or call.like
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in of)

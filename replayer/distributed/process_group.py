@@ -101,8 +101,8 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """The methods of every process group. Some have C++ names, because PyTorch's C++ code looks for overrides under these
-    names."""
+    """The methods of every process group. Some methods have C++ names, because PyTorch's C++ code calls overridden methods by
+    their C++ names."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)

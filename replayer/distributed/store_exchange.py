@@ -145,7 +145,7 @@ class DeadlockDetector:
 class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations between the same ranks.
 
-    `offset_ns` is the difference between the clocks of these ranks, if it is already known. See
+    `offset_ns` is the difference between this rank's clock and the first rank's clock, if already known. See
     Note [Clocks of several processes]. Deadlocks are detected if `deadlocks` and `global_ranks` (the members' numbers among all
     ranks) are given.
     """

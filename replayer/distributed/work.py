@@ -102,7 +102,7 @@ class VirtualWork(_Awaited):
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait. If the caller passes a timeout, the host waits too, as in NCCL."""
+        """Make the current stream wait. With a timeout, the host also waits for the operation, as in NCCL."""
         end_ns = self.finished_ns()
         here = gpu()
         if self.device != NONE:

@@ -117,7 +117,7 @@ class ScriptLaunches:
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
         """Store autograd's sequence number of each op until `stop_numbering` is called. See Note [Numbered steps] in steps.py.
 
-        Ops in a CUDA graph capture get no numbers, because they do not run until the graph is replayed.
+        Ops in a CUDA graph capture get no sequence numbers, because captured ops do not run before a graph replay.
         """
         numbers, note = self._numbers, self._note
 

@@ -50,7 +50,7 @@ class RankOperations:
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
         """Add to the timeline that the host launches an operation between ranks.
 
-        Returns the launch's row in the timeline, and the earliest time at which the operation can start on `device`.
+        Returns the timeline's row of the launch, and the earliest start time of the operation on `device`.
         """
         launches = self._launches
         simulator = launches.simulator

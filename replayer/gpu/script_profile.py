@@ -30,14 +30,14 @@ class ScriptProfile:
         return end
 
     def watch(self) -> None:
-        """Begin to store all work that is played from now on. `watched` returns this work."""
+        """Begin to store the ops, device work and memory events of the virtual GPU. `watched` returns this work."""
         with self._launches.looking:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Return the ops, device work and memory events that were played since the call of `watch`.
+        """Return the ops, device work and memory events since the call of `watch`.
 
-        The second result is a column with the host row that follows each memory event, or NONE.
+        For each memory event, the second result has the next row of the host table, or NONE.
         """
         simulator = self._launches.simulator
         with self._launches.looking as thread:

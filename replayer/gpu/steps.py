@@ -4,7 +4,7 @@
     steps.leave_phase("backward")
     steps.optimizer_stepped(True)       # a training step has ended
 
-`ScriptHooks` (traces/script/script_hooks.py) calls the same methods of this class and of the recorder.
+The methods of this class are called by `ScriptHooks` (traces/script/script_hooks.py).
 
 Note [Numbered steps]
     Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading the numbers takes 0.2 us per
@@ -191,8 +191,7 @@ class ScriptSteps:
         """If a step has ended, prepare for the next one. Memory requests are expected to repeat in the next training step.
 
         After the first step, the recording and the plans of ops consist of about 100,000 objects that are never freed.
-        `gc.freeze` excludes the objects of the recording from garbage collections, which would otherwise visit them in the
-        middle of a step.
+        `gc.freeze` excludes these long-lived objects from garbage collections, which would otherwise slow down some steps.
         """
         tracker = self._tracker
         if tracker.trained != self._trained:

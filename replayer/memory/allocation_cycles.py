@@ -99,7 +99,7 @@ class AllocationCycle:
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the memory table's rows of events since the last call, and the number of the op that follows each event."""
+        """Return the new rows of the memory table, and for each row the number of the op that follows."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]
@@ -111,7 +111,8 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Restart the cycle if the rows of all its events have been returned. Returns whether the cycle was restarted."""
+        """If all rows of the allocation cycle have been returned, restart the cycle. Returns whether the cycle was
+        restarted."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1
@@ -119,7 +120,7 @@ class AllocationCycle:
         return True
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
-        """Execute the first `done` events of the cycle on the allocator, starting from the state at the cycle's beginning."""
+        """Execute the cycle's first `done` requests and frees, which have only been compared so far."""
         memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:

@@ -33,22 +33,21 @@ class OpRows:
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Record that the next `count` ops became host rows: the first became `row`, and the op after the last will become
-        `next_row`."""
+        """Record that the timeline got the next `count` ops as host rows from `row` on, and will continue at `next_row`."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
         """Look up ops by their index, counted from the op with the number `begun`.
 
-        For ops whose times have been computed, the returned rows are exact. For pending ops, the returned rows are exact unless
-        the timeline gets rows of another kind between these ops.
+        Rows of ops that are already in the timeline are exact. Rows of pending ops are exact unless the timeline gets other
+        rows in between.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
 class UnresolvedOps(NamedTuple):
-    """Ops whose host rows are computed later by the thread that writes the timeline."""
+    """Ops whose rows in the timeline's host table are computed later."""
 
     ops: Column
     begun: int
@@ -60,7 +59,7 @@ class UnresolvedOps(NamedTuple):
 
 
 def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
-    """Return the host rows of all ops in the given objects. Computing them together is faster."""
+    """Return the rows of the ops in the timeline's host table. Computing them together is faster."""
     counts = [len(one.ops) for one in unresolved]
     known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

@@ -1,8 +1,8 @@
 """Emulates the memory of one call of a compiled region, as recorded.
 
-A replay runs a compiled region op by op, but the recorded region allocated only the outputs of its fused kernels. Tensors that
-the replay creates inside the region therefore get memory that is not counted. After the region, the replay repeats the recorded
-requests and frees. Tensors that still exist after the region get recorded blocks of their size.
+A replay runs a compiled region op by op, but the recorded region allocated only the outputs of its fused kernels. Inside a
+compiled region, new tensors therefore get memory that is not counted. After the compiled region, the replay executes the
+recorded requests and frees. Tensors that still exist after the compiled region get recorded blocks of their size.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -10,8 +10,8 @@ requests and frees. Tensors that still exist after the region get recorded block
     memory.play(requests)               # memory_allocated() rises and falls as recorded
     memory.end()                        # y has a block of the device, if the recorded call left such a block
 
-Tensors without a recorded block stay uncounted. For example, torch.compile keeps tensors in the private pool of a CUDA graph,
-and PyTorch does not count them (torch/_inductor/cudagraph_trees.py).
+Tensors without a recorded block stay uncounted. For example, PyTorch does not count tensors in the private pool of a CUDA graph
+(torch/_inductor/cudagraph_trees.py).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _RegionHandle(AllocationHandle):
 class RegionMemory:
     """The memory that one call of a compiled region uses on one stream. All tensors in the process have different addresses.
 
-    `kept` lists blocks that remain allocated from the region's forward pass although no tensor of the replay uses them. The
+    `kept` lists recorded blocks of the forward pass that are still allocated but belong to no tensor of the replay. The
     recorded backward pass may free the blocks in `kept`.
     """
 

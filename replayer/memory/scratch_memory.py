@@ -56,7 +56,7 @@ class ScratchScope:
             self._execute(sizes)
 
     def close(self) -> None:
-        """Free all remaining workspaces. This method is also called after the op has failed."""
+        """Free all remaining workspaces. The method is called even if the op has failed."""
         while self._handles:
             self._allocator.free(self._handles.pop())
 

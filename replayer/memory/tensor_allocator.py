@@ -169,7 +169,7 @@ class TensorAllocator:
             return self._memory
 
     def execute_pending(self) -> None:
-        """Execute the queued frees, and pass memory table rows of all executed requests and frees to `note`."""
+        """Execute the queued frees, and report all executed requests and frees to the callback `note`."""
         with self._lock:
             if self._cycle is not None:
                 done = self._cycle.done(self._at, self._freed)
@@ -210,7 +210,7 @@ class TensorAllocator:
             memory.free(block)
 
     def _leave_cycle(self) -> None:
-        """Stop the comparison with the allocation cycle, and execute the requests that have only been compared so far."""
+        """Stop comparing requests with the allocation cycle, and execute the requests that were only compared."""
         if self._cycle is not None:
             cycle, at = self._cycle, self._at
             self._cycle, self._expected, self._at = None, _NO_CYCLE, 0

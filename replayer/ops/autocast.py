@@ -162,7 +162,7 @@ def _argument_index(op: torch._ops.OpOverload, name: str) -> int:
 
 
 def register() -> None:
-    """Register the autocast rule of every op in the lists. All other ops ignore the autocast key."""
+    """Register the autocast rule of every op in PyTorch's lists. All other ops ignore the autocast key."""
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     state.STATE.kept.append(others)

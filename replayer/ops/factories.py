@@ -2,8 +2,8 @@
 """Registers the kernels that create tensors on the virtual GPU, such as `torch.empty(..., device="cuda")`.
 
 The kernels are registered for every device type that can stand for a virtual GPU in C++ (tensor_meta.py). Scripts can therefore
-create tensors in every thread, without a TorchDispatchMode. In PyTorch builds with CUDA, these kernels replace PyTorch's CUDA
-kernels, which would load a driver.
+create tensors in every thread, without a TorchDispatchMode. In a PyTorch build with CUDA, the registered kernels replace
+PyTorch's own, which would load a CUDA driver.
 
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor

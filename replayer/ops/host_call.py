@@ -4,7 +4,7 @@
     made = call.back(func(*[call.of(value) for value in args]), index)
     gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
 
-If the result of an op on the CPU shares storage with an argument, it also shares the argument's device memory.
+A result that shares storage with an argument on the CPU also shares the argument's memory on the virtual device.
 """
 
 from __future__ import annotations

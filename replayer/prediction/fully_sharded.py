@@ -168,8 +168,8 @@ def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
 def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
     """Return the number of bytes that a rank receives in one step.
 
-    A rank receives the share (N-1)/N of a unit's bytes in each collective, for N ranks. In a step with a backward pass, the
-    parameters of the root unit are gathered once and those of other units twice.
+    With N ranks, each collective sends (N-1)/N of a unit's bytes to each rank. With a backward pass, a step gathers the root
+    unit's parameters once and every other unit's parameters twice.
     """
     total = 0.0
     for unit in calls:

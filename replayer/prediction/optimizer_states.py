@@ -1,4 +1,4 @@
-"""The number of parameter-sized tensors that each optimizer class keeps, from the documentation of torch.optim.
+"""Lists how many parameter-sized tensors each optimizer class keeps, according to the documentation of torch.optim.
 
     states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """

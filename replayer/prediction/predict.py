@@ -253,8 +253,8 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace) -> float:
     """Return the expected error of a prediction, which depends on the sources of GPU times, the precision and the parallelism.
 
-    Predictions in half precision were not checked. In half precision, times that are not scaled from the recording therefore
-    get the expected error of estimates without a recording.
+    Predictions in half precision were not checked. Half-precision times that are not scaled from the recording therefore get
+    the error of estimates without a recording.
     """
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0

@@ -2,7 +2,7 @@
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-As in the recording, a kernel starts after its launch, after the previous kernel, or after a kernel on another stream. See
+As recorded, each kernel starts after its launch, after the previous kernel, or after a kernel on another stream. See
 Note [Why a kernel started when it did] in recording/indexer.py. The host waits for the same kernels as in the recording, and
 keeps its recorded speed between two waits. The new trace has the same rows as the recording and differs only in times.
 """

@@ -54,7 +54,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Replace durations by those of one rank's share of the work, where these are shorter. Changed kernels then count as
+        """Replace the durations of kernels that take less time for one rank's share of the work. Changed kernels then count as
         scaled."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
@@ -96,9 +96,9 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return the host row of the op that launched each device span, taking the innermost op whose shapes were recorded.
+    """For each device span, return the host row of the innermost op with recorded shapes that launched the span.
 
-    A device span without such an op gets the value NONE.
+    Device spans that were not launched by an op with shapes get the value NONE.
     """
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)

@@ -211,7 +211,7 @@ class TensorSplit:
 
 
 def _heads(ops: Sequence[_Op], pair: Pair) -> int:
-    """Return the number of attention heads between the products of a pair, or 0 if there is no attention.
+    """Return the number of attention heads of a transformer block, or 0 if the matrix products have no attention between them.
 
     The first op of attention multiplies queries by keys. The last dimension of the queries has the size of an attention head.
     """
@@ -225,7 +225,7 @@ def _heads(ops: Sequence[_Op], pair: Pair) -> int:
 
 
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
-    """Return the ops of all forward passes, and the call of each device row in backward passes.
+    """Return the ops of all forward passes, and the op of each device row that belongs to a backward pass.
 
     `known` has one call per device row.
     """

@@ -70,8 +70,8 @@ class RecordedStage(NamedTuple):
 def recorded_stages(
     trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0, own_ns: Callable[[Column], Column] = np.asarray
 ) -> dict[int, list[RecordedStage]]:
-    """Return the stages of each phase in order of their start, as a mapping from the phase's row. `ordinals` has the device
-    number of each device row.
+    """Return, by row of the trace's phases, the list of each phase's stages in order of start. `ordinals` has the device number
+    of each device row.
 
     Times on devices are multiplied by `slowdown`. `own_ns` converts host times of the recording to host times of the replay.
     """

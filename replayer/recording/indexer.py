@@ -306,7 +306,7 @@ class RecordingIndexer:
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Add each op that launched kernels to the segment of its first kernel, in order of the ops' start times."""
+        """Add each op to the segment in which its first kernel ran, in order of the ops' start times."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         for k, p in enumerate(phases):

@@ -2,7 +2,7 @@
 
 After the script has ended, the recorder measures the workspaces of all cuBLAS handles. If a cuBLAS workspace still exists after
 the script has ended, cuBLAS kept it. If the script ran matrix products and no workspace exists at the end, cuBLAS kept none.
-Profiles have no such measurement. A profile also lacks the exact PyTorch release, and most kept workspaces were allocated
+Profiles have no such measurement. A profile also lacks the exact PyTorch release, and it misses workspaces that were allocated
 before the profiler began. Some PyTorch releases allocate and free a workspace for each matrix product, which is visible in the
 recorded memory events.
 
@@ -13,7 +13,7 @@ release. cuBLAS keeps no workspace, for example, if a process sets CUBLAS_WORKSP
 matrix products.
 
 Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). On AMD GPUs,
-hipBLAS handles keep a workspace too.
+each hipBLAS handle keeps a workspace.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     """Return whether workspaces were kept. `sizes_bytes` has the workspace sizes that a cuBLAS handle can have on the recorded
     device.
 
-    Returns None if the recording does not show whether workspaces were kept. Also returns None for an unknown release, and if
+    Returns None if the recording does not show whether workspaces were kept. The result is None for an unknown release, or if
     memory events have no totals (PyTorch 1.9) or no matrix product.
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes

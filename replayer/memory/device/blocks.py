@@ -55,7 +55,7 @@ class Block:
 class Unmapped(Block):
     """A part of an expandable segment that has addresses but no memory.
 
-    The address range consists of whole pages, and no list of free blocks contains it.
+    An unmapped range consists of whole pages and is in no list of free blocks.
     """
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class Reservation:
 
 
 class ExpandablePool(Pool):
-    """The free blocks in the expandable segments of one stream, and the parts of these segments without memory.
+    """The free blocks and the unmapped address ranges in the expandable segments of one stream.
 
     Unmapped parts are sorted by address.
     """

@@ -474,7 +474,7 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """Return the state on which the blocks of later requests depend: address, size and use of each block.
 
-        Returns None if blocks also depend on other state, for example on the age of blocks or on waiting streams.
+        Returns None if later requests also depend on other state, such as the age of blocks or waiting streams.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

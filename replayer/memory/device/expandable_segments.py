@@ -112,7 +112,8 @@ class ExpandableSegments:
                 self._segments.unreserve(unmapped.address, unmapped.size_bytes)
 
     def _first_fit(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
-        """Find the lowest consecutive free and unmapped blocks that together have room, and return the first of them.
+        """Find the lowest addresses at which consecutive free and unmapped blocks have enough room, and return the first of
+        these blocks.
 
         Reference: find_expandable_block.
         """
@@ -135,7 +136,7 @@ class ExpandableSegments:
         return whole
 
     def _map(self, pool: ExpandablePool, unmapped: Unmapped, size: int) -> Block | None:
-        """Map memory for the first `size` bytes of a block without memory, rounded up to a page.
+        """Give memory to the first `size` bytes of an unmapped block, rounded up to whole pages.
 
         The new free block is merged with free neighbors.
 

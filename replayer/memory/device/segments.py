@@ -39,8 +39,8 @@ class AddressSpace:
     def take(self, size_bytes: int) -> int:
         """Return the address of a new segment.
 
-        Raises RuntimeError if no free address range is large enough. This can only happen for expandable segments, because
-        these segments reserve addresses without memory.
+        Raises RuntimeError if no free address range is large enough. Only expandable segments can run out of addresses, because
+        they reserve addresses without memory.
         """
         hole = next((i for i, size in enumerate(self._sizes) if size >= size_bytes), None)
         if hole is None:

@@ -17,8 +17,8 @@ from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """Return the blocks of a segment in order of address, given the segment's last block. An expandable segment is divided
-    where addresses have no memory."""
+    """Return the blocks of a segment in order of address, given the segment's last block. In an expandable segment, unmapped
+    addresses separate one list of blocks from the next."""
     ranges: list[list[Block]] = [[]]
     at: Block | None = tail
     while at is not None:

@@ -98,7 +98,7 @@ class PoolStats:
     def of_expandable(self) -> PoolStats:
         """Return the statistics of expandable segments.
 
-        Free parts of split blocks are not counted, because their empty pages can be returned to the device.
+        The free parts of split blocks are not counted as inactive, because their empty pages can be returned to the device.
 
         Reference: free_block in c10/cuda/CUDACachingAllocator.cpp.
         """

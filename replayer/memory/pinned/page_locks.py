@@ -82,7 +82,7 @@ def _reason(size_bytes: int, errno: int) -> str:
 
 
 def _spare_bytes() -> int | None:
-    """Return how many bytes may be locked such that the machine and the container keep enough memory. Returns None if
+    """Return how many bytes may be locked while the machine and the container still have enough memory. Returns None if
     unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

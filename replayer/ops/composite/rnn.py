@@ -142,11 +142,10 @@ def _under_autocast(
 
 
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Return handlers for recurrent ops, because these ops have no shape rule (meta kernel) in PyTorch. `run` runs an op from
-    its plan.
+    """Return handlers for recurrent ops that have no shape rule (meta kernel) in PyTorch. `run` runs an op from its plan.
 
-    Packing of sequences has its own handler, because the packed shape depends on lengths in host memory. Another one flattens
-    weights into cuDNN's buffer.
+    The packing of sequences has a handler of its own, because its output shape depends on the values of `lengths`. Another one
+    flattens weights into cuDNN's buffer.
     """
 
     def backward(*args: TorchAny) -> TorchAny:
@@ -167,7 +166,7 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
     `lengths` must be in host memory, as for CUDA's kernels.
 
-    The number of rows is found by packing zeros with a single feature on the CPU.
+    To find the number of rows, the CPU packs a tensor of zeros with a single feature.
     """
     meta = padded.tensor_meta
     rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
@@ -179,8 +178,7 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
 
 def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
-    """Create one buffer for all weights and make each weight a view of the buffer. After the call, no weight uses its old
-    memory, which is therefore free."""
+    """Create one buffer for all weights and make each weight a view of the buffer. The old memory of the weights is freed."""
     buffer = _buffer_for(weights, weights[0].tensor_meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.tensor_meta.shape, view.tensor_meta.dtype_name

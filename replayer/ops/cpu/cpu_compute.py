@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
 """With the option `--values compute`, tensors have values in host memory, and the CPU computes all ops.
 
-Devices, streams, memory and times are still those of the virtual GPU. Before the virtual GPU launches an op, the CPU computes
-the op on the values of the tensors. Losses and output sizes that depend on values are then correct, but a replay takes as long
-as the CPU needs.
+The virtual GPU still provides devices, streams, memory and times. Before the virtual GPU launches an op, the CPU computes the
+op on the values of the tensors. With computed values, losses and output sizes are correct, but a replay takes as long as the
+CPU needs.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed

@@ -2,8 +2,8 @@
 """Computes CUDA-only ops on the CPU for `--values compute`: attention, recurrent layers and SyncBatchNorm.
 
 Each function takes an op's arguments as CPU tensors and returns the results. If a backward op needs the random numbers of its
-forward op, the forward op returns the generator's state in a tensor. For attention, the state of the random generator is stored
-in the seed, and for recurrent layers in the reserve.
+forward op, the forward op returns the generator's state in a tensor. The random generator's state is stored in attention's
+output `seed` or in the output `reserve` of a recurrent layer.
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 """
@@ -331,7 +331,7 @@ def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Divide. In an integer division by zero, the divisor 1 is used instead.
+    """Divide. In integer divisions, a divisor of 0 is replaced by 1.
 
     On a GPU, integer division by zero raises no error, and its result is undefined. The CPU raises ZeroDivisionError.
     """
@@ -354,7 +354,7 @@ _DIVISIONS = [
 
 
 def _product(op: TorchAny) -> Callable[..., TorchAny]:
-    """Return a matrix product with the argument `out_dtype`, which is also the dtype of the sums."""
+    """Return a matrix product function with an argument `out_dtype`, the dtype in which sums are computed."""
 
     def product(*args: TorchAny, out: TorchAny = None, **scalars: TorchAny) -> TorchAny:
         *factors, out_dtype = args
