@@ -474,7 +474,7 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """Return the state on which the blocks of later requests depend: address, size and use of each block.
 
-        Returns None if later requests also depend on other state, such as the age of blocks or waiting streams.
+        Returns None if a history or request log is recorded, or if blocks also depend on their age or on waiting streams.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:
