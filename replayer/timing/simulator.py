@@ -1,12 +1,12 @@
-"""Plays the script's ops on the virtual timeline: computes when each op's kernels start and end.
+"""Computes when the kernels of each op of the script start and end on the virtual GPU.
 
-`play` handles one op in several steps. The simulator finds the script's current phase (step_tracker.py) and the matching
-recorded call (matcher.py). The simulator computes the time at which the call starts on the host thread (timing_rules.py). The
-simulator puts the recorded kernels on the stream (scheduler.py). The simulator waits if the host is too far ahead of the wall
-clock.
+`play` handles one op in several steps. The simulator first finds the current phase of the script (step_tracker.py) and the
+recorded call that matches the op (matcher.py). It computes the time at which the call starts on the host thread
+(timing_rules.py). It adds the recorded kernels to the virtual CUDA stream (scheduler.py). It sleeps if the virtual time is too
+far ahead of the wall clock.
 
-A replay does not sleep for every kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of the
-wall clock.
+A replay does not sleep after each kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of
+the wall clock.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# The host's virtual time may run ahead of the wall clock by this much, which absorbs short delays of the machine. Only a script
-# that reads the clock without synchronizing can notice that the host runs ahead.
+# The replay's virtual time may run ahead of the wall clock by 20 ms, so that short delays of the machine do not slow the
+# replay.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
@@ -77,7 +77,8 @@ class Simulator:
     ) -> int:
         """Play one op. Returns the time at which the op's work ends on the stream.
 
-        `now_ns` is the wall-clock time of the script's call. `copy` is given for a copy that involves the host or two devices.
+        `now_ns` is the wall-clock time at which the script calls the op. `copy` describes a copy between the host and a device
+        or between two devices, and is None for other ops.
         """
         tracker = self.tracker
         segment = tracker.segment
@@ -123,7 +124,8 @@ class Simulator:
         return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
-        """Return whether a copy and the recorded copy differ in bytes. Shapes do not always show the size."""
+        """Return whether a copy of the script and its recorded copy have different sizes in bytes. Shapes do not always show
+        the size."""
         of_step = segment.step.step.kernels
         sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
         return not sizes <= {NONE, copy.size_bytes}
@@ -131,8 +133,8 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Play an op of a CUDA graph. The op takes no host time, because one call, the host op at `row`, launches the whole
-        graph."""
+        """Play an op of a CUDA graph. The op takes no host time, because the whole graph is launched by one call (`row` of the
+        host table)."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.turns[signature.phase_class]:
@@ -161,9 +163,10 @@ class Simulator:
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
 
     def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
-        """Play everything that a CUDA graph captured, with one launch. `stream` replaces the captured stream.
+        """Play all ops that a CUDA graph has captured, as one launch. `stream` replaces the captured stream.
 
-        If the recording launches a graph here, the recorded graph's work is played. Otherwise each captured op is matched.
+        If a graph launch was recorded at the same position, its recorded kernels are played. Otherwise each captured op is
+        matched.
         """
         if self.tracker.segment is None:
             self.tracker.op(thread, PLAIN, now_ns)
@@ -175,7 +178,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # A graph of a backward pass that is launched within a backward pass must not end the outer phase.
+        # If a CUDA graph contains a backward pass and is launched during a backward pass, it must not end the backward phase.
         is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:
@@ -183,7 +186,8 @@ class Simulator:
                     call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # Captured phases before the first op, such as zero_grad, launch nothing. The launch begins the next segment.
+                # A phase that was captured before the graph's first op, such as zero_grad, launches nothing. The launch begins
+                # the next segment.
                 segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
                 if segment is None or self.tracker.turns[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)
@@ -201,11 +205,10 @@ class Simulator:
         stream.pending.extend([*queue, stream.ready_ns])
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
-        """Play ops in call order. Ops that repeat the last step are played together.
+        """Play ops in call order. If the ops are the same as in the previous step, they are played together to save time.
 
-        The arguments are the arguments of `play`, with one entry per op. Ops of replicas are interleaved. A copy or an event
-        makes one device wait for another, so copies and events are played one by one. For all other ops in a segment, only the
-        order on each stream matters.
+        Each list has one entry per op. Ops of replicas are interleaved. Copies and events are played one by one, because they
+        can make one device wait for another device. For all other ops of a phase, only the order on each CUDA stream matters.
         """
         turns = self.tracker.turns
         if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):
@@ -314,7 +317,7 @@ class Simulator:
     ) -> int:
         """Play an op that is not in the recording.
 
-        Either the phase's unmatched recorded time covers the op, or its time is estimated.
+        The op is estimated, unless recorded kernels that matched no op of the script explain its time.
         """
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
@@ -338,10 +341,11 @@ class Simulator:
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
-        """Return whether recorded device time covers an op that is not in the recording. If so, the op is not estimated now.
+        """Return whether the recorded device time of the phase already includes an op that matched no recorded op. Such an op
+        is not estimated now.
 
-        In a phase-grained recording, the phase's device time covers all ops. In other recordings, the phase's unmatched
-        remainder may cover the op later.
+        If only phases were recorded, the device time of the phase includes all its ops. If kernels were recorded, kernels that
+        matched no op may be assigned to the op when the phase ends.
         """
         if segment.recorded is not None and segment.recorded.phase_grained:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1

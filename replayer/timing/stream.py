@@ -1,7 +1,7 @@
-"""Streams and events as arithmetic on times. The module stream.py does not sleep, execute work or use torch.
+"""Computes the times of CUDA streams and events. The module stream.py does not sleep, execute work or use torch.
 
-A stream stores the time at which its last work ends. Work starts when it has been launched, the stream is free, and every event
-that the stream waits for has passed:
+A virtual stream stores the time at which its last kernel or copy ends. Work on a stream starts when it has been launched, the
+earlier work has ended, and all awaited events have passed:
 
     stream = VirtualStream(device=0, number=0)
     end_ns = stream.push(launched_ns=100, latency_ns=5, gap_ns=1, duration_ns=50)   # 155
@@ -33,9 +33,10 @@ from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:
-    """Represents one stream of one device. `own_number` counts the device's streams, and stream 0 is the default stream.
+    """Represents one stream of one device. `own_number` is the index of the stream on its device, and index 0 is the default
+    stream.
 
-    `number` is the same number, except while a CUDA graph is captured. See Note [Streams of a graph] in cuda_graph.py.
+    `number` equals `own_number`, except while a CUDA graph is captured. See Note [Streams of a graph] in cuda_graph.py.
     """
 
     __slots__ = ("depth", "device", "number", "own_number", "pending", "priority", "ready_ns")
@@ -49,26 +50,26 @@ class VirtualStream:
         self.pending: deque[int] = deque(maxlen=depth)
 
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
-        """Queue work, and return when the work ends.
+        """Add a kernel or copy to the stream, and return its end time.
 
-        `latency_ns` is the time from the launch to the start on an idle stream. `gap_ns` is the time from the end of the
-        previous work to the start of work that was queued behind it.
+        `latency_ns` is the delay between the launch of a kernel and its start if the stream is idle. `gap_ns` is the delay
+        between two kernels on a stream if the second was launched before the first ended.
         """
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)
         return end_ns
 
     def push_all(self, ends_ns: list[int]) -> None:
-        """Queue work whose end times were computed by `queue_ends`."""
+        """Add several kernels or copies whose end times are known."""
         self.ready_ns = ends_ns[-1]
         self.pending.extend(ends_ns)
 
     def room_at_ns(self) -> int:
-        """Return the earliest time at which the queue has room for one more launch. Returns 0 if the queue has room now."""
+        """Return the earliest time at which the launch queue has room for one more launch, or 0 if it has room now."""
         return self.pending[0] if len(self.pending) == self.depth else 0
 
     def wait(self, time_ns: int) -> None:
-        """Make later work start no earlier than `time_ns`."""
+        """Delay all later work on the stream until `time_ns`."""
         if time_ns > self.ready_ns:
             self.ready_ns = time_ns
 
@@ -77,9 +78,9 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Represents a CUDA event, which stores when the earlier work on its stream has ended.
+    """Represents a CUDA event, which stores the time at which the earlier work on its stream ends.
 
-    Recording the event again replaces the time. As in CUDA, a stream that already waits keeps the old time.
+    Recording the event again replaces the time. As in CUDA, a stream that already waits for the event is not affected.
     """
 
     __slots__ = ("awaited", "device", "time_ns")

@@ -1,6 +1,7 @@
-"""The timing rules of a replay: when an op starts on its host thread, and when its kernels end on their stream.
+"""Computes when an op starts on its host thread and when its kernels end on their CUDA stream.
 
-All times are integer nanoseconds of recorded time. The module timing_rules.py does not sleep, keep state or use torch.
+All times are integers in nanoseconds on the time axis of the recording. The module timing_rules.py does not sleep, keep state
+or use torch.
 
     advance_ns, own_ns = host_times(position_ns=40, from_ns=100, to_ns=130)                     # 60, 30
     start_ns = call_start(host_ns=1_000, advance_ns=60, called_ns=1_010, room_ns=0)             # 1060
@@ -14,8 +15,9 @@ All times are integer nanoseconds of recorded time. The module timing_rules.py d
 3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the device and the previous work on its stream has
     ended. Each of the two has its own recorded delay (Note [Why a kernel started when it did], indexer.py).
 
-`queue_ends` applies these rules to arrays. Calls on a host thread and kernels on a stream follow the same formula. An entry
-ends when it would end without a queue, or one span after the previous entry's end, whichever is later.
+`queue_ends` applies these rules to arrays. Calls on a host thread and kernels on a stream are both queues, so one formula
+computes their end times. A call or kernel ends at its own end time if it did not have to wait, and otherwise one duration after
+its predecessor ends.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return the host time before an op and in the op, for a script that has reached `position_ns` of the recorded segment.
+    """Return the host time before an op and during the op, if the script has reached `position_ns` in the recorded phase.
 
-    `from_ns` and `to_ns` are the start and end of the recorded call, relative to the start of the segment. Waits for the device
-    are subtracted from both host times.
+    `from_ns` and `to_ns` are the start and end of the recorded call, counted from the start of its phase. Neither host time
+    includes waits for the device.
     """
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
@@ -38,27 +40,27 @@ def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
     """Return the time at which the host starts an op.
 
-    The thread finished the previous op at `host_ns`. The script called this op at `called_ns`. The launch queue has room from
-    `room_ns`.
+    `host_ns` is the time at which the host thread finished the previous op. The script called this op at `called_ns`. The
+    launch queue has room from `room_ns`.
     """
     return max(host_ns + advance_ns, called_ns, room_ns)
 
 
 def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int) -> int:
-    """Return the time at which a kernel ends. The previous work on the op's stream ended at `ready_ns`."""
+    """Return the time at which a kernel ends. The previous work on the kernel's stream ends at `ready_ns`."""
     return max(launch_ns + latency_ns, ready_ns + gap_ns) + duration_ns
 
 
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
-    """Return the end times of consecutive calls or kernels.
+    """Return the end times of consecutive calls on one thread or kernels on one stream.
 
     Args:
         alone_ns: the end of each entry if no entry preceded it.
         spans_ns: the time from the previous entry's end to the entry's own end, if the entry is queued.
         before_ns: the end of the work before the first entry.
 
-    The end times follow the rule end[i] = max(alone[i], end[i-1] + span[i]). Let c be the running sum of spans. Then end[i] -
-    c[i] is the greater of end[i-1] - c[i-1] and alone[i] - c[i], which is a running maximum.
+    The end times follow the rule end[i] = max(alone[i], end[i-1] + span[i]). With c as the cumulative sum of span, end[i] -
+    c[i] = max(alone[i] - c[i], end[i-1] - c[i-1]), which is a running maximum.
     """
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns

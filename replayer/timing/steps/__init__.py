@@ -1,1 +1,2 @@
-"""Tracks the script's step, phase and nn.DataParallel stage in the recording. `StepTracker` is the entry point."""
+"""Finds the recorded step, phase and nn.DataParallel stage that the script is currently in. `StepTracker` is the entry
+point."""

@@ -1,9 +1,10 @@
-"""Tracks nn.DataParallel's stages within a phase: scatter, replicas, gather, and their backward passes.
+"""Times the stages of nn.DataParallel within a phase: scatter, replicas, gather, and their backward passes.
 
-Each stage of the script becomes a row of the replay's timeline. A stage begins and ends on the host at the recorded pace. A
-phase-grained recording has no kernels. If it has stages, the stage's device is busy for the stage's recorded time, which is
-charged when the stage ends. The recorded time between two stages is charged before the second stage begins. The replay's phase
-is then split like the recorded phase.
+Each stage of nn.DataParallel that the script runs is written as one row of the replayed trace. On the host, a stage begins and
+ends at its recorded offset in the phase. A recording of phases alone has no kernels. When a stage ends in a replay of a
+recording without kernels, the stage's device is kept busy for the recorded time of the stage. The recorded time between two
+stages also keeps the device busy, before the second stage begins. The replayed phase is therefore divided into stages as the
+recorded phase was.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 class OpenStage(NamedTuple):
     """Represents a running stage of nn.DataParallel.
 
-    `recorded` is the matching recorded stage, if there is one.
+    `recorded` is the recorded stage with the same name, device and count, or None.
     """
 
     name: str
@@ -54,7 +55,7 @@ Row = tuple[int, str, int, int, int, int, int, int, int]
 
 
 class DataParallelStages:
-    """Tracks which nn.DataParallel stage of the current phase the script is in."""
+    """Finds the recorded time of each nn.DataParallel stage that the script runs."""
 
     def __init__(self, scheduler: StreamScheduler) -> None:
         self._scheduler = scheduler
@@ -70,8 +71,7 @@ class DataParallelStages:
 
     @property
     def recorded(self) -> list[RecordedStage]:
-        """Return the recorded stages that split the current segment's time. If the recording has kernels, the returned list is
-        empty."""
+        """Return the recorded nn.DataParallel stages of the current phase. The list is empty if the recording has kernels."""
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.stages if recorded is not None and recorded.phase_grained else []
 
@@ -90,11 +90,10 @@ class DataParallelStages:
         self._rows = []
 
     def switch_segment(self, segment: SegmentMatcher | None) -> None:
-        """Switch the current segment to another recorded step."""
         self._segment = segment
 
     def leave(self, index: int) -> None:
-        """End the segment, which has this 0-based index in its step."""
+        """End the current phase, which is phase number `index` (0-based) of its step."""
         self._note_ops()
         self._done += [(index, *row[1:]) for row in self._rows]
         self._rows, self._segment = [], None
@@ -123,7 +122,7 @@ class DataParallelStages:
         return stage
 
     def end(self, thread: HostThread, stage: OpenStage) -> None:
-        """End the stage. If the stage's phase has already ended, the stage's time was charged at the end of the phase."""
+        """End the stage. No time is added if the phase that contains the stage has already ended."""
         recorded = stage.recorded
         origin = Origin.EXACT
         if stage.segment is self._segment is not None:
@@ -141,11 +140,11 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Charge a device the part of a stage's recorded time that corresponds to the ops called so far. If no stage is open,
-        charge the devices in the same way for the recorded time until the next stage.
+        """Keep each device busy for the part of the recorded stage that corresponds to the ops called so far. If no stage is
+        running, keep the devices busy for the corresponding part of the recorded time until the next stage.
 
-        The method is called before the host waits for a device or queries a device. Returns False if the recording has no
-        stages in the current phase.
+        Called before the host waits for a device or queries whether a device has finished. Returns False if the recording has
+        no stages in the current phase.
         """
         stages = self.recorded
         if not stages:
@@ -170,11 +169,11 @@ class DataParallelStages:
         return True
 
     def clear(self) -> None:
-        """Drop all stages so far, because they belong to the set-up and not to a step."""
+        """Remove all finished stages when a training step begins after set-up work."""
         self._done.clear()
 
     def take(self) -> list[Row]:
-        """Remove and return the rows of the finished step, in order of start."""
+        """Remove and return the rows of the finished step, sorted by start time."""
         done, self._done = self._done, []
         return sorted(done, key=lambda row: row[3])
 

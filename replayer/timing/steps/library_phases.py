@@ -1,11 +1,11 @@
-"""Handles phases whose times are from the library of measured models. Each phase has one segment with its current duration.
+"""Looks up the durations of phases in the library of measured models.
 
     phases = LibraryPhases(library)
     segment.recorded = phases.begin("backward")      # None if the library has no time for the phase
     phases.end("backward", segment.recorded, device_ns)
 
-If loss and zero_grad were measured together with backward, their time in the replay is subtracted from backward. At most a
-tenth of the backward time is subtracted.
+If a library entry measured loss and zero_grad as part of backward, the replay subtracts their time from backward. At most a
+tenth of the backward time is subtracted for loss and zero_grad.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Begin a phase. Returns the segment with its device time, or None if the library has no time for the phase."""
+        """Begin a phase. Returns the phase with its device time, or None if the library has no time for a phase of this
+        name."""
         known = self._library.phase(name)
         if known is None:
             return None
@@ -35,16 +36,15 @@ class LibraryPhases:
         return self._segment(name, device_ns, origin)
 
     def end(self, name: str, recorded: RecordedSegment | None, device_ns: int) -> None:
-        """End a phase that kept the device busy for `device_ns`."""
         if recorded is not None and recorded.device_ns == COUNTED_ELSEWHERE_NS:
             self._before_backward_ns += device_ns
         elif name == "forward":
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """Return the library's times for the model call that begins now.
+        """Return the library's step times for the model that the script calls now.
 
-        Returns None if the ops of the call are estimated one by one.
+        Returns None if the library has no times, so that each op of the call is estimated.
         """
         call = self._library.take_call()
         if call is not None:
@@ -52,15 +52,15 @@ class LibraryPhases:
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return the segment of the phase, to which the time of a model call is added. `before_ns` is the time for which the
-        device was busy before the call."""
+        """Return the current phase, prolonged by the time of one model call. `before_ns` is how long the device was busy in
+        this phase before the model call."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:
         self._library.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """End the step. Returns the row of the step's times, see `LibraryPace.step_ended`."""
+        """End the step. Returns the row of the library entry's step table that gave the times."""
         return self._library.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:

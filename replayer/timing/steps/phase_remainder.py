@@ -1,10 +1,10 @@
-"""Charges the unmatched remainder of a phase: recorded kernels that no op of the script has matched.
+"""Plays the remainder of a phase: the recorded kernels that matched no op of the script.
 
-To charge the remainder means to put its kernels on the streams, although no op of the script launches them. This happens when
-the phase ends, or earlier if the host waits for a device. There are two conditions: the script must be the recorded program
-(Note [Another program] in matcher.py), and one of the cases of Note [When the remainder is charged] must apply. With replicas
-of nn.DataParallel, a phase runs on several devices at once. Each device then has its own lane: a segment with its own
-matcher.
+Playing the remainder means adding these kernels to the virtual CUDA streams, although no op of the script launches them. The
+remainder is played when the phase ends, or earlier if the host waits for a device. The script must be the recorded program
+(Note [Another program] in matcher.py). One of the four cases of Note [When the remainder is charged] must also apply. If the
+script uses nn.DataParallel, one phase runs on several devices at once. Ops on each additional device are then matched
+separately, in a "lane" for each device.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -43,7 +43,7 @@ from traces.model.workload import Sameness
 
 
 class PhaseRemainder:
-    """Puts the unmatched recorded kernels of a phase on the streams of their recorded devices, in launch order."""
+    """Plays the recorded kernels that no op matched, in launch order and on their recorded devices."""
 
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
@@ -52,18 +52,19 @@ class PhaseRemainder:
 
     @property
     def other(self) -> bool:
-        """Return whether the script is known not to be the recorded program. See Note [Another program] in matcher.py."""
+        """Return True if the script is certainly not the recorded program. See Note [Another program] in matcher.py."""
         return self.sameness is Sameness.OTHER_PROGRAM
 
     def forget(self) -> None:
-        """Forget whether the program is the recorded one, because the work so far was not a training step."""
+        """Forget the decision whether the script is the recorded program, which set-up work cannot show."""
         self.sameness = None
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
         """Return the matcher and the host thread for an op on a device other than the first.
 
-        In backward each device has its own thread, as in autograd. In a replay these threads run one after another.
+        During backward, each device has its own host thread, as in PyTorch's autograd. In a replay, the threads of the devices
+        run one after another.
         """
         lane = segment.lane(self._scheduler.ordinal(device))
         if lane is segment or segment.name != "backward":
@@ -75,7 +76,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, charge the remainder or estimate the unmatched ops one by one."""
+        """At the end of a phase, play the recorded kernels that no op matched, or estimate the unmatched ops of the script."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -95,10 +96,10 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Charge or estimate unmatched work before the phase ends.
+        """Play or estimate the unmatched work of a phase before the phase ends.
 
-        If the script is the recorded program, charge the part of the remainder that the recorded host had launched at this
-        position. If the script is another program, estimate its unmatched ops.
+        If the script is the recorded program, play the unmatched kernels that had been launched at this position of the
+        recording. If the script is not the recorded program, estimate the ops that matched no recorded call.
         """
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
@@ -146,7 +147,7 @@ class PhaseRemainder:
 
 
 def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:
-    """Return `kernels` without the kernels that `beyond_ns` already covers. See Note [No more than the phase]."""
+    """See Note [No more than the phase]."""
     kept = []
     for k in unmatched:
         if kernels[k].duration_ns <= beyond_ns:

@@ -1,13 +1,13 @@
-"""Tracks the script's current step and phase, and the recorded step and phase that provide their times.
+"""Finds the script's current step and phase, and the recorded step and phase whose times the replay uses.
 
-When a segment of the script ends, the rest of the recorded segment is charged: the unmatched device work, in launch order, and
-the remaining host time.
+When a phase of the script ends, the rest of the recorded phase is added: its remaining host time, and the kernels that matched
+no op.
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
     tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
 
-The script is cut into segments and steps by `traces/script/script_cut.py`, as in the recorder.
+Recorder and replayer share the code that divides a script into phases and steps (`traces/script/script_cut.py`).
 
 Note [What drives an evaluation step]
     The replay takes the times of training steps from recorded training steps, and the times of evaluation steps from recorded
@@ -59,7 +59,7 @@ from traces.script.step_rule import Optimizers
 class StepTracker:
     """Tracks the script's position in the recording.
 
-    `step` matches ops with the recorded step, and `segment` matches ops with the step's current phase.
+    `step` finds the recorded calls of a step that match the script's ops, and `segment` searches only the current phase.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class StepTracker:
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
-        """The script calls an op, which may begin another segment. Returns the op's segment.
+        """Handle an op of the script, which may begin another phase. Returns the phase of the op.
 
-        `now_ns` is the wall-clock time of the call. The op may be played later.
+        `now_ns` is the wall-clock time at which the script called the op. The op may be played later.
         """
         self.script.op(thread, phase_class, now_ns)
         self.turns = self.script.turns
@@ -112,7 +112,7 @@ class StepTracker:
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """The script calls a loss whose ops do not show that it is a loss."""
+        """Handle the call of a loss function that cannot be recognized by its ops."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -125,9 +125,10 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step that provides the host's values.
+        """Return the index of the recorded step whose recorded values (`loss.item()` and similar reads) are returned to the
+        script.
 
-        This step has the same position in the recording as the current step has in the script.
+        The k-th step of the script gets the values of the k-th recorded step.
         """
         if self._follows and self.number < len(self._recording.steps):
             return self._recording.steps[self.number].row
@@ -149,8 +150,8 @@ class StepTracker:
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
-        """The script leaves a phase by name. If `name` is not the current phase, the call has no effect."""
-        # If the replay's clock stopped and never resumed, the script would hang.
+        """The script leaves a phase by name. The call has no effect if the script is not in phase `name`."""
+        # Resume the replay's clock even if the phase has changed, because the script would hang if the clock stayed stopped.
         if name == "loader" and self._clock_paused_for_loader:
             self._clock_paused_for_loader = False
             self._scheduler.clock.resume()
@@ -172,7 +173,7 @@ class StepTracker:
     # --- what ScriptCut reports (traces/script/script_cut.py)
 
     def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
-        """The script's current segment ends, and the segment `name` begins."""
+        """End the script's current phase and begin the phase `name`."""
         if self.segment is None and not self._done and name not in ("loader", "other"):
             self._begin_before(thread, name)
         self._finish(thread, now_ns)
@@ -182,14 +183,14 @@ class StepTracker:
             self._scheduler.clock.pause()  # if the clock can pause, only the recorded wait counts
 
     def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:
-        """The script leaves a phase. The time that the host spends in a DataLoader is real."""
+        """The script leaves a phase. The time that the host spends in a DataLoader is not simulated."""
         if name == "loader":
             self._leave_loader(thread, now_ns)
         elif self._by_phases:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """Drop everything before the first batch, which is not part of the first step."""
+        """Drop the work before the first batch, because it belongs to no training step."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.set_up_ends()
@@ -230,7 +231,7 @@ class StepTracker:
         return segment.has_as_much_left(calls if of is segment else 0)
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
-        """Charge the rest of the recorded step, let the charged time pass, and write the step."""
+        """Add the rest of the recorded step, wait until that time has passed, and write the step to the trace."""
         scheduler, evaluation = self._scheduler, step.is_evaluation
         self.step_evaluates(evaluation)
         self._finish(thread, step.end_ns)
@@ -269,9 +270,10 @@ class StepTracker:
             self.step = self._matcher(self._recording.step(self.trained))
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
-        """Leave the loader. Data is really loaded, so the recorded wait is not charged. `pad_loader` pads a shorter wait.
+        """Leave the loader. The script really loads its data, so a replay uses the real wait for a batch instead of the
+        recorded wait. `pad_loader` extends a wait that is shorter than recorded.
 
-        A virtual clock must not skip time in the loader, because the loader's workers run in real time.
+        A virtual clock must not skip time while a DataLoader works, because its worker processes run in real time.
         """
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
@@ -285,10 +287,11 @@ class StepTracker:
         thread.host_ns = max(thread.host_ns, ended_ns)
 
     def _begin_before(self, thread: HostThread, name: str) -> None:
-        """Begin the segment "other" before the step's first phase `name`. See Note [Before the first phase] in phase_rule.py.
+        """Begin the phase "other" for the time before the first named phase of a step. See Note [Before the first phase] in
+        phase_rule.py.
 
-        Until the script uses the GPU, the recorded time is deferred. Older recordings count the time before the first phase as
-        part of the first phase.
+        The recorded time before the first phase is added only after the script has used the GPU. Recordings by older versions
+        count the time before the first phase as part of the first phase.
         """
         segments = self.step.step.segments
         recorded = segments.get(("other", LEADING))
@@ -319,7 +322,7 @@ class StepTracker:
         return self.segment
 
     def _charge_call(self, thread: HostThread, library: LibraryPhases) -> None:
-        """Add the model call's time to the current segment. See Note [Times from the library]."""
+        """See Note [Times from the library]."""
         call = library.take_call()
         if call is None:
             return
@@ -375,7 +378,7 @@ class StepTracker:
         self._done.append((segment.name, self._begun_ns, end_ns, device_start_ns, mark_ns, int(origin)))
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:
-        """Drop the recorded segment if the call of the model has shown that the workload is different."""
+        """Stop using the recorded time of the phase if the called model is not the recorded model."""
         if segment.recorded is not None and segment.recorded.phase_grained and not self._workload.is_same():
             segment.recorded = None
 
@@ -388,10 +391,10 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def charge_so_far(self, thread: HostThread) -> None:
-        """Charge the work that the recorded host had launched at this position of the phase.
+        """Play all work that had been launched at this position of the recorded phase.
 
-        The method is called before the host waits for the device or queries it. In a phase-grained recording, the charged share
-        is the number of ops called so far divided by the number of ops in the previous step.
+        Called before the host waits for a device or queries whether a device has finished. If only phases were recorded, the
+        played share is the ops called so far divided by the phase's ops in the previous step.
         """
         segment = self.segment
         if segment is not None:
@@ -407,16 +410,16 @@ class StepTracker:
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
     def begin_stage(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """Begin a stage of nn.DataParallel on a device. The stage may begin a forward pass. `stages.end` ends the stage."""
+        """Begin an nn.DataParallel stage (scatter, a replica or gather) on a device. The stage may begin a forward pass.
+        `stages.end` ends the stage."""
         if self.turns[PLAIN]:
             self.op(thread, PLAIN, self._scheduler.clock.now_ns())
         return self.stages.begin(thread, name, device)
 
     def _charge_unvisited(self, thread: HostThread) -> None:
-        """Charge recorded segments that the script did not enter, if the script has entered the same phase before in this step.
+        """Add the time of recorded phases that the script did not repeat in this step, such as a second forward pass.
 
-        If the script skips a backward pass of a phase-grained recording, no time is charged, because such a script is a
-        different program.
+        If the script skips a recorded backward pass, it is another program, so no time is added (recordings without kernels).
         """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
             return
@@ -438,7 +441,7 @@ class StepTracker:
     def stop(self, thread: HostThread) -> None:
         """End the script.
 
-        Drop an unfinished training step, and let the host wait for the device, as a real process does at exit.
+        An unfinished training step is dropped, and the host waits for the device, as a real process does at exit.
         """
         # `--strict` raises no errors at exit.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0

@@ -1,4 +1,4 @@
-"""Compares the script's workload signature with the recorded one."""
+"""Checks whether the script runs the recorded workload (the same model, batch size and data types)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from traces.script.workload_observer import WorkloadObserver
 
 
 class WorkloadCheck:
-    """Compares the script's workload with the recorded workload until the script's signature is complete, then keeps the
-    result.
+    """Compares the workloads of the script and of the recording until the script's workload is completely known.
     """
 
     def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
@@ -17,7 +16,7 @@ class WorkloadCheck:
         self._is_same = True
 
     def is_same(self) -> bool:
-        """Return whether no difference between the workloads has been found so far."""
+        """Return True if the script's workload has not differed from the recorded workload so far."""
         if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
             sameness = compare_workloads(self._recorded, seen).sameness
             self._is_same = sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
