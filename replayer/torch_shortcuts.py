@@ -1,7 +1,7 @@
-"""Shortcuts around slow paths of torch. Shortcuts only reduce the host time of a call. They depend on torch's internals.
+"""Replaces slow functions of PyTorch by faster ones with the same results. They depend on torch's internals.
 
-A shortcut is used only if the installed torch has the expected internals (`_GUARDS`). Each shortcut can be switched off, to
-measure its gain or because a new release of torch breaks the shortcut:
+A shortcut is used only if the installed PyTorch release has the expected internal functions. A user can switch off a shortcut,
+for example if a new PyTorch release breaks it:
 
     TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 
@@ -85,9 +85,10 @@ def install(tensor_class: TorchAny) -> None:
 
 
 def without_override_lookup(update: Callable[..., TorchAny], tensor_class: TorchAny) -> Callable[..., TorchAny]:
-    """Return `update` (an optimizer's `step` or `zero_grad`) without the lookup if all parameters are of `tensor_class`.
+    """Return an optimizer's `step` or `zero_grad` that skips PyTorch's search for `__torch_function__` if all parameters are
+    virtual.
 
-    If `step` is called with a closure, the lookup is kept, because the closure is code of the script.
+    The search is kept if `step` gets a closure, because the closure is code of the script.
     """
     if not enabled("override_lookup"):
         return update

@@ -1,4 +1,4 @@
-"""Type alias for values passed by torch that have no precise Python type."""
+"""Defines a type alias for values of PyTorch that have no precise Python type."""
 
 from __future__ import annotations
 

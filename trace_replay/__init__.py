@@ -1,11 +1,11 @@
-"""The installed package: the virtual GPU in this process, the `trace` command, and the library `traces`.
+"""The public interface of trace-replay: a virtual GPU in this process, the `trace` command, and the library `traces`.
 
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, even if another module has this name
 
 In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, so they cannot collide with other
-distributions (pyproject.toml lists them). In a checkout, they are beside trace_replay. A .pth file adds only `traces` to the
-end of `sys.path`.
+distributions (pyproject.toml lists them). In a checkout, they are beside trace_replay. In an installation, a .pth file makes
+`import traces` work by adding a folder to the end of `sys.path`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 def main() -> None:
     """Runs the `trace` command.
 
-    Our packages come first on `sys.path` and the user's modules last. The folders of a user may contain a `tui.py` or a
-    `json.py`. Modules in the user's folders belong to the script, which runs in a separate process with an unchanged path.
+    For the `trace` command, packages of trace-replay come before the user's modules on `sys.path`. A folder of the user may
+    contain a module such as `tui.py` or `json.py`, which must not be imported instead. The script of the user runs in a
+    separate process, where `sys.path` is unchanged.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def unsupported(platform: str) -> str | None:
-    """Return why the tool does not run on this platform (a value of `sys.platform`), or None if it runs."""
+    """Return why trace-replay does not run on a platform (a value of `sys.platform`), or None if it runs there."""
     if platform == "win32":
         return "trace-replay does not run on Windows, because it needs fork and POSIX signals; run it in WSL"
     return None
@@ -83,8 +84,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def library() -> ModuleType:
-    """Return the package `traces` of trace-replay. `import traces` imports the same package, unless another module has this
-    name. See `trace_names`.
+    """Return the package `traces` of trace-replay. Normally this is the package that `import traces` imports, unless another
+    module has this name. See `trace_names`.
     """
     import importlib
     from importlib.machinery import PathFinder
@@ -103,7 +104,8 @@ def library() -> ModuleType:
 
 
 def trace_names() -> Any:
-    """Return traces/bootstrap/_trace_names.py, which imports our packages even if other modules have the same names."""
+    """Return the module traces/bootstrap/_trace_names.py, which imports trace-replay's packages even if other modules have
+    their names."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("_trace_names", os.path.join(PATH[0], "traces", "bootstrap", "_trace_names.py"))

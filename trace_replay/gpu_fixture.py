@@ -1,4 +1,4 @@
-"""The fixture `gpu` of the pytest plugin: a test's figures on the virtual GPU, and assertions about them.
+"""Defines the pytest fixture `gpu`, with which a test checks its time, memory and waits on the virtual GPU.
 
     def test_step(gpu):
         train()
@@ -45,12 +45,13 @@ class GpuChecks:
             return between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare a recording (A) with this test (B)."""
+        """Compare this test (B) with a recording (A)."""
         return self.gpu.compare_with(recording, self.timeline(), tolerance)
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of reserved memory during this test in bytes, on the device with the highest peak."""
+        """Return the peak of reserved memory during this test, in bytes. If there are several devices, the highest peak
+        counts."""
         memory = self.gpu.timeline().memory
         peaks = [0]
         for device in set(memory.device.tolist()):
@@ -74,7 +75,7 @@ class GpuChecks:
             raise AssertionError(told)
 
     def assert_step_time(self, recording: Trace | str | os.PathLike[str], within: float = 0.05) -> None:
-        """Fail unless the median step time differs from the recording's by at most the share `within`."""
+        """Fail if the median step time differs from the recorded one by more than the fraction `within`."""
         __tracebackhide__ = True
         steps = self.compare(recording, within).comparison.steps
         if steps.error is None or steps.recorded_median_ns is None or steps.replayed_median_ns is None:
@@ -86,7 +87,7 @@ class GpuChecks:
             )
 
     def assert_same_program(self, recording: Trace | str | os.PathLike[str]) -> None:
-        """Fail unless the test runs the recorded program."""
+        """Fail if the test does not run the program that was recorded."""
         __tracebackhide__ = True
         report = self.compare(recording)
         if report.is_same_program is None:

@@ -1,4 +1,4 @@
-"""The IPython extension: `%load_ext trace_replay`, then `%%gpu v100`, `%gpu start v100` and `%gpu stop`."""
+"""IPython extension (`%load_ext trace_replay`) with the commands `%%gpu v100`, `%gpu start v100` and `%gpu stop`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports our packages in the user's process, where other modules may have the same names.
+"""Imports trace-replay's packages in a process of the user, where other modules may have the same names.
 
     with our_packages():
         from tui.text.diff import diff_text     # even if the user has a module `tui`
@@ -14,9 +14,9 @@ import trace_replay
 
 @contextmanager
 def our_packages() -> Iterator[None]:
-    """Make `import traces`, `import replayer` and `import tui` find our packages inside the block.
+    """Inside the `with` block, `import traces`, `import replayer` and `import tui` import the packages of trace-replay.
 
-    After the block, the names replayer and tui are free again. See Note [Whose module is it] in
+    After the `with` block, the user can import other modules named `replayer` or `tui`. See Note [Whose module is it] in
     traces/bootstrap/_trace_names.py.
     """
     names = trace_replay.trace_names()

@@ -50,7 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start the GPU before conftest files and test modules are imported, because they may ask for CUDA."""
+    """Start the virtual GPU before conftest files and test modules are imported, because they may check whether CUDA is
+    available."""
     asked = early_config.known_args_namespace
     session = early_config.stash[_SESSION] = GpuSession(_requested(asked))
     if session.requested and not _only_distributes(asked):
@@ -73,7 +74,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move tests with a separate GPU to the end of the session. See Note [Tests on other GPUs]."""
+    """Move tests that ask for another virtual GPU (`@pytest.mark.gpu`) to the end of the session. See
+    Note [Tests on other GPUs]."""
     items.sort(key=lambda item: repr(_of_marker(item) or ""))
 
 
@@ -111,8 +113,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """List the calls that were not emulated and the values that were not computed. Under xdist, the workers send these lines
-    with their reports."""
+    """Print which CUDA calls were not emulated and which values were not computed, with the tests that needed them."""
     tests: dict[str, list[str]] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -127,7 +128,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> GpuChecks:
-    """Fixture with the virtual GPU of this test, and with assertions about the test's time, memory and waits."""
+    """Fixture for assertions about a test's time, memory and waits on the virtual GPU."""
     started = request.config.stash[_SESSION].gpu
     if started is None:
         pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
@@ -139,7 +140,7 @@ def gpu(request: pytest.FixtureRequest) -> GpuChecks:
 
 
 class GpuSession:
-    """Holds the virtual GPU of a test session, and what happened on it."""
+    """Starts and stops virtual GPUs during a pytest session, and collects the calls that they refused."""
 
     def __init__(self, requested: dict[str, Any] | None) -> None:
         self.requested = requested
@@ -183,7 +184,7 @@ def _requested(asked: Any) -> dict[str, Any] | None:
 
 
 def _of_marker(item: pytest.Item) -> dict[str, Any] | None:
-    """Return the GPU that a test's marker names. The plugin ignores markers without a GPU's name."""
+    """Return the options of a test's marker `@pytest.mark.gpu`, or None. A marker without the name of a GPU is ignored."""
     marker = item.get_closest_marker("gpu")
     if marker is None or not (marker.args and isinstance(marker.args[0], str)):
         return None

@@ -9,8 +9,8 @@
     gpu.stop()
 
 After `stop`, torch behaves as before the start, and tensors of the virtual GPU raise an error if they are used. A process has
-at most one virtual GPU at a time. Python processes that this process starts (spawned workers, subprocesses) get the virtual GPU
-too, as they would see a real GPU.
+at most one virtual GPU at a time. Python processes that this process starts can use the virtual GPU too, as they could use a
+real GPU.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BOOTSTRAPPED = "_trace_replayer.state"  # the bootstrap has imported this modul
 class ReplayReport:
     """Holds the comparison of a replay with its recording, or of any two traces.
 
-    `print` shows the text of `trace diff`, and a notebook shows the charts of `trace report`.
+    Printing the report shows the text of `trace diff`, and a notebook displays the charts of `trace report`.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class ReplayReport:
 
     @property
     def is_same_program(self) -> bool | None:
-        """Return whether both traces are of the same program. The result is None if the traces do not show whether the programs
-        are the same."""
+        """Return whether both traces are of the same program. Returns None if the traces do not contain enough data to
+        decide."""
         return self.comparison.verdict.same
 
     def to_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class ReplayReport:
     __repr__ = __str__
 
     def to_html(self) -> str:
-        """Return the page of `trace report`, a complete HTML document."""
+        """Return the report that `trace report` writes, as a complete HTML document."""
         with our_packages():
             from tui.report.page import NamedTrace, report_html
 
@@ -115,8 +115,8 @@ class InProcessGpu:
         return self._source.recorded.devices[0].name
 
     def timeline(self) -> Trace:
-        """Return the trace of the replay so far. After `stop`, return the whole trace. Raises TraceError if the GPU was not
-        used."""
+        """Return the trace of the replay so far. After `stop`, return the whole trace. Raises TraceError if the script did not
+        use the virtual GPU."""
         if self._stopped is not None:
             return self._stopped
         with our_packages():
@@ -141,13 +141,14 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare `other` (A) with this replay (B). `other` is a trace, a file, a name from the library or a stopped GPU."""
+        """Compare `other` (A) with this replay (B). `other` may be a trace, the path of a trace file, a name from the library,
+        or a stopped virtual GPU."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(
         self, other: Trace | InProcessGpu | str | os.PathLike[str], replayed: Trace, tolerance: float
     ) -> ReplayReport:
-        """Compare `other` (A) with a part of this replay (B)."""
+        """Compare another trace (A) with a part of this replay (B)."""
         return ReplayReport(_named_trace(other), ("this replay", replayed), tolerance)
 
     @property
@@ -161,7 +162,7 @@ class InProcessGpu:
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of allocated memory in bytes, on the device with the highest peak."""
+        """Return the peak of allocated memory, in bytes. If there are several devices, the highest peak counts."""
         with our_packages():
             from traces.figures.summary import summarize
 
@@ -169,7 +170,7 @@ class InProcessGpu:
         return max((peak.peak_allocated_bytes or 0 for peak in memory), default=0)
 
     def summary_lines(self) -> list[str]:
-        """Return the name, the step time, the peak of memory, and what was estimated."""
+        """Return lines with the GPU's name, the step time, the peak of memory, and what was estimated."""
         report = self.report()
         with our_packages():
             from tui.commands.replay_library import library_messages
@@ -189,23 +190,23 @@ class InProcessGpu:
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` in the waiting thread wherever the script waits for the GPU. None ends this."""
+        """Call `listener` in the waiting thread each time the script waits for the GPU. Pass None to stop this."""
         with our_packages():
             _child().watch_waits(listener)
 
     def now_ns(self) -> int | None:
-        """Return the script's time on the timeline, or None if the script has not used the GPU."""
+        """Return the current time on the time axis of the replay, or None if the script has not used the GPU."""
         with our_packages():
             now_ns: int | None = _child().now_ns()
             return now_ns
 
     def values_not_computed(self) -> int:
-        """Return how many values the script has read that were neither recorded nor computed."""
+        """Return how many GPU values the script has read that were neither recorded nor computed (placeholders)."""
         with our_packages():
             return int(_child().values_not_computed())
 
     def stop(self) -> None:
-        """Stop the virtual GPU and undo its changes to torch. If the GPU was already stopped, the call does nothing."""
+        """Stop the virtual GPU and undo its changes to torch. A second call of `stop` does nothing."""
         global _running
         if not self.is_running:
             return
@@ -228,7 +229,7 @@ _running: InProcessGpu | None = None
 
 
 def running() -> InProcessGpu | None:
-    """Return the virtual GPU that `start` or `gpu` started in this process and that still runs."""
+    """Return the running virtual GPU of this process, or None."""
     return _running
 
 
@@ -245,8 +246,9 @@ def start(
     """Start a virtual GPU in this process.
 
     `what` is a recording (a file, or a name from the library such as "p100-no-cudnn" or "v100/resnet50") or the name of a GPU
-    such as "a100". If `what` is the name of a GPU, times come from the library's measurements or, if the library has none, are
-    estimated. The other arguments are the options of `trace replay`: `memory` is --gpu-memory, such as "8GiB".
+    such as "a100". If `what` names a GPU, times come from the library of published measurements. Times that are not in the
+    library are estimated. All other arguments are options of `trace replay`. For example, `memory` is the option --gpu-memory,
+    such as "8GiB".
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:
@@ -291,7 +293,7 @@ def _remove(folder: Path, process: int) -> None:
 
 
 def _child() -> Any:
-    """Return the replayer's module for the script's process. Imports torch."""
+    """Return the module `replayer.child`, which controls the virtual GPU of this process. Imports torch."""
     return importlib.import_module("replayer.child")
 
 
@@ -313,7 +315,7 @@ def _session(
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
-    # The id 0 matches no process, so no child process is mistaken for the script's own process.
+    # The process id 0 never occurs, so no child process is mistaken for the script's own process.
     return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
 
 

@@ -60,7 +60,7 @@ class LibraryPhases:
         self._library.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """End the step. Returns the row of the library entry's step table that gave the times."""
+        """End the step. Returns the index in `LibraryPace.notes` that says where the step's times come from."""
         return self._library.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:

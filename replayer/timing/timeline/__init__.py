@@ -1,1 +1,2 @@
-"""The replay's own recording. `timeline_writer.TimelineWriter` collects the rows and writes the trace while the script runs."""
+"""The replay's own recording. `timeline_writer.TimelineWriter` collects the rows of the replayed trace and writes them while
+the script runs."""

@@ -1,12 +1,12 @@
-"""Adds module calls to the timeline as ranges on host threads, around the ops launched in the calls.
+"""Writes a range to the replayed trace for each call of an nn.Module, around the ops of the call.
 
     note = ranges.of_thread(thread.row).append
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-To save time, the script's thread stores only numbers for the start and end of each call. The thread that writes the timeline
-computes the ranges from the stored numbers. The range of a module call lasts from the start of its first op to the end of its
-last op. In the file, the rows of ranges follow the rows of ops. Each op refers to its range (`parent`).
+To save time, the thread of the script only stores one integer when a module call starts or ends. The thread that writes the
+trace computes the ranges later. A module's range lasts from the start of its first op to the end of its last op. In the trace
+file, module ranges are stored after the ops that they contain. Each op refers to its range (`parent`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _ThreadMarks:
 
 
 class HostRanges:
-    """Collects the start and end of each module call in all threads of one process."""
+    """Collects the starts and ends of module calls in all threads of the script."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -41,22 +41,22 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return the list that takes a thread's marks. The returned list is the same object for the whole process."""
+        """Return the list to which a thread appends its marks. The list is never replaced by another object."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:
-        """Assign the marks since the last call to the next `ops` rows, starting at `row`."""
+        """Assign the call marks since the last `assign_rows` to the host rows `row` to `row + ops`."""
         for marks in self._threads.values():
             if len(marks.flat) > (marks.assigned[-1][0] if marks.assigned else 0):
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Record that the pending ops were not written in call order. `row` is the first of their rows, and `order` is the
-        written order."""
+        """Record that ops were not written in call order. `row` is the host row of the first op, and `order` lists the ops as
+        written."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:
-        """Remove and return all marks of ops before `row`. Open module calls end at this row."""
+        """Remove and return all marks of module calls before host row `row`. Open module calls end at this row."""
         self.assign_rows(row, 0)
         taken = []
         for thread, marks in self._threads.items():
@@ -105,8 +105,8 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """Return, for each mark that begins a module call, the index of the mark that ends the call. If a call has not ended,
-        the index is the total number of marks."""
+        """Return the index of the mark that ends each module call. The index of a call that has not ended is the total number
+        of marks."""
         ends = np.full(len(self.name) + 1, len(self.name))
         by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]
@@ -116,7 +116,7 @@ class _RangeMarks:
 
 @dataclass(frozen=True, slots=True)
 class TakenRanges:
-    """Computes the module-call ranges for some rows of the host table."""
+    """Computes the ranges of module calls for consecutive rows of the host table."""
 
     threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]
     reordered: list[tuple[int, list[int]]]
@@ -133,10 +133,9 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return the rows of the ranges, and the parent of each op and each range.
+        """Return the host rows of the module ranges, and the enclosing range of each op and each range.
 
-        The arguments give the thread, start and end of the ops' host rows. The first of these rows is `row`. In the host table,
-        the rows of module calls follow the rows of ops.
+        `thread`, `start_ns` and `end_ns` describe the ops in the host table. The first of these rows is `row`.
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

@@ -1,12 +1,12 @@
-"""Adds the virtual GPU's work to a profile that the script makes with torch.profiler, in Kineto's format.
+"""Adds the virtual GPU's work to a profile that the script records with torch.profiler.
 
     window, next_ops = timeline.watched()           # a Trace of the work since timeline.watch()
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
-Kineto records host events by this machine's clock, and the virtual GPU's timeline is in recorded time. Some points are known in
-both clocks: ops in both files (the k-th op of a name in its thread), the start and end of the profile, and the script's waits
-for a batch. Kineto's events between two such points are moved to recorded time. For ops in both files, the result has the
-timeline's row, because kernels refer to this row.
+Kineto uses the clock of this machine, but the virtual GPU uses the time axis of its recording. Some times are known in both
+clocks: the start and end of the profile, the script's waits for a batch, and ops that both recorded. All other times of
+Kineto's events are interpolated between the known times. If both Kineto and the virtual GPU recorded an op, the row of the
+virtual GPU is kept, because its kernels refer to this row.
 
 Note [Ops of one instant]
     With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer
@@ -54,7 +54,7 @@ _BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 def with_launches(trace: Trace) -> Trace:
     """Return `trace` with a runtime call for each kernel, placed inside the kernel's op.
 
-    In `trace`, kernels refer to ops directly, except that kernels of collectives refer to runtime calls.
+    In `trace`, kernels refer to the ops that launched them, except that kernels of collectives refer to runtime calls.
     """
     takes_ns = _tell_apart(trace)
     host, device = trace.host, trace.device
@@ -83,10 +83,10 @@ def with_launches(trace: Trace) -> Trace:
 
 
 def _tell_apart(trace: Trace) -> Column:
-    """Place the ops of each thread one after another. Returns each op's time without waits, in ns.
+    """Move the ops of each thread apart so that they do not overlap. Returns the duration of each op without its waits, in ns.
 
-    See Note [Ops of one instant]. A wait that begins before or at the end of an op (a blocking copy) belongs to the op. Such a
-    wait is placed after the op's launches, and the op lasts until the wait ends.
+    See Note [Ops of one instant]. A wait that begins during an op or at its end (a blocking copy) belongs to the op. In the
+    result, the wait begins after the op's launches, and the op ends with the wait.
     """
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
@@ -109,8 +109,8 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts machine time to recorded time. Both times (in us) are known at the start and end of the profile, and for the ops
-    of one thread."""
+    """Converts machine time to recorded time. Pairs of machine time and recorded time (in us) are known at the start and end of
+    the profile and at the ops of a thread."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -122,9 +122,8 @@ class _Clocks:
         self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
 
     def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
-        """Add the known times of other threads that this thread waits for.
-
-        An example is `backward()`, which waits for autograd's thread.
+        """Use the known times of other threads too, because a thread may wait for them (`backward()` waits for autograd's
+        thread).
         """
         own = np.array([time for times, _ in others for time in times])
         recorded = np.array([time for _, times in others for time in times])
@@ -134,8 +133,8 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
-        """Exclude the times (start, end) of ops that only the virtual GPU has. Other events that would begin or end during such
-        an op are moved to its end."""
+        """Handle ops that only the virtual GPU recorded, given as (start, end). Other events that would begin or end during
+        such an op are moved to its end."""
         self._alone_us = np.array(sorted(ops_us))
 
     def recorded(self, own_us: float) -> float:
@@ -154,10 +153,10 @@ class _Clocks:
 def merged(
     kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> dict[str, Any]:
-    """Return the content of Kineto's file with the virtual GPU's events added.
+    """Return the content of a Kineto file with the events of the virtual GPU added.
 
-    `shift_ns` converts the window's times into Unix times. `ends` has the start and the end of the profile. Each is a pair of
-    this machine's Unix time and the recorded time, in ns. `waits` are the waits for batches during the profile.
+    Adding `shift_ns` to a time of `window` gives a Unix time. `ends` holds the start and the end of the profile. Both are pairs
+    of a Unix time of this machine and a recorded time, in ns. `waits` lists the script's waits for a batch during the profile.
     """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
@@ -222,9 +221,10 @@ def merged(
 
 
 def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
-    """Project the script's ranges (`record_function`, the profiler's steps) onto each stream with work launched in them.
+    """Add a GPU range on each stream for each range of the script (`record_function`, the profiler's steps) that launched work
+    there.
 
-    As in Kineto's files, a range lasts from the start of its first kernel to the end of its last kernel.
+    As in files of Kineto, a GPU range lasts from the start of its first kernel to the end of its last kernel.
     """
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)
@@ -249,7 +249,7 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op of the profile. `name` is "" for work that was launched outside of all ops."""
+    """Describes an op of the profile. The name is "" for work that no op launched."""
 
     thread: int
     name: str
@@ -259,7 +259,8 @@ class WindowOp(NamedTuple):
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """Return the virtual GPU's ops in order of start, then one entry for work outside of ops. See `watched` for `next_ops`."""
+    """Yield the ops of the virtual GPU by start time, then one entry for all work outside of ops. See `watched` for
+    `next_ops`."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(
@@ -276,9 +277,10 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return net bytes of device memory by op, including inner ops. The key NONE stands for memory outside of all ops.
+    """Return the allocated minus freed bytes of each op, including inner ops. The key NONE is for memory outside of all ops.
 
-    A memory event belongs to the op that begins next. A free of memory that another op allocated belongs to no op.
+    Each memory event counts for the next op that begins. If an op frees memory that another op allocated, the freed bytes count
+    for no op.
     """
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
@@ -314,11 +316,10 @@ def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
 
 
 def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
-    """Return two sets of ids of Kineto's ops.
+    """Return the ids of Kineto's ops that ran on the virtual GPU, and of the ops that the replayer itself called.
 
-    The first set has the ops on the virtual GPU. These ops are recognized because the replayer's dispatch op is inside them.
-    Ops that a shortcut handled are missing from the first set. The second set has the replayer's dispatch ops and all ops
-    inside them. Ops inside the replayer's dispatch only compute the shape and values of a result.
+    An op ran on the virtual GPU if Kineto recorded a dispatch op of the replayer inside it. Ops without such a dispatch op
+    (torch_shortcuts.py) are not found. The replayer calls ops only to compute the shapes and values of results.
     """
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
@@ -335,9 +336,10 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
 
 
 def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
-    """Return the calls without the virtual GPU's own Python functions, and the ids of calls that ran no op.
+    """Remove the virtual GPU's own Python functions from a profile. Returns the other events, and the ids of calls that ran no
+    op.
 
-    The stacks of torch.profiler contain the virtual GPU's functions between the script's functions.
+    In stacks of torch.profiler, functions of the virtual GPU appear between the functions of the script.
     """
     spans, above = _in_nesting_order(_spans(events, *_NESTED))
     is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
@@ -354,8 +356,7 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
 
 
 def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
-    """Return the spans of the categories `_NESTED`, outer spans first. The second list has the row of each span's enclosing
-    span, or NONE.
+    """Return the spans with outer spans first, and the row of the span that encloses each span, or NONE.
     """
     start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
     outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
@@ -365,8 +366,7 @@ def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """Return the order of events with outer events first. The second column has the row of each event's enclosing event, or
-    NONE.
+    """Return the order of events in which outer events come first, and the row of the event that encloses each event, or NONE.
 
     Each argument has one entry per event. Threads can be any distinct values. See `nesting_order` for the other arguments.
     """
@@ -387,10 +387,11 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 
 
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
-    """Return pairs of matching events of one name.
+    """Yield pairs of the same op in Kineto's file and on the virtual GPU, for ops of one name.
 
-    Events are paired in order. If the numbers of events differ, only events with the same operands are paired. If these numbers
-    differ too, only events that reached the virtual GPU are paired. `virtual` has the ids of those events.
+    The k-th event of one list is paired with the k-th event of the other. If the two lists differ in length, only events with
+    the same operands are paired. If their numbers differ too, only events that ran on the virtual GPU are paired. `virtual`
+    holds the ids of the events on the virtual GPU.
     """
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
@@ -411,8 +412,7 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
 
 
 def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
-    """Pair torch's ranges around waits for a batch with our waits. A range matches the wait that contains the range's
-    midpoint."""
+    """Pair PyTorch's ranges around waits for a batch with the waits that the replayer measured."""
     for event in events:
         if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
             middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)

@@ -1,4 +1,4 @@
-"""Figures for the replay's report: device time charged, unmatched ops, and host time per step."""
+"""Counts what the report of a replay shows, such as device time, ops that matched no recorded call, and host time per step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traces.model.trace import Origin
 class ReplayStats:
     """Collects durations (in ns) and numbers of events since the first step began.
 
-    The per-step columns leave out the first step, which creates the plans.
+    Values per step leave out the first step, which is slower.
     """
 
     # device time by the origin of its duration
@@ -34,18 +34,18 @@ class ReplayStats:
     step_ops: array[int] = field(default_factory=lambda: array("q"))
 
     def miss(self, op: str, shapes: tuple[Shape, ...]) -> None:
-        """Count an op that has no match in the recording."""
+        """Count an op that matched no recorded call."""
         self.missing[op, shapes] = self.missing.get((op, shapes), 0) + 1
 
     def restart(self) -> None:
-        """Reset the figures, which do not include the time before the first step."""
+        """Reset all counts when the first step begins."""
         self.charged_ns = {int(origin): 0 for origin in Origin}
         self.uncharged_ns = self.reads_unrecorded = self.sizes_assumed = 0
         self.missing = {}
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. With `keep=False`, the step is left out of the per-step figures."""
+        """End a step. If `keep` is false, the values of the step are not stored."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -55,8 +55,8 @@ class ReplayStats:
     def host_figures(self, speed: float) -> HostFigures:
         """Return the host time per step and per op.
 
-        The host time per step is recorded time. Recorded time runs `speed` times as fast as this machine's clock. The host time
-        per op is measured by this machine's clock.
+        The host time per step is measured on the time axis of the recording. The host time per op is in this machine's time
+        (recorded time runs `speed` times as fast).
         """
         if not self.step_ops:
             return HostFigures()

@@ -1,7 +1,7 @@
-"""Writes the timeline of a replay as a trace while the script runs.
+"""Writes the trace of a replay while the script runs.
 
-Rows are collected as plain integers. A separate thread writes rows to the stream file, some ten thousand at a time or once a
-second. Writing therefore takes a constant amount of time and memory per step, however long the run is.
+Rows are collected as plain integers. A separate thread appends the rows to the trace file, 65536 at a time or once a second.
+Time and memory per step therefore do not grow with the length of the run.
 
     timeline = TimelineWriter(TraceStream(path), recorded)
     row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
@@ -45,8 +45,7 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# The writing thread gets a table as soon as the table has this many rows. Smaller tables would be slow, because each torch op
-# releases the interpreter lock and wakes the writing thread.
+# Rows are handed to the writing thread in large tables, because both threads compete for the interpreter lock.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 _MOST_ROWS = 4 * _FLUSH_ROWS
@@ -79,14 +78,14 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Describes table rows that the writing thread creates later. `count` is known now."""
+    """Describes table rows that are created later by the writing thread. `count` is known now."""
 
     count: int
     make: Callable[[], Column]
 
     @classmethod
     def of(cls, template: Column, written: dict[int, Column | int]) -> DeferredRows:
-        """Return copies of `template` with other values in some columns. `template` must not change afterwards."""
+        """Return the rows of `template` with other values in the columns `written`. `template` must not change afterwards."""
         return cls(len(template), partial(_written_over, template, written))
 
 
@@ -103,10 +102,10 @@ def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
 
 
 class BufferedRows:
-    """Collects rows of one table in the order in which they were added. The rows are stored as whole `tables`, followed by
-    `loose` rows in a flat array.
+    """Collects the rows of one table. Single rows are appended to the flat array `loose`, and several rows are added as one
+    matrix.
 
-    The writing thread joins the tables. Appending the rows to one long array would copy each row some ten times.
+    The tables are joined later by the writing thread, which avoids copies of rows in the thread of the script.
     """
 
     __slots__ = ("_in_tables", "_tables", "_width", "loose")
@@ -147,7 +146,7 @@ def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
 
 
 def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
-    """Raise times in the memory table so that times never decrease on a device."""
+    """Increase times of memory events so that they never decrease from one event of a device to the next."""
     for device in np.unique(table[:, _DEVICE]).tolist():
         rows = np.flatnonzero(table[:, _DEVICE] == device)
         times = np.maximum.accumulate(np.maximum(table[rows, _TIME], latest_ns.get(device, table[rows[0], _TIME])))
@@ -158,7 +157,7 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 class LoaderWait(NamedTuple):
     """Describes the script's wait for a batch.
 
-    The start and end of the profile are pairs of this machine's Unix time and the recorded time, in ns.
+    Start and end are given in this machine's Unix time (`own_start_ns`) and on the time axis of the recording (`start_ns`).
     """
 
     own_start_ns: int
@@ -177,10 +176,10 @@ class _HandedOver:
     memory_ops: list[UnresolvedOps]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
-        """Return the rows of each table in the order in which they were added.
+        """Return the rows of each table as one matrix.
 
-        `memory_ns` has the time of each device's latest memory event. The call updates `memory_ns`, because memory totals
-        depend on the order of events.
+        `memory_ns` holds the time of the last memory event of each device, and is updated. Times of memory events never
+        decrease on a device, because the memory totals depend on the order of events.
         """
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
@@ -191,14 +190,14 @@ class _HandedOver:
         return tables
 
     def next_ops(self) -> Column:
-        """Return the index of the next host row for each row of the memory table."""
+        """Return, for each memory event, the host row of the next op."""
         return host_rows(self.memory_ops)
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
         """Return the tables by name.
 
-        The host table also has the ranges of module calls, and the sequence numbers that connect ops with their autograd nodes.
-        See `matrices` for `memory_ns`.
+        The host table includes the ranges of module calls and the numbers that connect ops with their autograd nodes. See
+        `matrices` for `memory_ns`.
         """
         tables = self.matrices(memory_ns)
         columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
@@ -220,14 +219,14 @@ class _HandedOver:
 
 
 class TimelineWriter:
-    """Collects rows and writes them to the stream.
+    """Collects the rows of a replayed trace, and writes them to a file in another thread.
 
-    `strings` starts as the recording's strings, so recorded names keep their index. With `live`, each step's rows are in the
-    file soon after the step ends.
+    The string table begins with the strings of the recording, so that recorded names keep their indices. If `live` is true, the
+    rows of a step are written as soon as the step ends.
     """
 
     def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
-        """Start the writer. `devices` are the replay's devices, if they differ from the recorded devices."""
+        """Start the writer. `devices` lists the devices of the replay if they differ from the recorded devices."""
         self._stream = stream
         self._live = live
         # rows refer to the devices and to the first thread
@@ -268,59 +267,62 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return one row of the host table per op. The thread and the times are not filled in yet. The rows are read-only."""
+        """Return a matrix with one row of the host table for each op. The caller must add the thread and the times. The rows
+        are read-only."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add several rows of the device table, as int64 with one column per table column. `work` adds a single row."""
+        """Add several kernels and copies, given as an int64 matrix with the columns of the device table. `work` adds a single
+        row."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add rows of the memory table: device, time, bytes, address, total and reserved bytes.
+        """Add memory events, given as a matrix with the columns of the memory table.
 
-        `untimed` must not change afterwards. Each memory row gets the start time of the host row of its op. If the op has no
-        host row yet, the memory row gets the time `now_ns`.
+        `untimed` must not change afterwards. A memory event gets the start time of its op. An event whose op has not begun gets
+        the time `now_ns`.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
     def op(self, thread: int, strings: tuple[int, int, int, int], start_ns: int, end_ns: int) -> int:
-        """Add a host op, and return its row."""
+        """Add an op, and return its row in the host table."""
         name, shapes, dtypes, layout = strings
         self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes, layout))
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
-        """Add a range that the script has named."""
+        """Add a range with a name that the script chose (`record_function`)."""
         self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
     def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
-        """Add a call of the CUDA runtime, and return its row. Profile viewers do not count a call that waits as host work."""
+        """Add a call of the CUDA runtime, and return its row in the host table. A wait is written as a runtime call because
+        profile viewers do not count such calls as host work."""
         self._host((thread, _CALL, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add several host ops. `table` is an int64 matrix with the columns of the host table. Returns the first row. `op` adds
-        a single row."""
+        """Add several host ops. `table` is an int64 matrix with the same columns as the host table. Returns the first row. `op`
+        adds a single row."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
 
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
-        """Add a phase of the current step. The step itself is added later, as row `step_rows`."""
+        """Add a phase of the current step. The row of the step itself is added when the step ends."""
         self.phase_rows += 1
         row = (self.step_rows, self.strings.add(name), start_ns, end_ns - start_ns)
         self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))
 
     def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
-        """Add a stage of nn.DataParallel in the current step.
+        """Add a stage of nn.DataParallel to the current step.
 
-        `phase` is the phase's index in the step, and phases are added after their stages. `on_device` are the last columns,
-        beginning with `device`.
+        `phase` is the index of its phase in the step, because the row of a phase is added after the rows of its stages.
+        `on_device` holds the last columns of the table, beginning with `device`.
         """
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
@@ -328,14 +330,15 @@ class TimelineWriter:
     def collective(
         self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, times_ns: tuple[int, int, int]
     ) -> None:
-        """Add an operation between ranks. `dtype` may be empty. `times_ns` are the host's call, the kernel's start and its end.
+        """Add an operation between ranks. `dtype` may be empty. `times_ns` holds the time of the call on the host, and the
+        start and end of the kernel.
         """
         add, (call_ns, start_ns, end_ns) = self.strings.add, times_ns
         texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
         self._rows["collectives"].loose.extend((*texts, size_bytes, call_ns, start_ns, end_ns - start_ns))
 
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
-        """End the step. The step contains the phases that were added since the previous step."""
+        """End the step. All phases since the end of the previous step belong to the step."""
         self._rows["steps"].loose.extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
         self.step_rows += 1
         if self._live:
@@ -345,28 +348,28 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Return whether to hand rows over now. While a module's call runs, the function returns False until many rows are
-        waiting."""
+        """Return whether the collected rows should go to the writing thread now. During a call of a module, rows are handed
+        over only if very many are waiting."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Begin to keep all rows that are added. `watched` ends this. The rows are still written to the file."""
+        """Keep a copy of all rows that are added from now on. `watched` returns these rows. The file gets them too."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
     def loader_wait(self, wait: LoaderWait) -> None:
-        """Store the script's wait for a batch, if rows are being kept for `watched`."""
+        """Store a wait for a batch if the script is recording a profile."""
         if self._watched is not None:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return `header` with the ops, device work and memory events since `watch` was called.
+        """Return a trace with the ops, device work and memory events since `watch` was called.
 
-        The column has the next host row for each memory event, or NONE. Module calls are left out, because profilers do not
-        record them by default.
+        The column holds, for each memory event, the host row of the next op, or NONE. Calls of modules are left out, because
+        torch.profiler does not record them by default.
         """
         self._hand_over()
         watched, self._watched = self._watched or [], None
@@ -392,12 +395,12 @@ class TimelineWriter:
         return header, places[next_ops]
 
     def relieve(self) -> None:
-        """Hand the rows over if there are enough rows, or if enough time has passed."""
+        """Give the collected rows to the writing thread if there are many, or if the last handover was a second ago."""
         if self.is_due:
             self._hand_over()
 
     def flush(self, header: Trace) -> None:
-        """Write the current rows and header. When the call returns, the file contains them."""
+        """Write the current rows and header. When `flush` returns, the file is complete up to this time."""
         self._hand_over()
         written = threading.Event()
         self._queue.put(written)
@@ -407,9 +410,9 @@ class TimelineWriter:
         self._stream.header(header)
 
     def close(self, header: Trace) -> None:
-        """Write the remaining rows and the final header (a trace without tables), and end the file.
+        """Write the remaining rows and the final header, and close the file.
 
-        Raises OSError or TraceError if any write has failed.
+        Raises OSError or TraceError if the writing thread has failed.
         """
         self._hand_over()
         self._queue.put(None)
