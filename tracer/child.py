@@ -1,7 +1,8 @@
 """Starts the recorder in the script's process.
 
-The bootstrap calls `start(session)` after the import of torch, in the script's process and in all descendants. The argument
-`session` is the JSON of a `RecordSession` (traces/script/configuration.py). Processes that do not train leave no file.
+After PyTorch is imported in the script or in one of its child processes, the bootstrap calls `start(session)`. `session` is a
+`RecordSession` (traces/script/configuration.py) as JSON text. Processes that never use a model, such as DataLoader workers,
+write no file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from traces.script.deferred_signals import at_exit
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Wraps torch functions. The recorder itself is created at the first recorded event."""
+    """Wraps torch functions. The recorder of a process is created when the process first calls a recorded function."""
     torch: ModuleType = sys.modules["torch"]
     told = from_json(RecordSession, session)
     state.start(lambda: _make(torch, told))

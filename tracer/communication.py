@@ -31,8 +31,8 @@ class CommunicationRecorder:
         flight: FlightRecorder | None,
         cost: OwnCost,
     ) -> None:
-        """Creates the recorder. `flight` finds collectives that bypass Python. `flight` is None while torch.profiler runs,
-        because the profiler records these collectives.
+        """Creates the recorder. `flight` finds collectives that bypass Python. Pass None for `flight` if torch.profiler runs,
+        because torch.profiler records collectives that bypass Python.
         """
         self.cost = cost
         self.has_flight = False  # True once the flight recorder may have entries
@@ -40,7 +40,7 @@ class CommunicationRecorder:
 
     @costed
     def joined(self, rank: int) -> None:
-        """Records that the script has joined a process group with this rank."""
+        """Records the rank of this process after the script has joined a process group."""
         self._writer.joined(rank)
         if self._flight is not None:
             self._flight.joined()
@@ -53,27 +53,28 @@ class CommunicationRecorder:
 
     @costed
     def leaving(self, is_all: bool) -> None:
-        """Reads the logs of the group's models before the script destroys the process group. None means all groups."""
+        """Reads the logs of DistributedDataParallel models before the script destroys a process group."""
         self._facts.read_reducers()
         if is_all:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Records the end of a recorded Python call in this thread. The call began at `began_ns` (`time.time_ns`)."""
+        """Notes when a collective that Python called has returned, so that PyTorch's flight recorder does not add it again. The
+        call began at `began_ns` (`time.time_ns`)."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
     @costed
     def begin_call(self, stream: Any) -> BoundaryEvent | None:
-        """Records a CUDA event on the stream before the script calls a collective or waits for one. Returns the event."""
+        """Records a CUDA event before the script calls a collective or waits for a collective. Returns the event."""
         return self._events.take_on(stream)
 
     @costed
     def communicated(
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """Records a blocking collective that has returned. If an event `begin` is given, the duration ends at the stream's
-        current position.
+        """Records a blocking collective that has returned. The duration is measured on the GPU if a CUDA event `begin` was
+        recorded before the call.
         """
         end = None if begin is None else self._events.take_on(stream)
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
@@ -81,27 +82,26 @@ class CommunicationRecorder:
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Records an asynchronous collective that has returned `works` torch.distributed.Work objects. Pass the result to
-        `waited_for`."""
+        """Records an asynchronous collective, whose call has returned `works` objects of the class torch.distributed.Work. Pass
+        the result to `waited_for`."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
-        """Records that the stream has waited for one Work object of a collective. `before` is the CUDA event that was recorded
-        before the wait.
+        """Records that a stream has waited for a collective. `before` is the CUDA event that was recorded before the wait.
         """
         self._writer.collectives.waited(pending, before, None if before is None else self._events.take_on(stream))
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stops timing a collective if the script deletes its Work objects without waiting for the collective.
+        """Stops timing a collective that can no longer be waited for, because the script has deleted its Work objects.
 
-        Finalizers call this method at any time, so the method takes no lock.
+        The method takes no lock, because Python's garbage collector may call it at any time.
         """
         self._writer.collectives.give_up(pending)
 
     def look_if_due(self) -> bool:
-        """Reads the flight recorder after a step if a read is due. Returns whether it was read."""
+        """Reads PyTorch's flight recorder after a step, if enough new entries are expected. Returns whether it was read."""
         if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
         self.look()

@@ -1,4 +1,4 @@
-"""Measures the recorder's overhead, and holds the lock that the recorder's methods share.
+"""Measures the overhead of the recorder, and holds the lock that its methods share.
 
     @costed
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
@@ -37,7 +37,7 @@ _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the
 
 
 class OwnCost:
-    """Adds up the time of the recorder's measured methods, and holds the reentrant lock that these methods share."""
+    """Adds up the time spent in methods of the recorder. Also holds the reentrant lock of these methods."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
@@ -55,7 +55,7 @@ class OwnCost:
         self._appended = 0
 
     def steps_ended(self, steps: int) -> None:
-        """Assigns the overhead since the last call of this method to `steps` steps."""
+        """Divides the overhead since the last call of `steps_ended` among `steps` steps."""
         spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
         before = self._last
         self._last = now
@@ -64,21 +64,21 @@ class OwnCost:
         self._groups.append((spent - before[0] + outside_ns) / steps)
 
     def appended(self, took_ns: int) -> None:
-        """Records that `took_ns` of a measured call was spent on appending to the file."""
+        """Records that `took_ns` of the current call was spent on writing to the file."""
         self.excluded_ns += took_ns
         self._appending.append(took_ns)
         self._appended += 1
 
     def call_ended(self, began_ns: int) -> None:
-        """Counts a measured call that began at `began_ns`."""
+        """Adds the time of one call, which began at `began_ns`, to the overhead."""
         self.calls += 1
         self.spent_ns += self.perf_ns() - began_ns - self.excluded_ns
         self.excluded_ns = 0
 
     @property
     def per_step_ns(self) -> int:
-        """Returns the overhead per step, see Note [What a step costs]. Before the first written step, returns the total
-        overhead.
+        """Returns the recording overhead per training step (Note [What a step costs]). If no step was written yet, the result
+        is the total overhead.
         """
         groups = list(self._groups)
         if not groups:
@@ -89,9 +89,9 @@ class OwnCost:
         return round(usual_ns + appending_ns / self._steps)
 
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-        """Measures the cost of the wrappers, which takes less than a millisecond.
+        """Measures how long the recorder's wrapper functions take. The measurement takes less than a millisecond.
 
-        `as_nested_module` wraps a function in the same way as the recorder wraps the call of a nested module.
+        `as_nested_module` must wrap a function as the recorder wraps calls of inner modules.
         """
         probe = _Probe(self)
         in_scope = PhaseScope("other", lambda: probe).around(_nothing)
@@ -143,7 +143,7 @@ def costed(method: T) -> T:
 
 
 class _Probe:
-    """Receives the reports while the cost of the wrappers is measured."""
+    """Stands for the recorder while the cost of its wrapper functions is measured."""
 
     def __init__(self, cost: OwnCost) -> None:
         self.cost = cost

@@ -1,4 +1,5 @@
-"""Runs torch.profiler over windows of steps and exports each window to a file. `trace record` merges the files at the end.
+"""Runs torch.profiler during some consecutive steps, called a window, and writes one file per window. At the end, `trace
+record` merges these files.
 
     profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
     profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow
@@ -6,7 +7,7 @@
     profiler.end_step(14); profiler.begin_step(15, "")      # ends the window and writes the file
     profiler.begin_step(40, "prepare")                      # next file: train.msgpack.4711.profile.2.json
 
-Only one profiler can run at a time. See Note [Profiles of the script].
+Only one torch.profiler can run in a process at a time. See Note [Profiles of the script].
 
 Note [When a window begins and ends]
     When a window ends, torch.profiler waits for the device without a time limit. So the recorder first waits for the device
@@ -67,7 +68,7 @@ _MOST_WARNINGS = 8  # maximum number of warnings kept
 
 
 class Ranges(Protocol):
-    """Adds ranges, such as module calls, to the profile between `begin` and `end`."""
+    """Adds ranges, such as calls of modules, to a profile from the call of `begin` to the call of `end`."""
 
     def begin(self) -> None: ...
 
@@ -75,7 +76,7 @@ class Ranges(Protocol):
 
 
 class Profiler:
-    """Runs torch.profiler over windows of steps. At phase grain, `wanted` is False and the class does nothing."""
+    """Runs torch.profiler over windows of steps. If only phases are recorded, `wanted` is False and no profile is made."""
 
     def __init__(
         self,
@@ -87,8 +88,8 @@ class Profiler:
         stacks: bool = False,
         modules: Ranges | None = None,
     ) -> None:
-        """Creates the profiler. `devices` returns the devices that the script uses. `modules` adds ranges around module calls
-        if there are no `stacks`.
+        """Creates the profiler. `devices` is a function that returns the devices that the script uses. `modules` adds a range
+        for each call of a module, unless Python stacks are recorded (`stacks`).
         """
         self.wanted = path is not None
         self.paused = False  # True if the last `begin_step` took noticeable time
@@ -140,13 +141,13 @@ class Profiler:
             self._leave_range()
 
     def make_way(self) -> None:
-        """Ends the recorder's profile if the script starts a profile."""
+        """Ends the recorder's profile because the script starts a profile of its own."""
         if self._profile is not None and not self.is_beginning:
             self._why_not = "the script started its own profiler"
             self.stop()
 
     def stop(self, at_end: bool = False) -> None:
-        """Ends the window, even within a step, and writes the file. See Note [When a window begins and ends]."""
+        """Ends the current profile, even within a step, and writes its file. See Note [When a window begins and ends]."""
         if self._profile is None:
             return
         if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
@@ -156,13 +157,13 @@ class Profiler:
             self._abandon()
 
     def use(self) -> ProfilerUse:
-        """Returns which steps were profiled, or why no step was profiled."""
+        """Returns the numbers of the profiled steps, or the reason why no step was profiled."""
         numbers = tuple(number for window in self._windows for number in window)
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
 
     @property
     def is_recording(self) -> bool:
-        """Returns whether the profile contains the current step."""
+        """Returns whether the current step is being profiled."""
         return self._range is not None
 
     @property
@@ -202,10 +203,10 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Returns the profiler options. The profile includes CUDA synchronizations, and all threads if there are replicas (Note
-        [Memory or threads]).
+        """Returns the profiler options. The profile includes CUDA synchronizations. It includes all threads if the script uses
+        nn.DataParallel (Note [Memory or threads]).
 
-        `trace_only` (since PyTorch 2.14) avoids creating Python objects for the events.
+        With the option `trace_only` (since PyTorch 2.14), torch.profiler creates no Python objects for events.
         """
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}
@@ -246,7 +247,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discards the window. The window is not ended here, because that would mean waiting for a device that does not
+        """Discards the window. The profile is not ended properly, because its end would wait for a GPU that does not
         respond."""
         if self._tracing:
             self._windows.pop()
@@ -257,8 +258,8 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Runs `action`. An error turns profiling off, for example a missing permission for CUPTI, a full disk, or another
-        PyTorch release.
+        """Runs `action`. If an action fails, profiling is turned off. Causes are a missing permission for CUPTI, a full disk,
+        or an unknown PyTorch release.
         """
         self.paused = self.is_beginning = True
         try:
@@ -274,7 +275,8 @@ class Profiler:
 
 @contextmanager
 def _without_kinetos_words(warnings: list[str]) -> Iterator[None]:
-    """Buffers stderr, and adds Kineto's warnings to `warnings`. See Note [What Kineto says]."""
+    """Buffers stderr, removes the lines that Kineto writes, and adds Kineto's warnings to the list `warnings`. See
+    Note [What Kineto says]."""
     sys.stderr.flush()
     own = os.dup(2)
     with tempfile.TemporaryFile() as held:

@@ -1,4 +1,4 @@
-"""Collects the origin of a recording: software, devices and settings, but no names of people or machines.
+"""Collects the software versions, devices and settings of a recording, but no names of people or machines.
 
     facts = ProcessFacts(torch, rank=0, config=RecordConfig("kernel"))
     facts.device_row(0)     # row of cuda:0 in `facts.devices`; added on the first call
@@ -6,8 +6,8 @@
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), for replays
     facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, for people
 
-Paths in arguments and settings are stored relative to the script's folder. Of paths outside the script's folder, only the last
-part is stored.
+Paths in command-line arguments and environment variables are stored relative to the script's folder. For a path outside the
+script's folder, only its last part is stored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """Collects facts about one process. Facts about a GPU are collected only after the script has used that GPU."""
+    """Collects facts about one process. A GPU is described only after the script has used it, because asking it earlier could
+    initialize CUDA."""
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
@@ -67,24 +68,24 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process. Device rows that were added earlier get the rank too."""
+        """Sets the rank of this process. Devices that were recorded earlier get the rank too."""
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
 
     def distributes(self, model: object) -> None:
-        """Remembers a DistributedDataParallel model, because its reducer keeps a log."""
+        """Keeps a weak reference to a DistributedDataParallel model, whose log of gradient reductions is recorded later."""
         self._models.append(weakref.ref(model))
         self._reducers.append({})
 
     def read_reducers(self) -> None:
-        """Reads the reducer logs of the models that still exist, without waiting."""
+        """Reads the logs of all DistributedDataParallel models that still exist, without waiting for a GPU."""
         for number, model in enumerate(self._models):
             if (alive := model()) is not None:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Returns the row of a device. The first call adds the row with the device's properties."""
+        """Returns the index of a device in `devices`. The first call for a device adds it."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -99,8 +100,7 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Returns a value that changes if the header gets new entries. The header must then be rewritten. The value does not
-        change if only the values of old entries change.
+        """Returns a value that changes if the file's header gets new entries and must be written again.
         """
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
@@ -113,21 +113,21 @@ class ProcessFacts:
         return number
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
-        """Returns facts about the run so far. `cost_ns` is the recording overhead per step, and `steps_ns` is the total time of
-        all steps.
+        """Returns facts about the run so far. `cost_ns` is the recording overhead of one step, and `steps_ns` is the duration
+        of all steps together.
         """
         share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 
     def provenance(self) -> dict[str, Any]:
-        """Returns the date, the environment, and the log of DistributedDataParallel so far."""
+        """Returns the date, the environment variables, and the logs of DistributedDataParallel models."""
         self.read_reducers()
         logged = [reducer for reducer in self._reducers if reducer]
         return {**self._base, "ddp": logged} if logged else dict(self._base)
 
     def machine(self) -> Machine:
-        """Returns the hardware and software of this process, as far as the script has used them."""
+        """Returns the hardware and software that this process uses."""
         torch = self._torch
         return Machine(
             torch=str(torch.__version__),
@@ -160,7 +160,7 @@ class ProcessFacts:
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """Collects facts that are read only at the end of the script, without freeing memory and without waiting."""
+        """At the end of the script, reads memory sizes of the GPU without freeing memory or waiting."""
         cuda = self._torch.cuda
         for row, device in enumerate(self.devices):
             told = access.attempt(cuda.mem_get_info, device.index)
@@ -172,10 +172,10 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Returns the bytes that cuBLAS handles hold. The cuBLAS workspaces are recognized as allocator blocks of exactly the
-        workspace size.
+        """Returns the bytes that cuBLAS handles hold. A block of PyTorch's allocator counts as a cuBLAS workspace if it has
+        exactly the size of a workspace.
 
-        The result is None for PyTorch releases that keep no workspaces, and if the script records its memory history.
+        Returns None if the PyTorch release keeps no workspaces, or if the script records its memory history.
         """
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
@@ -198,7 +198,8 @@ class ProcessFacts:
 
 
 def _own_version() -> str | None:
-    """Returns the installed release of this tool. The result is None if trace-replay was copied instead of installed."""
+    """Returns the installed release of this tool. Returns None if trace-replay runs from a copy of its files instead of an
+    installation."""
     try:
         return metadata.version("trace-replay")
     except metadata.PackageNotFoundError:
@@ -206,7 +207,7 @@ def _own_version() -> str | None:
 
 
 def _versions(torch: ModuleType) -> dict[str, Any]:
-    """Returns the versions of the libraries below PyTorch, by field of `Machine`. May load these libraries."""
+    """Returns the versions of CUDA, HIP, cuDNN, NCCL and the driver. May load these libraries."""
     return {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -217,8 +218,8 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Returns whether TF32 is allowed. PyTorch 2.9 added a second setting for TF32, and reading the first setting fails once a
-    script uses the second.
+    """Returns whether TF32 is allowed. PyTorch 2.9 added a new setting for TF32. The old setting cannot be read after a script
+    has changed the new one.
     """
     try:
         return bool(backend.allow_tf32)
@@ -227,7 +228,7 @@ def _allows_tf32(backend: Any) -> bool:
 
 
 def _nccl_version(torch: ModuleType) -> str | None:
-    """Returns NCCL's version. The result is None for builds without NCCL, and for virtual GPUs whose recording lacks the NCCL
+    """Returns NCCL's version. Returns None for PyTorch builds without NCCL, and for virtual GPUs whose recording has no NCCL
     version."""
     try:
         return ".".join(map(str, torch.cuda.nccl.version()[:3]))
@@ -287,7 +288,8 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in `text`: paths inside the script's folder become relative, and others keep only the last part.
+    """Shorten absolute paths in `text`. Paths inside the script's folder become relative, and other paths keep only their last
+    part.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

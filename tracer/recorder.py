@@ -1,7 +1,7 @@
-"""Defines the recorder. The wrappers around torch functions (tracer/surfaces) report calls to the recorder.
+"""Defines the recorder. The wrappers around PyTorch functions (tracer/surfaces) call the recorder.
 
-The recorder passes steps and phases to `step_recorder.py`, collectives to `communication.py`, and rows to
-`recording_writer.py`. Each phase boundary costs a few microseconds, which count as recording overhead.
+Steps and phases are recorded by `step_recorder.py`, collectives by `communication.py`, and the file is written by
+`recording_writer.py`. Recording a phase boundary takes a few microseconds, which are counted as recording overhead.
 
     recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
     recorder.optimizer_stepped(is_first=True)      # a step has ended
@@ -43,7 +43,7 @@ from traces.script.deferred_signals import deferred_signals
 from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
 
-# At the end of the script, the recorder waits this long for a thread that holds the recorder's lock.
+# At the end of the script, limits how long the recorder waits for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
 _LEAST_PAUSE_NS = 100_000_000  # between two looks of the thread that writes
 
@@ -81,8 +81,8 @@ class Recorder:
         self.workload = self.steps.script.workload
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
 
-        # These attributes are the methods of `CallListener`. A call of a partial function takes less time than a call of a
-        # Python method.
+        # These attributes are the methods of `CallListener`. They are `functools.partial` objects, which are faster to call
+        # than Python methods.
         report = self.steps.report
         self.enter_phase = partial(report, ENTER)  # loader, h2d, zero_grad, backward, optimizer or other
         self.leave_phase = partial(report, LEAVE)
@@ -93,17 +93,17 @@ class Recorder:
 
     @property
     def phase(self) -> str:
-        """Returns the name of the phase that the script has entered and not yet left, or ""."""
+        """Returns the name of the phase that the script is in, or ""."""
         return self.steps.entered
 
     @costed
     def make_way_for_profile(self) -> None:
-        """Prepares for a torch profiler that the script or the recorder is about to start."""
+        """Called before torch.profiler is started by the script or by the recorder."""
         self._profiler.make_way()
 
     @property
     def begins_profile(self) -> bool:
-        """Returns whether a profile that starts now belongs to the recorder."""
+        """Returns whether the recorder itself is starting torch.profiler now."""
         return self._profiler.is_beginning
 
     # --- phases and steps
@@ -124,22 +124,21 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Records that the capture of a CUDA graph begins on this thread's stream. See Note [Replays of a CUDA graph]."""
+        """Begins to store the calls of this thread while it captures a CUDA graph. See Note [Replays of a CUDA graph]."""
         self.steps.capture = self._captured[graph] = CapturedReports()
         self.steps.has_captured = True
 
     def capture_ends(self) -> None:
-        """Records that the capture has ended or failed."""
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Prepares for the replay of a graph. The first captured call begins the graph's forward pass."""
+        """Prepares for the launch of a CUDA graph. The first captured call is repeated, because it begins the forward pass."""
         for report in self._reports_of(graph)[:1]:
             self.steps.report(*report)
 
     def replay_ends(self, graph: object) -> None:
-        """After a launch of the graph, repeats the remaining reports of the capture. All work of a launched graph belongs to
-        the current segment.
+        """After a launch of a CUDA graph, repeats the calls that were recorded during its capture, except the first one. All
+        work of the graph counts for the current phase.
         """
         for report in self._reports_of(graph)[1:]:
             self.steps.report(*report)
@@ -153,8 +152,7 @@ class Recorder:
 
     @costed
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """Records a batch. Records that the script has waited for the batch, or that a loader's thread has copied the batch
-        into pinned memory."""
+        """Records a batch that the script has waited for, or that a thread of the DataLoader has copied into pinned memory."""
         self._output.add(
             "batches",
             rank=self._writer.rank,
@@ -166,26 +164,28 @@ class Recorder:
         )
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Returns the number of a DataLoader. `describe` is called at the loader's first batch."""
+        """Returns the number of a DataLoader. `describe` returns the settings of the DataLoader, and is called only at its
+        first batch."""
         return self._facts.loader(loader, describe)
 
     @costed
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
-        """Records `values` that the host read from a device in the current step."""
+        """Records values that the script has copied from a GPU to the host, such as `loss.item()`."""
         self.steps.reads.append((self._output.text(op), self._output.text(dtype), values))
 
     @costed
     def found(self, op: str, searched: Shape, size: int) -> None:
-        """Records the result size of an op with a data-dependent size (nonzero, unique). The size NONE means unknown."""
+        """Records the size of a result that depends on values, such as the result of nonzero or unique. The size NONE means
+        unknown."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing
 
     def write_regularly(self) -> None:
-        """Starts a thread that writes the remaining data if no step of the script ends for some time.
+        """Starts a thread that writes collected data to the file if no training step ends for half a second.
 
-        With the writing thread, a script that is killed loses at most the last half second. While training goes on, the writing
-        thread wakes up but writes nothing.
+        If the script is killed, at most the data of the last half second are lost. While training steps end regularly, this
+        thread writes nothing.
         """
 
         def write() -> None:
@@ -204,7 +204,7 @@ class Recorder:
     def close(self) -> None:
         """Writes all data at the end of the script. An unfinished training step is dropped.
 
-        If another thread hangs in a CUDA call while it holds the lock, the file is written without the lock.
+        If another thread hangs in a CUDA call and holds the recorder's lock, the file is written without the lock.
         """
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:

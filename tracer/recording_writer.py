@@ -1,4 +1,4 @@
-"""Writes steps and collectives after the GPU has passed their events. Also writes the header of the file.
+"""Writes steps and collectives after their CUDA events have completed. Also writes the header of the file.
 
     writer.add(step)            # the step has ended on the host
     writer.write_done()         # write the steps that the GPU has finished, in order
@@ -6,7 +6,7 @@
     writer.read_last_events()   # at the end of the script
     writer.close(taken, reads, found)   # write the rest
 
-If a step's events can no longer be read, it is written without device times and `Steps.untimed` gives the reason.
+If the CUDA events of a step can no longer be read, the step is written without GPU times. `Steps.untimed` gives the reason.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from traces.model.trace import NONE, Trace
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# Limits the number of steps that wait for their GPU times. In practice, a host does not run this many steps ahead of its GPU.
+# Maximum number of steps that are kept in memory until their GPU times are known.
 _PENDING_STEPS = 1024
-# The recorder writes 16 steps together, because writing single steps is slower: the CPU caches are cold each time.
+# The recorder writes 16 steps at once, because single steps take longer to write (cold CPU caches).
 _TOGETHER = 16
-# The header is rewritten only every ten seconds if only figures such as the recording overhead have changed.
+# If only numbers such as the recording overhead have changed, the header is rewritten once in ten seconds.
 FIGURES_NS = 10_000_000_000
 
 
 @dataclass(frozen=True)
 class HeaderSources:
-    """Holds the sources of the header besides `ProcessFacts`."""
+    """Holds the objects from which the file's header is made, except `ProcessFacts`."""
 
     threads: ThreadRows
     profiler: Profiler
@@ -66,13 +66,13 @@ class RecordingWriter:
         self._written_ns = 0
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process. Rows that were written before the rank was known get the rank at the end."""
+        """Sets the rank of this process. When the file is closed, rows from before this call get the rank too."""
         self.rank = rank
         self._facts.joined(rank)
         self._from.threads.joined(rank)
 
     def add(self, step: EndedStep) -> None:
-        """Adds a step that has ended on the host."""
+        """Adds a step whose GPU work may be unfinished."""
         self.number += 1
         self.steps_ns += step.end_ns - step.start_ns
         self.pending.append(step)
@@ -82,7 +82,7 @@ class RecordingWriter:
         if access.is_capturing:
             return
         done = 0
-        # Read all events before writing, because later events make the clock offset more exact.
+        # Read all events before writing, because each event improves the estimate of the GPU clock's offset.
         if self.pending and events.are_done(self.pending[-1].taken):
             events.read_finished([event for step in self.pending for event in step.taken])
         for step in self.pending:
@@ -94,7 +94,7 @@ class RecordingWriter:
         self.collectives.write_done()
 
     def flush_if_due(self) -> None:
-        """Writes finished steps, and appends them to the file if enough time has passed."""
+        """Collects the rows of finished steps, and appends them to the file twice a second."""
         cost = self._from.cost
         due = cost.perf_ns() >= self._output.due_ns
         if due or len(self.pending) >= _TOGETHER:
@@ -111,13 +111,13 @@ class RecordingWriter:
 
     @property
     def due_in_ns(self) -> int:
-        """Returns how long the collected data may still wait to be written, at least 0."""
+        """Returns the time in ns until the collected data should be written to the file, or 0."""
         if not self.number or not (self.pending or self._output.has_rows or self._step_writer.has_steps):
             return FLUSH_NS
         return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
 
     def read_last_events(self) -> None:
-        """Waits for the events of the ended steps, but not for a device that makes no progress."""
+        """Waits for the CUDA events of all ended steps, unless a GPU makes no progress."""
         access = self._access
         for step in self.pending:
             if not self._events.read_finished_within(step.taken, PATIENCE_NS):
@@ -126,7 +126,8 @@ class RecordingWriter:
                 return
 
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
-        """Writes all remaining data. `taken`, `reads` and `found` hold the data since the last step ended."""
+        """Writes all remaining data. The arguments hold the CUDA events, read values and result sizes since the last step
+        ended."""
         for step in self.pending:
             self._step_writer.write(step, self.rank)
         self.pending.clear()

@@ -1,4 +1,5 @@
-"""Remembers how the calls of a step were divided into phases, so that a step with the same calls need not be divided again.
+"""Remembers how a step was divided into phases. If the next step makes the same calls, it is divided in the same way without
+analysis.
 
     repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptCut` has handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
@@ -30,7 +31,7 @@ NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
 
 
 class Meaning(NamedTuple):
-    """A report and its effect on the step."""
+    """Describes one call that the script reported to the recorder, and what the call did to the current phase or step."""
 
     kind: int
     argument: Any
@@ -40,25 +41,26 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Says how the times of a repeated step divide the step into segments.
+    """Describes how a step that repeats the previous step is divided into phases.
 
-    `times_ns` of a step are the times of its start, its reports and its end. Segment k lasts from `times_ns[begins[k]]` to
-    `times_ns[ends[k]]`. If all events are on one stream, the event at `times_ns[ends[k]]` is `event_of_end[k]`, an index into
-    the events of the step. Event 0 marks the start of the step.
+    `times_ns` lists the start of the step, the times of its reported calls, and its end. Segment k lasts from
+    `times_ns[begins[k]]` to `times_ns[ends[k]]`. If all CUDA events are on one stream, `event_of_end[k]` is the index of the
+    event at `times_ns[ends[k]]`. The event with index 0 marks the start of the step.
     """
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """`ends` and `left` are indices of reports. In `ends`, NONE means the start of the step. If `left` is NONE, the step
-        ends on the GPU when it ends on the host. Otherwise it ends on the GPU at report `left`.
+        """`ends` and `left` are indices of reported calls. An index NONE in `ends` means the start of the step. If `left` is
+        not NONE, the GPU ends the step at the call `left`.
         """
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # On the GPU, a step ends when the optimizer returns. Otherwise its end has an event.
+        # If the optimizer ended a step, the event at the return of the optimizer marks its end. Otherwise the end has an event
+        # of its own.
         at += [len(reports) + 1] if left == NONE else []
         self.events = len(at)
         event_of = {time: event for event, time in enumerate(at)}
@@ -68,7 +70,7 @@ class StepPlan:
         self.event_of_end = [event_of[end] for end in self.ends]
 
     def segments(self, times_ns: list[int]) -> list[Segment]:
-        """Returns the segments of a step with these times."""
+        """Returns the phases of a step whose calls have these times."""
         named = zip(self.names, self.begins, self.ends, strict=True)
         return [new_segment((name, times_ns[begin], times_ns[end])) for name, begin, end in named]
 
@@ -78,7 +80,7 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Holds the reported calls of one step, and their times in the current step."""
+    """Remembers the calls of one step, and collects the times of these calls in the current step."""
 
     def __init__(self) -> None:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
@@ -94,24 +96,24 @@ class RepeatedSteps:
 
     @property
     def last_left(self) -> int:
-        """Returns the index of the report that last ended a phase."""
+        """Returns the index of the last reported call that ended a phase."""
         learning = self._learning or []
         return max((number for number, of in enumerate(learning) if of.action == LEAVES), default=NONE)
 
     def give_up(self) -> None:
-        """Records that the current step cannot be learned."""
+        """Does not remember the current step when it ends."""
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Called if the reports of the current step differ from those of the remembered step. Returns the step's reports so
-        far, with their times."""
+        """Forgets the remembered step, because the current step has made another call. Returns the calls of the current step
+        with their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self._learning = [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
 
     def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
-        """Learns the step that `end` ended. `is_closed` says whether `ScriptCut` was in the same state at the start and at the
-        end of the step."""
+        """Learns the step that `end` ended. The step is remembered only if `ScriptCut` had the same state at the start and at
+        the end (`is_closed`)."""
         learned, times_ns, self._learning = self._learning, [*self.times_ns, step.end_ns], []
         self.known, self.times_ns = [], []
         if learned is None or not is_closed or step.is_evaluation or not step.segments:
@@ -120,7 +122,8 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # If a step begins with the phase "other", the step has one more segment than reported phase starts.
+        # If a step begins with the phase "other", it has one more phase than phase starts, because the start of "other" is not
+        # reported.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         plan = StepPlan(learned, names, ends, NONE if step.left_ns is None or not lefts else lefts[-1])
@@ -128,7 +131,6 @@ class RepeatedSteps:
             self.known, self.plan = [*learned, end], plan
 
     def ended(self, now_ns: int, start_ns: int) -> list[int]:
-        """Handles the end of a step with the known reports. Returns the times of the step (see `StepPlan`) and begins the next
-        step."""
+        """Ends a step that made the same calls as the remembered step. Returns the times of the step (see `StepPlan`)."""
         times_ns, self.times_ns = self.times_ns, []
         return [start_ns, *times_ns, now_ns]

@@ -1,19 +1,19 @@
-"""Decides how each step is recorded: warm-up, clean, profiled, then clean until the end of the run.
+"""Decides which training steps are warm-up, which are recorded without torch.profiler ("clean"), and which are profiled.
 
     schedule = Schedule(warmup=3, clean=10, profiled=5)
     schedule.kind(False)        # StepKind.WARMUP: kind of the current step
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-Only training steps are counted. Until the script trains, evaluation steps are counted, so inference is recorded too. The count
-of steps restarts at the first training step, for example after an initial validation.
+Only training steps are counted. Evaluation steps are counted until the script trains, so that scripts without training are
+profiled too. The count restarts at the first training step, so that an initial validation is not counted.
 
-Evaluation steps between training steps are profiled in one separate window. In the window of evaluation steps, the profiler is
-started after the first batch and begins to record with the third batch. The window of evaluated batches ends with the next
-training step, because a step is known to be training only when it ends. That training step is not counted.
+Evaluation steps between training steps are profiled once, separately from the training steps. For evaluation steps,
+torch.profiler is started after the first batch and records from the third batch on. The profile of evaluation steps also
+contains the next training step, because a step is recognized as training only when it ends. That training step is not counted.
 
-If the script starts its own profile, the recorder's window ends early, and the schedule plans a new window for the missing
-steps. If the profiler fails, the schedule plans no further window.
+If the script starts a profile of its own, the recorder stops profiling and profiles the missing steps later. If torch.profiler
+fails, no further steps are profiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traces.model.trace import StepKind
 
 
 class Schedule:
-    """Counts steps. `profiled` is 0 at phase grain, which needs no profiler."""
+    """Counts steps. `profiled` is 0 if only phases are recorded."""
 
     def __init__(self, warmup: int, clean: int, profiled: int) -> None:
         self._first_clean = warmup
@@ -36,13 +36,13 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """Returns what the profiler does during the current step."""
+        """Returns "record" or "prepare" if torch.profiler records or starts during the current step, and otherwise ""."""
         if self._first_profiled <= self._count < self._end or self._evaluation == "record":
             return "record"
         return "prepare" if self._end and self._count == self._prepare else self._evaluation
 
     def kind(self, evaluation: bool) -> StepKind:
-        """Returns the kind of the step that has just ended."""
+        """Returns whether the current step is a warm-up, clean, profiled or evaluation step."""
         if evaluation:
             return StepKind.EVALUATION
         profile = self.profile if self._end else ""
@@ -55,13 +55,13 @@ class Schedule:
         return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:
-        """Makes the current step a clean step, because the profiler cannot attach yet. The next step tries again."""
+        """Records the current step without torch.profiler, because the profiler cannot start yet. The next step tries again."""
         if self._end and self._count == self._prepare:
             self._count -= 1
         self._evaluation = ""
 
     def lose_window(self) -> None:
-        """Makes the current step the one in which the profiler attaches again, to record the missing steps."""
+        """Plans to start torch.profiler again in the current step, to profile the missing steps."""
         if self._first_profiled <= self._count < self._end:
             self._end = self._first_profiled + self._end - self._count
             self._count = self._prepare
@@ -69,7 +69,7 @@ class Schedule:
             self._evaluation = "prepare"
 
     def give_up(self) -> None:
-        """Plans no further window, because the profiler has failed."""
+        """Profiles no further steps, because torch.profiler has failed."""
         self._end = self._evaluations_left = 0
         self._evaluation = ""
 

@@ -1,4 +1,4 @@
-"""Holds the recorder of this process. The recorder is global because torch's patched functions are global.
+"""Holds the recorder of this process. The recorder is a global object because the patched functions of PyTorch are global.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Set of live objects, which are compared by identity. Testing whether the set is empty calls no Python function."""
+    """Set of weakly referenced objects, which are compared by identity. The class derives from dict so that testing whether it
+    is empty calls no Python function."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -39,7 +40,8 @@ class _RecorderState:
         self.profiles = LivingObjects()
 
     def after_fork(self) -> None:
-        """Forgets the parent's recorder in a forked child. A child that trains gets a separate recorder and file."""
+        """Forgets the parent's recorder in a forked child process. A child process that trains creates a recorder of its own,
+        which writes a separate file."""
         self.recorder = None
 
 
@@ -48,7 +50,7 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Sets the function that creates the recorder. If the function returns None, nothing is recorded."""
+    """Sets the function that creates the recorder. If the function returns None, this process is not recorded."""
     _STATE.make, _STATE.recorder = make, None
 
 
@@ -62,10 +64,9 @@ def started_lock() -> AbstractContextManager[Any]:
 
 
 def recorder() -> Recorder | None:
-    """Returns the recorder of this process. In processes that are not recorded, such as DataLoader workers, the recorder is
-    None.
+    """Returns the recorder of this process. Returns None in processes that are not recorded, such as DataLoader workers.
 
-    Raises RuntimeError if `start` was not called, which is a bug of this tool.
+    Raises RuntimeError if `start` was not called.
     """
     if _STATE.recorder is None:
         if _STATE.make is None:

@@ -1,9 +1,9 @@
-"""Cuts the running script into steps and phases, and takes a CUDA event at each boundary.
+"""Divides the running script into steps and phases, and records a CUDA event at each boundary.
 
     steps = StepRecorder(...)
     steps.report(ENTER, "backward")     # `ScriptCut` calls `steps` back at each boundary
 
-The class also holds the data of the current step: DataParallel stages, values that the host read, and data-dependent sizes.
+The class also collects the nn.DataParallel stages, read values and data-dependent sizes of the current step.
 
 Note [Segments on several streams]
     A segment begins with an event on the current stream, and ends with an event on the stream on which it began. Usually one
@@ -48,15 +48,15 @@ from traces.script.step_rule import Optimizers
 
 
 class CapturedReports:
-    """Keeps what one thread reports while it captures a graph. See Note [Replays of a CUDA graph] in recorder.py."""
+    """Stores the calls that one thread makes while it captures a CUDA graph. See Note [Replays of a CUDA graph] in
+    recorder.py."""
 
     def __init__(self) -> None:
         self.reports: list[tuple[int, Any]] = []
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Keeps a report of the capturing thread. Returns False for other threads, because they run their work now instead of
-        capturing it."""
+        """Keeps a report of the capturing thread. Returns False for other threads, whose work runs now and is not captured."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -78,7 +78,7 @@ class StepRecorder:
         cost: OwnCost,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Creates the recorder of steps. If an exception ends a phase, `failed` is called with this exception."""
+        """Creates the recorder of steps. `failed` is called with the exception if an exception ends a phase."""
         self.script = ScriptCut[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
         self.has_returned = False  # True if a module has returned that `script` takes for running
@@ -140,14 +140,14 @@ class StepRecorder:
 
     @property
     def entered(self) -> str:
-        """Returns the phase that was entered by name, or "" if it has been left."""
+        """Returns the name of the phase that the script has entered and not left, or ""."""
         repeated = self._repeated
         if repeated.known and repeated.times_ns:
             return repeated.known[len(repeated.times_ns) - 1].entered
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Passes all reports of the current step to `script`, because `script` has not received them yet."""
+        """Passes the calls of the current step to `script`, which skips calls as long as a step repeats the previous one."""
         repeated = self._repeated
         if repeated.known:
             thread = self.script.thread or get_ident()
@@ -159,12 +159,12 @@ class StepRecorder:
                 self._is_catching_up = False
 
     def stop(self) -> None:
-        """Ends the last step, at the end of the script."""
+        """Ends the last step when the script ends."""
         self.catch_up()
         self.script.stop(self._threads.script_thread, self._clock.now_ns())
 
     def _report_other(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
-        """Handles a report that the current step was not expected to make."""
+        """Handles a call that differs from the call at this position of the previous step."""
         script, repeated = self.script, self._repeated
         is_beside = script.thread is not None and script.thread != thread
         if is_beside and not (kind == STEPPED and argument):
@@ -213,11 +213,11 @@ class StepRecorder:
 
     @property
     def profiling(self) -> bool:
-        """Returns whether the recorder's torch.profiler is attached and records ranges."""
+        """Returns whether the recorder is running torch.profiler."""
         return self._profiler.active
 
     def begin_stage(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
-        """Begins a DataParallel stage, which may also begin a forward pass. Returns an argument for `end_stage`."""
+        """Begins a stage of nn.DataParallel, which may also begin a forward pass. Returns an argument for `end_stage`."""
         now_ns = self._clock.now_ns()
         self.report(OP, PLAIN)
         return now_ns, self._take_on(stream)
@@ -228,7 +228,8 @@ class StepRecorder:
 
     @costed
     def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
-        """Records the end of a stage. `thread` is the role of a thread that was created for the stage (see `ThreadRows`)."""
+        """Records the end of a stage. `thread` names the role of the thread if it was created for the stage, such as "replica
+        1"."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
         end_ns, end = self._clock.now_ns(), self._events.take_on(stream)
@@ -252,23 +253,24 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Records a CUDA event at the end of a phase. The segment of the phase "loader" lasts until the next segment begins."""
+        """Records a CUDA event at the end of a phase, except for the phase "loader", which lasts until the next phase
+        begins."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._take_event(now_ns, self._open)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
-        """Records the end of set-up. The first step begins with the next reported call."""
+        """Records the end of set-up. The first step begins with the next call that the script reports."""
         self._repeated.give_up()
         self._start_ns = NONE
         self._at.clear()
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Does nothing, because evaluation steps are recorded when they end."""
+        """Does nothing. Evaluation steps are recorded when they end."""
 
     def more_recorded(self) -> None:
-        """Returns None, because the recorder does not follow a recording."""
+        """Returns None, because only a replay can know whether a recorded step continues."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)
@@ -278,8 +280,8 @@ class StepRecorder:
         self._finish(step)
 
     def _begin(self, now_ns: int) -> None:
-        """Records an event at the start of a segment. The same event usually ends the previous segment (Note [Segments on
-        several streams])."""
+        """Records a CUDA event at the start of a phase. This event usually also ends the previous phase
+        (Note [Segments on several streams])."""
         before, begin = self._open, self._events.take(now_ns)
         self._open = begin
         if begin is None:
@@ -291,7 +293,7 @@ class StepRecorder:
             self._take_event(now_ns, before)
 
     def _continue_from(self, boundary_ns: int) -> None:
-        """Begins a segment at an earlier boundary, which usually has an event."""
+        """Begins a phase at an earlier time, for which a CUDA event usually exists."""
         before = self._open = self._at.get(boundary_ns)
         if before is not None:
             events = self._events
@@ -299,14 +301,14 @@ class StepRecorder:
                 self._open = self._begins[boundary_ns] = begin
 
     def _repeats(self, times_ns: list[int], plan: StepPlan | None) -> None:
-        """Keeps a step with the same reports as an earlier step. Its segments are computed when the step is written."""
+        """Stores a step that made the same calls as the previous step. The phases of the step are computed when it is
+        written."""
         assert plan is not None
         left = plan.left
         self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
 
     def _finish(self, step: CutStep, plan: StepPlan | None = None, times_ns: Sequence[int] = ()) -> None:
-        """Keeps the step until the GPU has passed the step's events. Writes earlier steps that are done. A step with a plan has
-        no segments yet.
+        """Stores the step until its CUDA events have completed. Writes earlier steps whose events have completed.
         """
         is_evaluation, segments, left_ns, now_ns = step
         last = None if is_evaluation or left_ns is None else self._at.get(left_ns)
@@ -341,7 +343,7 @@ class StepRecorder:
                 start_ns = self._start_ns
                 segments[0] = new_segment((name, start_ns, first_end_ns))
         taken, untimed = self._events.hand_out()
-        # A profiler of the script slows the host, and the kernels of a capture are unknown. Such steps are not clean.
+        # A step is not representative if the script profiled it, which slows the host, or captured a CUDA graph in it.
         is_unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
         kind = self._schedule.kind(is_evaluation)
         is_lost = kind is StepKind.PROFILED and not self._profiler.is_recording  # the window began late or ended early
@@ -351,7 +353,7 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, self._at, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,
         )  # fmt: skip
-        # If a signal handler raises an exception here, the step is lost but never written twice.
+        # An exception of a signal handler at this point loses the step, but never writes it twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:
@@ -361,7 +363,8 @@ class StepRecorder:
             self._turn_profiler()
 
     def _turn_profiler(self) -> None:
-        """Begins or ends profiling between two steps. The time of this call does not count as recording overhead per step."""
+        """Begins or ends profiling between two steps. The time that starting or stopping the profiler takes is not counted as
+        recording overhead."""
         began_ns = self._clock.perf_ns()
         schedule, profiler, number = self._schedule, self._profiler, self._writer.number
         if schedule.profile == "prepare" and profiler.must_wait:
@@ -376,7 +379,7 @@ class StepRecorder:
         self.cost.excluded_ns += self._clock.perf_ns() - began_ns
 
     def _take_event(self, now_ns: int, begin: BoundaryEvent | None) -> BoundaryEvent | None:
-        """Records an event on the stream of `begin`, or on the current stream."""
+        """Records a CUDA event on the stream of the event `begin`, or on the current stream if `begin` is None."""
         event = self._events.take(now_ns, None if begin is None else begin.of)
         if event is not None:
             self._at[now_ns] = event

@@ -1,4 +1,4 @@
-"""Records CUDA events at phase boundaries and reads the events without waiting.
+"""Records CUDA events at phase boundaries, and reads their times without waiting for the GPU.
 
     events = BoundaryEvents(TorchCuda(torch), clock, access)
     boundary = events.take(now_ns)     # an event on the current stream, or None if CUDA must not be called now
@@ -33,13 +33,12 @@ from tracer.device.device_access import DEFAULT_STREAM, DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import NONE, Untimed
 
-# Between two queries of an event, the recorder sleeps for 0.5 ms, which is short compared with the time a process takes to
-# exit.
+# At the end of the script, the recorder asks every 0.5 ms whether the last CUDA events have completed.
 _LOOK_AGAIN_NS = 500_000
 
 
 class DeviceClock:
-    """Maps the events of one device to host time. See Note [One clock out of many events]."""
+    """Converts the times of CUDA events of one device to host time. See Note [One clock out of many events]."""
 
     __slots__ = ("free", "last", "offset_ns")
 
@@ -49,8 +48,8 @@ class DeviceClock:
         self.free: list[Any] = []  # CUDA events to reuse on this device
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
-        """Narrows the clock offset with an event at `ticks_ns`. The event had not completed at `not_before_ns`, and was found
-        completed at `found_ns` (host times).
+        """Improves the estimated offset between the clocks of host and GPU with the times of one CUDA event. At the host time
+        `not_before_ns` the event had not completed, and at `found_ns` it had completed.
         """
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
 
@@ -66,8 +65,8 @@ class EventStream:
 
 
 class BoundaryEvent:
-    """An event of `BoundaryEvents.take`. The class has no `__init__`, because setting the attributes from outside is faster
-    than a call of a Python function."""
+    """Holds a CUDA event and its times. The class has no `__init__`, because a call of a Python function would take longer than
+    setting the attributes directly."""
 
     __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
     event: Any  # torch's CUDA event
@@ -82,12 +81,12 @@ class BoundaryEvent:
 
     @property
     def time_ns(self) -> int:
-        """Returns the host time at which the GPU passed the event. Returns NONE until the event was read."""
+        """Returns the host time at which the CUDA event completed, or NONE if the event was not read yet."""
         return NONE if self.ticks_ns == NONE else self.of.clock.offset_ns + self.ticks_ns
 
 
 class BoundaryEvents:
-    """Records CUDA events at phase boundaries and reads them in order. CUDA events are reused."""
+    """Records CUDA events at phase boundaries, and reads their times in order. CUDA events are reused."""
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
@@ -113,8 +112,8 @@ class BoundaryEvents:
         return self._streams.get(key) or self._met(key, cuda.current_stream(device))
 
     def take_on(self, stream: Any) -> BoundaryEvent | None:
-        """Records an event on a stream of torch (None: the current stream). Returns None if CUDA must not be called now
-        (device_access.py).
+        """Records a CUDA event on `stream`, or on the current stream if `stream` is None. Returns None if the recorder must not
+        call CUDA now (device_access.py).
         """
         if stream is None or self._access.closed is not None:
             return self.take(self._clock.now_ns())
@@ -122,8 +121,8 @@ class BoundaryEvents:
         return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
 
     def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
-        """Records an event on a stream. If `of` is None, the event is recorded on the current stream. Returns None if CUDA must
-        not be called now."""
+        """Records a CUDA event on the stream `of`, or on the current stream. Returns None if the recorder must not call CUDA
+        now."""
         access = self._access
         closed = access.closed_to_all_streams
         if closed is not None:
@@ -167,23 +166,23 @@ class BoundaryEvents:
             return True
 
     def forget_read(self) -> None:
-        """Drops the events if all were read. If finished events were not read here, events would accumulate in scripts without
-        steps."""
+        """Drops the recorded CUDA events if all their times were read. Without this call, a script without training steps would
+        accumulate CUDA events."""
         if self.read_finished(self.taken):
             self.taken.clear()
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Returns and clears the events of the step that has ended, and the reason why some events could not be recorded."""
+        """Returns the CUDA events of the step that has ended, and the reason if some could not be recorded. Clears both."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
 
     def are_done(self, events: list[BoundaryEvent]) -> bool:
-        """Returns whether the GPU has passed the last event. Events of other streams may be unfinished."""
+        """Returns whether the last of these CUDA events has completed. Events of other streams may be unfinished."""
         return bool(events and events[-1].ticks_ns == NONE and self._access.attempt(events[-1].event.query))
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
-        """Reads finished events in the order in which they were recorded. Returns whether all events are done."""
+        """Reads the times of completed CUDA events in order. Returns whether all events have completed."""
         if not events or (events[-1].ticks_ns != NONE and all(event.ticks_ns != NONE for event in events)):
             return True
         access = self._access
@@ -199,7 +198,7 @@ class BoundaryEvents:
             access.is_calling = False
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Repeats `read_finished` while the device passes at least one event every `patience_ns`."""
+        """Reads CUDA events until all have completed, or until none has completed for `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):
@@ -212,7 +211,7 @@ class BoundaryEvents:
         return True
 
     def _read(self, events: list[BoundaryEvent]) -> bool:
-        """The method follows Note [Only the last event is queried]."""
+        """See Note [Only the last event is queried]."""
         now_ns = self._clock.now_ns
         last_of = events[-1:] if len(self._streams) == 1 else {id(boundary.of): boundary for boundary in events}.values()
         are_done = all(boundary.ticks_ns != NONE or boundary.event.query() for boundary in last_of)
@@ -247,8 +246,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Returns the device that gets the events. The result is NONE if several devices are possible, or if no device has a
-        CUDA context.
+        """Returns the only device with a CUDA context. Returns NONE if several devices or no device have a context.
         """
         has_context = self._cuda.has_context
         if has_context(current):

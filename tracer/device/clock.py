@@ -1,7 +1,7 @@
-"""Defines the recorder's clock: nanoseconds since the Unix epoch that never run backwards.
+"""Defines the clock of the recorder, which returns nanoseconds since the Unix epoch and never runs backwards.
 
-The recorder reads the Unix time once and adds the time of the monotonic clock. torch.profiler does the same, so both recordings
-share one time axis.
+The clock adds the time of the monotonic clock to a Unix time that was read once. torch.profiler also does this, so its times
+and the recorder's times can be compared.
 
     clock = EpochClock()
     clock.now_ns()  # 1_790_000_000_000_000_000
@@ -13,7 +13,8 @@ import time
 
 
 class EpochClock:
-    """Returns wall time in whole nanoseconds. `perf_ns` is the raw counter, for measuring overhead."""
+    """Returns wall time in whole nanoseconds. `perf_ns` is the monotonic clock, which the recorder uses to measure its own
+    overhead."""
 
     perf_ns = staticmethod(time.perf_counter_ns)
 

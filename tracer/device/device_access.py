@@ -1,11 +1,11 @@
-"""Decides whether the recorder may call CUDA now, and handles failing calls.
+"""Decides whether the recorder may call CUDA now, and handles errors of CUDA.
 
     access = DeviceAccess(TorchCuda(torch), state.captures(), state.profiles())
     if access.closed is None: event.record()    # otherwise `closed` is the reason
     access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed, then the device counts as lost
     access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0
 
-The script must behave as it would without the recorder, so all CUDA calls of the recorder go through this module.
+All CUDA calls of the recorder go through this module, because they must not change what the script does.
 
 Note [Captures of CUDA graphs]
     During a capture in CUDA's global mode, most calls in any thread are illegal, including cudaEventQuery and
@@ -35,13 +35,13 @@ from typing import Any, TypeVar
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import Untimed
 
-# At the end of the script, the recorder waits this long for a device that makes no progress.
+# At the end of the script, the recorder waits at most 1 s for a GPU that makes no progress.
 PATIENCE_NS = 1_000_000_000
 
 DEFAULT_STREAM = 0  # torch's id of the default stream
 
-# After these CUDA and HIP errors, all later calls of the process fail: hardware faults, faults of a kernel, a destroyed
-# context, unknown errors (driver_types.h).
+# Numbers of the CUDA and HIP errors after which all later calls of the process fail, such as a fault in a kernel
+# (driver_types.h).
 _STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 _OF_A_CAPTURE = range(900, 909)
 _OF_THE_DEVICE = re.compile("(CUDA|HIP) error: ")  # torch.AcceleratorError without a code
@@ -51,8 +51,8 @@ T = TypeVar("T")
 
 class DeviceAccess:
     def __init__(self, cuda: Any, captures: Sized, profiles: Sized) -> None:
-        """Creates the guard. `cuda` is a `TorchCuda`. `captures` holds the CUDA graphs that are being captured, and `profiles`
-        holds running profiles of the script.
+        """Creates the guard. `cuda` is a `TorchCuda`. `captures` is the set of CUDA graphs that are being captured. `profiles`
+        is the set of profiles that the script is recording.
         """
         self.lost = ""  # the reason why the device counts as lost, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
@@ -68,18 +68,18 @@ class DeviceAccess:
 
     @property
     def is_capturing(self) -> bool:
-        """Returns whether a CUDA graph is being captured. See Note [Captures of CUDA graphs]."""
+        """Returns whether the script is capturing a CUDA graph. See Note [Captures of CUDA graphs]."""
         return self.closed is Untimed.CAPTURE
 
     @property
     def is_profiled(self) -> bool:
-        """Returns whether the script has prepared or started a profile that it has not ended."""
+        """Returns whether the script is using torch.profiler itself."""
         return bool(self._profiles)
 
     @property
     def closed(self) -> Untimed | None:
-        """Returns why CUDA must not be called now, or None if CUDA may be called. The reason `Untimed.NO` means that the script
-        does not use CUDA.
+        """Returns the reason why the recorder must not call CUDA now, or None if it may. The reason `Untimed.NO` means that the
+        script does not use CUDA.
         """
         closed = self.closed_to_all_streams
         if closed is None and self.is_current_stream_capturing:
@@ -88,7 +88,7 @@ class DeviceAccess:
 
     @property
     def closed_to_all_streams(self) -> Untimed | None:
-        """Like `closed`, but does not ask whether other code captures the current stream."""
+        """Returns why CUDA must not be called now, without checking whether the current stream is being captured."""
         if self.lost:
             return Untimed.LOST
         if not (self._is_used or self.is_used):
@@ -109,7 +109,7 @@ class DeviceAccess:
         self.lost = self.lost or reason.partition("\n")[0]
 
     def failed(self, error: RuntimeError) -> Untimed:
-        """Handles the failure of one of the recorder's calls. Returns why the call has no result."""
+        """Handles an error of a CUDA call by the recorder. Returns the reason why the call has no result."""
         code = getattr(error, "error_code", None)
         if code in _OF_A_CAPTURE:
             return Untimed.CAPTURE
@@ -118,7 +118,7 @@ class DeviceAccess:
         return Untimed.LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Calls `call(*args)`, a CUDA function. Returns None if CUDA must not be called, or if the call fails."""
+        """Calls `call(*args)`, a CUDA function. Returns None if the call fails, or if the recorder must not call CUDA."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -131,7 +131,8 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Waits until these devices are idle. Returns False after the time limit, or if CUDA must not be called."""
+        """Waits until these devices are idle. Returns False if the GPU did not finish in time, or if the recorder must not call
+        CUDA."""
         if self.closed is not None:
             return False
         done = threading.Event()
@@ -144,7 +145,7 @@ class DeviceAccess:
                 self.failed(error)
             done.set()
 
-        # CUDA has no wait with a time limit, so a daemon thread waits for the device. If the device hangs, the waiting thread
-        # ends with the process.
+        # CUDA cannot wait with a time limit, so a daemon thread waits for the GPU. If the GPU hangs, the daemon thread ends
+        # when the process ends.
         threading.Thread(target=wait, name="trace-wait", daemon=True).start()
         return done.wait(limit_ns / 1e9) and not self.lost

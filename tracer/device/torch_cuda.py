@@ -1,7 +1,8 @@
-"""Finds torch's C functions for streams and events. torch.cuda's own functions take 3 to 9 us, mostly to check their arguments.
+"""Calls PyTorch's C functions for streams and events directly. The Python functions of torch.cuda take 3 to 9 us each, mostly
+for checks.
 
-Builds for CUDA and ROCm have these functions (`torch/_C/__init__.pyi` of PyTorch 2.13 and 2.14.1). A CPU build has none of
-these functions. The recorder calls the functions only after the script has initialized CUDA.
+PyTorch builds for CUDA and ROCm have these C functions (`torch/_C/__init__.pyi`, PyTorch 2.13 and 2.14.1). A PyTorch build
+without CUDA does not have these functions. The recorder calls these C functions only after the script has initialized CUDA.
 
 Note [Events are never destroyed]
     PyTorch destroys a CUDA event together with the event's Python object. After a sticky error, PyTorch then prints a warning
