@@ -1,7 +1,7 @@
 """Starts the recorder in the script's process.
 
 After PyTorch is imported in the script or in one of its child processes, the bootstrap calls `start(session)`. `session` is a
-`RecordSession` (traces/script/configuration.py) as JSON text. Processes that never use a model, such as DataLoader workers,
+`RecordSession` (traces/script/configuration.py) in its JSON form. Processes that do not train, such as DataLoader workers,
 write no file.
 """
 

@@ -1,7 +1,7 @@
-"""Wraps torch functions so that calls are reported to the recorder. Each file wraps one part of torch.
+"""Replaces functions of PyTorch by wrappers that tell the recorder about each call. Each file wraps one part of torch.
 
-Each wrapper reports to the recorder and then calls the original function of torch or of the replayer. Wrappers do not change
-what torch does.
+Each wrapper tells the recorder about a call, and then calls the original function of PyTorch (or of the replayer). Wrappers do
+not change what torch does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wraps functions so that each call is reported to the recorder before the call is made.
+"""Wraps functions so that the recorder is told about each call before it is made.
 
     patch(F, mse_loss=before(F.mse_loss, "loss_called"))
 """
@@ -14,7 +14,8 @@ from traces.script.patching import stands_for
 
 
 def before(call: Callable[..., Any], report: str) -> Callable[..., Any]:
-    """Wraps `call` so that the recorder's method `report` is called first. Processes without a recorder report nothing."""
+    """Returns a function that calls the method `report` of the recorder and then `call`. Processes without a recorder report
+    nothing."""
 
     report_to = methodcaller(report)
 

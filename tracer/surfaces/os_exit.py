@@ -1,4 +1,4 @@
-"""Wraps os._exit, to write the recording before the process ends.
+"""Wraps `os._exit`, so that the recording is written before the process ends.
 
     os._exit(0)
 """
@@ -15,7 +15,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps `os._exit`. Forked children, such as processes of multiprocessing, have no recorder."""
+    """Wraps `os._exit`. Forked child processes, for example of multiprocessing, have no recorder and write nothing."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         if (recorder := started()) is not None:

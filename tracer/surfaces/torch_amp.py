@@ -1,4 +1,5 @@
-"""Wraps torch.amp.GradScaler. Unscaling gradients and updating the scale count neither as backward nor as optimizer phase.
+"""Wraps torch.amp.GradScaler. The times of unscaling gradients and of updating the scale belong neither to the backward phase
+nor to the optimizer phase.
 
     scaler.scale(loss).backward()
     scaler.step(optimizer)      # unscales first
@@ -15,6 +16,6 @@ from traces.script.patching import patch
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the two methods that work on the device. torch.cuda.amp.GradScaler inherits both methods."""
+    """Wraps the two methods of GradScaler that launch GPU work. torch.cuda.amp.GradScaler inherits both methods."""
     cls: Any = torch.amp.GradScaler
     patch(cls, _unscale_grads_=before(cls._unscale_grads_, "aside_called"), update=before(cls.update, "aside_called"))

@@ -1,4 +1,5 @@
-"""Wraps torch.autograd. The "backward" phase lasts from the creation of the first gradient to the end of the engine's run.
+"""Wraps torch.autograd. The phase "backward" begins when the first gradient is created, and ends when the autograd engine
+returns.
 
     loss.backward()     # reaches torch.autograd.backward
 """
@@ -12,5 +13,6 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the entry points of autograd's engine. Entry points call each other, and only the outermost call is recorded."""
+    """Wraps the entry points of autograd's engine. Some functions that start a backward pass call each other. Only the
+    outermost call is recorded."""
     ScriptHooks(torch, recorder, optimizers()).backward()

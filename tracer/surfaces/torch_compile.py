@@ -1,4 +1,4 @@
-"""Hides the recorder's wrappers from torch.compile, so that compiled code is the same as without the recorder."""
+"""Hides the wrappers of the recorder from torch.compile, so that recording does not change the compiled code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Wraps torch.cuda.CUDAGraph. The recorder makes no CUDA calls during a capture, and repeats the captured calls at each replay.
+"""Wraps torch.cuda.CUDAGraph. The recorder does not call CUDA during a capture. Each launch of the graph repeats the calls that
+the recorder noted during the capture.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
         y = model(static_x)
@@ -16,8 +17,8 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the functions that begin a capture, end a capture, and replay a graph. A build of torch without CUDA has none of
-    the wrapped functions."""
+    """Wraps the functions that begin or end the capture of a CUDA graph, and the function that launches a graph. PyTorch builds
+    without CUDA do not have the functions for CUDA graphs."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
@@ -44,8 +45,8 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Replays the graph. If a graph is replayed within a module's call or a backward pass (make_graphed_callables), the
-        graph's work belongs to that call or pass.
+        """Replays the graph. If a module launches a CUDA graph itself (make_graphed_callables), the work of the graph belongs
+        to the current phase.
         """
         to = started()
         if to is None or to.phase or in_module():

@@ -1,4 +1,4 @@
-"""Wraps torch.distributed. Records each collective that the script calls, and the rank of this process.
+"""Wraps torch.distributed. Records the collectives that the script calls, and the rank of this process.
 
     dist.all_reduce(gradient)           # operation, bytes of this rank's input, dtype, group, backend, duration
     dist.all_gather_object(facts, x)    # consists of several collectives: one row with their total bytes
@@ -11,9 +11,9 @@ Note [When a collective has ended]
     recorded and marked `Ending.UNSEEN`. The mark is also used for calls that a coalescing manager collects, and for host
     collectives without a future.
 
-PyTorch starts some collectives in C++, such as DistributedDataParallel's buckets and functional collectives. Collectives that
-C++ starts pass through the wrappers only if the process group is written in Python. If the process group is written in C++, the
-profile or the flight recorder has these collectives (tracer/writing/flight_recorder.py).
+PyTorch starts some collectives in C++, such as the gradient reductions of DistributedDataParallel and functional collectives. A
+wrapper sees such a collective only if its process group is written in Python. Otherwise, the recorder reads these collectives
+from the profile or from PyTorch's flight recorder (flight_recorder.py).
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argum
 
 
 class _Here(threading.local):
-    """Holds the outermost collective of this thread. If a collective calls other collectives, only the outermost call is
-    recorded."""
+    """Holds the outermost collective of this thread. A collective may be implemented by other collectives, and then only the
+    outermost call is recorded."""
 
     call: _RunningCollective | None = None
 
 
 @dataclass
 class _RunningCollective:
-    """A collective in progress. A composed collective adds up the bytes of the collectives it calls."""
+    """A collective in progress. If a collective is implemented by other collectives, the sizes of their inputs are added."""
 
     is_composed: bool
     name: str = ""
@@ -100,7 +100,7 @@ class _RunningCollective:
     begin: BoundaryEvent | None = None  # event before the call on that stream
 
     def add(self, tensors: Any) -> None:
-        """Adds the bytes of an input, which may be a tensor, a list of tensors, or None."""
+        """Adds the size in bytes of an input, which may be a tensor, a list of tensors, or None."""
         if isinstance(tensors, list | tuple):
             for tensor in tensors:
                 self.add(tensor)
@@ -124,7 +124,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wraps `call` to record successful calls. If this rank is not in the group, the call is not recorded."""
+        """Wraps `call` to record successful calls. A call is not recorded if this rank does not belong to the process group."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -167,8 +167,8 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Returns a function that finds the process group of a call. The returned function gives None if the group does not
-        exist or does not contain this rank.
+        """Returns a function that finds the process group in the arguments of a call. It returns None if the process group does
+        not exist or does not contain this rank.
         """
         dist = self._dist
 
@@ -205,25 +205,27 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
 
     def _is_collecting(self, group: Any) -> bool:
-        """Returns whether a coalescing manager of this group is open. A coalescing manager starts the collected calls when its
-        block ends."""
+        """Returns whether the call happens inside a coalescing manager of this process group. A coalescing manager of PyTorch
+        collects calls, and starts them together when its `with` block ends."""
         return group in self._dist.distributed_c10d._world.pg_coalesce_state
 
     def _works_of(self, result: Any) -> list[Any]:
-        """Returns the torch.distributed.Work objects in the result of a call, which may be one object or a list. Other results
-        return an empty list."""
+        """Returns the torch.distributed.Work objects in the result of a call. The result may be one object or a list. Other
+        results return an empty list."""
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """Returns the group's backend for this device. A group may use different backends for CPU and GPUs."""
+        """Returns the group's backend for this device. A process group may use one backend for CPU tensors and another for GPU
+        tensors."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
             return str(self._dist.get_backend(group))
 
     def collecting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a coalescing manager. The operations inside the coalescing manager are recorded when they are called."""
+        """Wraps a coalescing manager. Operations inside a coalescing manager are recorded when they are called, not when they
+        start."""
         here = self._here
 
         @contextmanager
@@ -244,7 +246,7 @@ class _CollectiveWrappers:
         return collect
 
     def join(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls `init_process_group`, then notes the rank of this process."""
+        """Calls `init_process_group`, and then records the rank of this process."""
         result = call(*args, **kwargs)
         if (to := started()) is not None:
             to.communication.joined(self._dist.get_rank())
@@ -252,7 +254,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wraps a process group written in Python, because C++ calls this group's methods for collectives."""
+        """Wraps the methods of a process group that is written in Python, because PyTorch's C++ code calls these methods for
+        collectives."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -265,10 +268,10 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps all references that torch keeps to the operations, if the build has torch.distributed.
+    """Wraps the operations between ranks wherever PyTorch refers to them, unless the build lacks torch.distributed.
 
-    Deprecated functions are not wrapped. Deprecated functions warn and call their replacements, and the warning must name the
-    script's line.
+    Deprecated functions are not wrapped. A deprecated function calls its replacement and warns. The warning must show the line
+    of the script, not of the wrapper.
     """
     dist = torch.distributed
     if not dist.is_available():
@@ -289,7 +292,8 @@ def _at(place: int) -> Argument:
 
 
 def _future(work: Any) -> Any:
-    """Returns the future of a pending operation. Returns None for gloo's sends and receives, which have no future."""
+    """Returns the future of a pending operation. Returns None for sends and receives with gloo, because their Work objects have
+    no future."""
     try:
         return work.get_future()
     except (AttributeError, RuntimeError):

@@ -1,12 +1,12 @@
-"""Wraps torch.distributed.Work and torch.futures.Future. Records when a script waits for an asynchronous collective.
+"""Wraps torch.distributed.Work and torch.futures.Future. Records when the script waits for an asynchronous collective.
 
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-If several threads or streams wait for one collective, only the first wait is recorded. These calls are waits: `work.wait()`,
-`work.synchronize()`, `work.block_current_stream()` and `work.get_future().wait()`. Waits in C++ are not recorded. A
-torch.distributed.Work object holds its tensors, so this module keeps only weak references to Work objects. If a Work object is
-deleted without a wait, its collective is no longer timed.
+If several threads or CUDA streams wait for the same collective, only the first wait is recorded. A script waits for a
+collective with `work.wait()`, `work.synchronize()`, `work.block_current_stream()` or `work.get_future().wait()`. Waits in C++
+are not recorded. A torch.distributed.Work object keeps its tensors alive, so only weak references to Work objects are stored
+here. If the script deletes a Work object without waiting for it, the duration of the collective stays unknown.
 
 Note [Names of code]
     pybind11 checks whether a Python subclass of Work overrides a method. A call from inside the override is treated as a call
@@ -28,7 +28,8 @@ _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
 class _WaitHandle:
-    """One work of a collective. Records that the script waits for a Work object or for its future."""
+    """One work of a collective. Wraps the methods with which a script waits for a torch.distributed.Work object or for its
+    future."""
 
     def __init__(self, pending: PendingCollective) -> None:
         self.pending = pending
@@ -42,7 +43,7 @@ class _WaitHandle:
 
 
 class Works:
-    """Holds pending Work objects by identity, because their classes may define equality."""
+    """Stores Work objects by identity instead of equality, because their classes may define `__eq__`."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -54,7 +55,7 @@ class Works:
         patch(future, wait=self._waiting(future.wait))
 
     def watch(self, works: Sequence[Any], pending: PendingCollective) -> None:
-        """Watches the Work objects of an operation that has begun."""
+        """Begins to record waits for the Work objects of a collective that the script has started."""
         for work in works:
             for cls in type(work).__mro__:
                 if cls not in self._patched and issubclass(cls, self._torch.distributed.Work):
@@ -80,7 +81,7 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `call`, a wait. Records CUDA events around the first wait for a watched Work object or future."""
+        """Wraps `call`, a wait. Records a CUDA event before and after the first wait for a collective."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -100,8 +101,8 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Returns the future of a C++ Work object and watches that future. The futures of Python subclasses of Work do not wait
-        for streams, so they are not watched."""
+        """Returns the future of a C++ Work object, and records waits for this future too. Waits for the futures of Python
+        subclasses of Work are not recorded, because such waits do not involve CUDA streams."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

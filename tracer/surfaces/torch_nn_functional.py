@@ -1,8 +1,8 @@
-"""Wraps torch.nn.functional. A call of a loss function begins the loss phase.
+"""Wraps torch.nn.functional. The first call of a loss function in a step begins the phase "loss".
 
     loss = F.cross_entropy(output, target)      # also inside nn.CrossEntropyLoss or a model
 
-The names correspond to the ops in `traces.script.phase_rule.LOSS_OPS`.
+The functions in this list call the ops in `traces.script.phase_rule.LOSS_OPS`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOSSES = (
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the loss functions and `log_softmax`, wherever torch refers to it."""
+    """Wraps the loss functions, and all references of PyTorch to `log_softmax`."""
     functional = torch.nn.functional
     losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
     patch(functional, **{name: before(getattr(functional, name), "loss_called") for name in losses})

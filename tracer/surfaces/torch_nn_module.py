@@ -1,4 +1,5 @@
-"""Wraps torch.nn.Module. A call of an outermost module begins a forward pass, and moving a module counts as set-up.
+"""Wraps torch.nn.Module. A forward pass begins when the script calls a module that is not part of another called module. Moving
+a module to a GPU counts as set-up.
 
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches
@@ -22,7 +23,7 @@ _CALLS = ModuleCalls()  # global, because torch's modules are global
 
 
 def in_module() -> bool:
-    """Returns whether this thread is inside a module's call."""
+    """Returns whether this thread is executing a call of a module."""
     return bool(_CALLS.inside)
 
 
@@ -33,18 +34,19 @@ def install(torch: ModuleType) -> None:
 
 
 def as_nested_module(torch: ModuleType, call: Any) -> Any:
-    """Wraps `call` like the call of a nested module."""
+    """Wraps `call` as the recorder wraps the calls of inner modules."""
     calls = ModuleCalls()
     calls.inside = True
     return ScriptHooks(torch, recorder, optimizers()).module_call(call, calls)
 
 
 class ModuleRanges:
-    """Adds a profiler range around each module call. The name of the range is the name that torch.profiler uses with stacks.
+    """Adds a range to the profile for each call of a module. The range has the name that torch.profiler gives to the module if
+    it records Python stacks.
 
-    The name is the class and the 0-based index of the module among the called modules of that class. `Module.__call__` is
-    replaced only between `begin` and `end`, so other steps are not slowed. Once torch.compile has compiled anything,
-    `Module.__call__` is no longer replaced, because that would cause recompilation.
+    A module is named by its class and a 0-based number, which counts the called modules of that class. `Module.__call__` is
+    replaced only between `begin` and `end`, so that steps without a profile are not slowed down. After torch.compile has
+    compiled a function, `Module.__call__` is not replaced, because a replacement would cause recompilation.
     """
 
     def __init__(self, torch: ModuleType) -> None:

@@ -1,12 +1,13 @@
 # mypy: allow-untyped-calls
-"""Wraps torch.nn.parallel. Records DataParallel stages, each timed on the host and on the stage's own device.
+"""Wraps torch.nn.parallel. Records the stages of nn.DataParallel (scatter, replicas, gather). Each stage is timed on the host
+and on its device.
 
     model = nn.DataParallel(net)                # or data_parallel(net, batch), or the four primitives directly
     loss = criterion(model(batch), target)      # scatter, replicate, parallel_apply per replica, gather
     loss.backward()                             # gather_backward, broadcast_backward
 
-In profiled steps, each stage is also a range in the profile ("DataParallel.gather", or "DataParallel.parallel_apply#1" for the
-replica on cuda:1). The importer turns these ranges back into stages.
+In profiled steps, each stage is also a range of the profile, such as "DataParallel.gather" or "DataParallel.parallel_apply#1"
+(cuda:1). When a profile is imported, these ranges become stages again.
 
 Note [One part, one device]
     Each stage is timed on one device. A replica is timed on the replica's device. Scatter and replicate are timed on their
@@ -31,7 +32,8 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 @contextmanager
 def _stage_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
-    """Records one stage. `device` is an index, or None for the current device. `thread` is the role of the thread."""
+    """Records one stage. `device` is the index of a device, or None for the current device. `thread` is the role of the
+    thread."""
     to = recorder()
     if to is None:
         yield
@@ -71,7 +73,7 @@ def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Cal
 
 
 def replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls `parallel_apply`, and records each replica's module call as a stage in the replica's thread."""
+    """Calls `parallel_apply`, and records the call of each replica in the replica's thread."""
     return call([_replica(number, module) for number, module in enumerate(modules)], *args, **kwargs)
 
 
@@ -85,7 +87,7 @@ def _replica(number: int, module: Any) -> Callable[..., Any]:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wraps the stages, and the functions that run a forward pass although they are not modules."""
+    """Wraps the functions that nn.DataParallel calls for its stages, and functions that run a forward pass without a module."""
     hooks, parallel = DataParallelHooks(torch_module, _stage), torch_module.nn.parallel
     hooks.install()
     patch_everywhere(parallel.parallel_apply, around(parallel.parallel_apply, replicas))

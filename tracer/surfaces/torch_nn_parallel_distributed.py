@@ -2,10 +2,10 @@
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-DistributedDataParallel's C++ code reduces the buckets without calling Python, unless the process group is written in Python.
-The recorder registers no communication hook, because a hook would change the reduction. The reductions of the buckets appear in
-PyTorch's flight recorder (tracer/writing/flight_recorder.py). The reducer's log is read when the recording is written and
-before the process group is destroyed.
+DistributedDataParallel reduces its gradients in C++ without calling Python, unless the process group is written in Python. The
+recorder does not register a communication hook, because a hook would change how gradients are reduced. PyTorch's flight
+recorder lists the gradient reductions (tracer/writing/flight_recorder.py). The log of these reductions is read when the
+recording is written, and before a process group is destroyed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.script.patching import argument, around, patch_around, patch_everywh
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the constructor of DistributedDataParallel, and the destruction of process groups."""
+    """Wraps the constructor of DistributedDataParallel and the function that destroys process groups."""
     dist = torch.distributed
     if not dist.is_available():
         return

@@ -1,4 +1,4 @@
-"""Wraps torch.nn.utils. Clipping gradients is part of neither the backward nor the optimizer phase.
+"""Wraps torch.nn.utils. The time of clipping gradients belongs neither to the backward phase nor to the optimizer phase.
 
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """
@@ -14,8 +14,8 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the clipping functions wherever torch refers to them. For example, torch also refers to `get_total_norm` as
-    `_get_total_norm`."""
+    """Wraps all references of PyTorch to its functions that clip gradients. For example, PyTorch has the second name
+    `_get_total_norm` for the function `get_total_norm`."""
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)
         wrapped = before(call, "aside_called")

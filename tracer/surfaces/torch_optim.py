@@ -1,10 +1,11 @@
-"""Wraps torch.optim. `step` and `zero_grad` are phases, and the first optimizer's `step` ends a training step.
+"""Wraps torch.optim. The calls of `step` and `zero_grad` are phases. A training step ends when the `step` of the first
+optimizer returns.
 
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-In a profile, a compiled `step` lacks torch's range "Optimizer.step", so the recorder adds one.
+PyTorch writes no range "Optimizer.step" to a profile if the optimizer's `step` is compiled, so the recorder adds this range.
 """
 
 from __future__ import annotations

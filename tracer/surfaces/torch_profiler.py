@@ -1,4 +1,4 @@
-"""Wraps torch.autograd.profiler. The recorder stops its profiler and its CUDA calls while the script profiles itself.
+"""Wraps torch.autograd.profiler. While the script runs torch.profiler itself, the recorder does not profile or call CUDA.
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
         ...                                     # no events are taken here
@@ -14,7 +14,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps both functions that start a profile, and the function that ends a profile."""
+    """Wraps the functions of PyTorch that start or end a profile."""
     cls: Any = torch.autograd.profiler.profile
     under_way = profiles()
 

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""Wraps functions with data-dependent result sizes, and records the sizes in order.
+"""Records the result sizes of functions such as `nonzero` and `unique`, whose result size depends on values.
 
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The size is read from the result, without extra computation or waiting. If one wrapped function calls another, only the outer
-call is recorded.
+Reading the size of a result needs no extra computation and no wait for the GPU. If a wrapped function calls another wrapped
+function, only the outer call is recorded.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as o
 
 
 class Found(NamedTuple):
-    """Describes one call with a data-dependent result size: the op, the shape of the searched tensor, and the number of
-    elements found.
+    """Describes a call whose result size depends on values: the op, the shape of the input, and the number of elements found.
     """
 
     op: str
@@ -53,7 +52,7 @@ _WITHIN = _Within()  # one value per thread
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wraps the search functions of torch, and the methods of torch.Tensor and its subclasses."""
+    """Wraps functions such as `torch.nonzero`, and the corresponding methods of torch.Tensor and its subclasses."""
     counts = counting(torch_module)
     seen: dict[str, Seen] = {
         "nonzero": _nonzero,
@@ -82,10 +81,11 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Makes the C function PySequence_Check return false for these objects again, as for unpatched tensors.
+    """Makes CPython's PySequence_Check return false for tensors, as it does before `__getitem__` is wrapped.
 
-    A Python `__getitem__` also sets the C slot for sequences. If the slot is set, `torch.Tensor([[x]])` asks a scalar `x` for
-    its length. The code relies on the layout of PyTypeObject and PySequenceMethods (CPython's Include/cpython/object.h).
+    CPython treats a class with a Python method `__getitem__` as a sequence. As a consequence, `torch.Tensor([[x]])` would ask a
+    scalar tensor `x` for its length, which fails. This depends on the memory layout of PyTypeObject and PySequenceMethods
+    (Include/cpython/object.h of CPython).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -154,10 +154,10 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Returns the number of elements that the masks of an index selected. The masks become one dimension of the result, and its
-    length is the number of selected elements.
+    """Returns the number of elements that boolean masks in an index selected. This number is the length of one dimension of the
+    result.
 
-    The result is NONE if the index also has lists or tensors with more than one dimension.
+    Returns NONE if the index also contains lists, or tensors with more than one dimension.
     """
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]
@@ -184,8 +184,8 @@ def _dimensions(part: Any) -> int:
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Returns the sizes from `unique` and `unique_consecutive`. `place` is the index of `dim` among the positional arguments
-    after `source`."""
+    """Returns the sizes from `unique` and `unique_consecutive`. `place` is the index of the argument `dim` among the positional
+    arguments after `source`."""
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 

@@ -1,10 +1,10 @@
-"""Wraps torch.Tensor. Records values that the host reads, and copies of batches to the device.
+"""Wraps torch.Tensor. Records values that the script reads from a GPU, and copies of batches to a GPU.
 
     loss.item()                     # recorded, so a replay returns the same number
     batch = batch.cuda()            # phase "h2d"
 
-On a machine without a GPU, reads of CPU tensors are recorded instead. Reads that torch makes inside another read, inside a data
-loader (`Quiet`) or while it compiles are not recorded.
+On a machine without a GPU, values read from CPU tensors are recorded instead. Values that PyTorch reads during another read, in
+a DataLoader or during compilation are not recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEPTH = _Depth()  # one value per thread
 
 
 class Quiet(ContextDecorator):
-    """Context in which reads of this thread are not recorded."""
+    """Context manager in which values that this thread reads from tensors are not recorded."""
 
     def __enter__(self) -> Self:
         _DEPTH.quiet += 1
@@ -44,21 +44,21 @@ class Quiet(ContextDecorator):
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
-    """Returns a function that decides whether a read of a tensor is recorded."""
+    """Returns a function that decides whether a value read from a tensor is recorded."""
 
     @cache
     def without_gpu() -> bool:
-        """Returns whether this machine has no GPU. The check uses NVML, because the CUDA driver must not be initialized before
-        a fork."""
+        """Returns whether this machine has no GPU. GPUs are counted through NVML, because initializing CUDA would make it
+        unusable in forked child processes."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Returns whether to record a read of `tensor`. Processes without a recorder record no reads.
+        """Returns whether a value read from `tensor` is recorded. Processes without a recorder record no reads.
 
-        An optimizer keeps its step counts in CPU tensors, even if it trains on a GPU. So an optimizer's reads on the host are
-        not recorded.
+        Reads of CPU tensors by an optimizer are never recorded, because optimizers keep step counts in CPU tensors even on a
+        machine with a GPU.
         """
         to = None if _DEPTH.quiet or is_compiling() else started()
         return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))
@@ -67,7 +67,8 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps reads and moves of torch.Tensor, and of subclasses that override these methods."""
+    """Wraps the methods that read values or move tensors to another device. Subclasses of torch.Tensor with methods of their
+    own are wrapped too."""
     calls = _ReadsAndMoves(counting(torch))
     wrappers: dict[str, Callable[..., Any]] = {
         **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
@@ -78,15 +79,16 @@ def install(torch: ModuleType) -> None:
         "__repr__": calls.shown,
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # torch.Tensor inherits most of the methods that read values from a C class, which cannot be patched.
+        # Most of these methods belong to the C base class of torch.Tensor. The base class cannot be patched, so torch.Tensor is
+        # patched.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)
 
 
 class _ReadsAndMoves:
-    """Replaces torch's methods. Each replacing method gets the original method as its first argument. `reads` is the result of
-    `counting`.
+    """Replaces torch's methods. Each method of this class gets the original method of torch.Tensor as its first argument.
+    `reads` is the result of `counting`.
     """
 
     def __init__(self, reads: Callable[[Any], bool]) -> None:
@@ -139,8 +141,8 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Replaces `repr`. To print a tensor, PyTorch reads it in pieces. The recorder notes a single read, because a replay
-        reads the whole tensor at once."""
+        """Replaces `repr`. PyTorch reads a tensor in several pieces to print it. The recorder records one read of the whole
+        tensor, as a replay does."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():
@@ -160,7 +162,7 @@ class _ReadsAndMoves:
 
 
 def _note(tensor: Any, host: Any) -> None:
-    """Records the values of `tensor` on the host (tensor or nested lists), unless the tensor is large."""
+    """Records the values of `tensor`, given as a CPU tensor or nested lists (`host`), unless the tensor is large."""
     if tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
         return
     with Quiet():
@@ -171,8 +173,8 @@ def _note(tensor: Any, host: Any) -> None:
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Returns the type of the device that the arguments of `to` name. The result is None if the arguments only change dtype or
-    layout."""
+    """Returns the device type ("cuda" or "cpu") in the arguments of `Tensor.to`. Returns None if the arguments only change the
+    dtype or the memory layout."""
     wanted = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     if isinstance(wanted, str):
         return wanted.partition(":")[0]

@@ -1,11 +1,11 @@
-"""Wraps torch.utils.data. Waiting for a batch is the "loader" phase. For each batch, the recorder stores the size in bytes and
-whether the memory is pinned.
+"""Wraps torch.utils.data. The phase "loader" is the time in which the script waits for a batch. For each batch, the recorder
+stores the size in bytes and whether the memory is pinned.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-Both iterators (with and without workers) inherit `__next__`, so one wrapper covers them. If a DataLoader reads seeds or samples
-from tensors, these reads are not recorded.
+The iterators of DataLoader with and without workers inherit `__next__` from one class, whose method is wrapped. Values that a
+DataLoader itself reads from tensors, such as seeds, are not recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from traces.script.script_hooks import ScriptHooks, tensors_in
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wraps `__next__` and `__init__` of the iterators, and the loop of the pinning thread."""
+    """Wraps `__next__` and `__init__` of DataLoader's iterators, and the loop of the thread that copies batches to pinned
+    memory."""
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     load = ScriptHooks(torch_module, recorder, optimizers()).loading(Quiet()(iterator.__next__))
 
@@ -51,7 +52,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _recorded_loop(module: Any) -> Any:
-    """Wraps the pinning thread's loop, which calls `pin_memory` on each batch and, recursively, on the batch's parts."""
+    """Wraps the loop of the thread that calls `pin_memory` for each batch and recursively for its parts."""
     depth = [0]
 
     def pin_recorded(pin: Any, data: Any, device: Any = None) -> Any:

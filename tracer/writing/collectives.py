@@ -1,13 +1,13 @@
-"""Writes collectives that the script called, either at once or after the GPU has passed their events.
+"""Writes the collectives that the script called. Collectives with CUDA events are written after their events have completed.
 
     calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
     pending = calls.open(call, rank, begin, works=1)      # asynchronous
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-If a collective has no CUDA events, the duration of the call is written. If a collective has CUDA events, the duration is the
-time between the events on the stream that waited for the collective. This time starts when this rank's input is ready, and ends
-when the result is ready.
+The duration of a collective without CUDA events is the duration of its call. A collective on a GPU is timed with CUDA events on
+the stream that waits for the collective. This duration begins when the input of this rank is ready, and ends when the result is
+ready.
 
 Note [Whether a stream stalled]
     The event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream stalled for
@@ -45,8 +45,8 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """An asynchronous collective. The object holds no references to Work objects or tensors, because references would keep them
-    alive."""
+    """An asynchronous collective. The class has no references to Work objects or tensors, because it would keep them in
+    memory."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
@@ -55,19 +55,19 @@ class PendingCollective:
 
     @property
     def is_passed(self) -> bool:
-        """Returns whether all events of the collective have been read."""
+        """Returns whether the times of all CUDA events of the collective are known."""
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
-        """Returns the duration (ns) and its kind, see Note [Whether a stream stalled]. If the call returned several Work
-        objects, the last one to end decides."""
+        """Returns the duration in ns, and whether it is exact or an upper bound (Note [Whether a stream stalled]). If the call
+        returned several Work objects, the collective ends with the last of them."""
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
         stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)
         return max(after.time_ns - self.begin.time_ns, 0), Ending.SEEN if stalled else Ending.BY
 
 
 class CollectiveWriter:
-    """Writes rows of the table `collectives`, in the order in which durations become known."""
+    """Writes collectives to the file as soon as their durations are known."""
 
     def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output
@@ -84,7 +84,8 @@ class CollectiveWriter:
         end: BoundaryEvent | None,
         ending: Ending = Ending.SEEN,
     ) -> None:
-        """Records a call that has returned. If `ending` is not given, the collective ended with the call or at its end event.
+        """Records a call that has returned. `ending` says whether the end of the collective is known exactly, which is the
+        default.
         """
         if begin is None or end is None or begin.device != end.device:
             self.write(call, rank, call.end_ns - call.start_ns, ending)
@@ -94,14 +95,14 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def open(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Records an asynchronous call. The call has returned torch.distributed.Work objects, and `works` is their number."""
+        """Records an asynchronous call that has returned `works` torch.distributed.Work objects."""
         pending = PendingCollective(call, rank, begin, works)
         self._open.add(pending)
         return pending
 
     def waited(self, pending: PendingCollective, before: BoundaryEvent | None, after: BoundaryEvent | None) -> None:
-        """Records that the script waited for one Work object between these two events. If an event could not be recorded, it is
-        None."""
+        """Records that the script waited for a Work object of the collective between the CUDA events `before` and `after`.
+        `before` or `after` is None if the CUDA event could not be recorded."""
         if before is None or after is None or not before.device == after.device == pending.begin.device:
             self.give_up(pending)
             return
@@ -112,14 +113,14 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Gives up timing a collective, because its end will not be recorded. Any thread may call this method at any time,
-        including finalizers.
+        """Stops timing a collective whose end cannot be recorded. Any thread may call this method at any time, and so may
+        Python's garbage collector.
         """
         self._given_up.append(pending)
 
     def write_done(self) -> None:
-        """Writes the collectives whose events have been read, in order. Also writes the collectives that will not be timed
-        (`give_up`)."""
+        """Writes the collectives whose CUDA events have completed, in order. Also writes collectives whose duration will stay
+        unknown (`give_up`)."""
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
         while self._ended and self._ended[0].is_passed:
@@ -128,7 +129,7 @@ class CollectiveWriter:
             self.write(ended.call, ended.rank, *ended.duration(), device=device)
 
     def write_open(self) -> None:
-        """Writes the collectives that were never waited for, at the end of the recording."""
+        """At the end of the recording, writes the collectives for which the script never waited."""
         for pending in list(self._open):
             self._write_unseen(pending)
 
@@ -139,7 +140,7 @@ class CollectiveWriter:
             self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
 
     def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
-        """Writes one row. `device` is the row of the device whose events measured the duration, or NONE."""
+        """Writes one row. `device` is the row of the device on which the duration was measured, or NONE."""
         text = self._output.text
         self._output.add(
             "collectives",

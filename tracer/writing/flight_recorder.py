@@ -1,13 +1,14 @@
-"""Reads PyTorch's flight recorder to find collectives that C++ starts without a call from Python.
+"""Reads PyTorch's flight recorder, to find collectives that PyTorch starts in C++ without a call from Python.
 
     flight = FlightRecorder(torch, clock)
     flight.called(begin_ns)             # this thread's collectives since then are already recorded
     for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
 
-The flight recorder is a ring buffer of each backend's last collectives. PyTorch uses the flight recorder to debug hangs
-(torch/csrc/distributed/c10d/FlightRecorder.hpp). TORCH_FR_BUFFER_SIZE sets the number of entries in the ring. The default is
-2000, and 0 turns the flight recorder off. An entry has the time of the call and the sizes. With NCCL and
-TORCH_NCCL_ENABLE_TIMING, an entry also has the duration of the kernels. This module changes no setting.
+For each backend, the flight recorder keeps the last collectives in a ring buffer. The purpose of the flight recorder in PyTorch
+is to debug hangs (torch/csrc/distributed/c10d/FlightRecorder.hpp). The environment variable TORCH_FR_BUFFER_SIZE sets how many
+collectives are kept. The default of TORCH_FR_BUFFER_SIZE is 2000, and 0 turns the flight recorder off. Each entry of the flight
+recorder has the time of the call and the sizes of the tensors. An entry also has the duration of the kernels if the backend is
+NCCL and TORCH_NCCL_ENABLE_TIMING is set. This module changes no setting.
 
 Note [How often to read]
     A read dumps the whole ring, at about 10 us per entry. So we read when about half of the ring is new, estimated from the
@@ -52,14 +53,14 @@ Entry = dict[str, Any]
 
 
 class FlightRecord(NamedTuple):
-    """A collective that C++ started. `duration_ns` is the duration of the collective's kernels, or NONE."""
+    """Describes a collective that PyTorch's C++ code started. `duration_ns` is the duration of its kernels, or NONE."""
 
     call: CollectiveCall
     duration_ns: int
 
 
 class _Ring:
-    """Holds one backend's ring buffer, and the position up to which the ring was read."""
+    """Holds the ring buffer of one backend, and how far it was read."""
 
     def __init__(self, dump: Any) -> None:
         self._dump = dump
@@ -90,7 +91,7 @@ class _Ring:
         return found
 
     def is_waiting(self) -> bool:
-        """Returns whether any unread entry is not retired yet."""
+        """Returns whether NCCL's watchdog has still to process an unread entry."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
 
@@ -101,7 +102,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads the ring buffers of the process groups. The recorder's lock guards all methods except `called`."""
+    """Reads the flight recorder of each backend. All methods except `called` need the recorder's lock."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
@@ -119,15 +120,16 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Stores the end of a recorded Python call in this thread. The call began at `begin_ns` (`time.time_ns`)."""
+        """Stores when a collective that Python called has begun and ended in this thread. The call began at `begin_ns`
+        (`time.time_ns`)."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))
         own.append((begin_ns, time.time_ns()))
 
     def joined(self) -> None:
-        """Finds the rings of new process groups. The recorder reads no ring buffer of process groups written in Python, because
-        calls of these groups are recorded directly."""
+        """Finds the ring buffers of new process groups. Groups that are written in Python are left out, because their calls are
+        recorded by the wrappers."""
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()
@@ -147,7 +149,7 @@ class FlightRecorder:
                     self._rings[backend] = _Ring(dump)
 
     def is_due(self) -> bool:
-        """Returns whether to read now, after a step. See Note [How often to read]."""
+        """Returns whether the flight recorder should be read after the current step. See Note [How often to read]."""
         if not self._rings:
             return False
         self._steps += 1
@@ -182,7 +184,7 @@ class FlightRecorder:
         return found
 
     def _wait_for_watchdog(self, ring: _Ring) -> None:
-        """Waits for the watchdog to retire entries, see Note [Retired entries]."""
+        """Waits until NCCL's watchdog has processed all entries (Note [Retired entries])."""
         until_ns = self._clock.now_ns() + _LAST_WAIT_NS
         while ring.is_waiting() and self._clock.now_ns() < until_ns:
             self._clock.sleep(_LAST_PAUSE_NS)
@@ -216,11 +218,11 @@ class FlightRecorder:
         return FlightRecord(call, NONE if took_ms is None else round(took_ms * 1e6))
 
     def facts(self) -> dict[str, int]:
-        """Returns counts for the provenance. If there is no ring buffer, the result is empty."""
+        """Returns counts for the provenance. Returns an empty result if no backend has a ring buffer."""
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
-        """Describes the missing data of collectives that PyTorch starts in C++."""
+        """Returns sentences about collectives or durations that the recording lacks."""
         lacks = []
         if self._without:
             of = ", ".join(sorted(self._without))
@@ -240,7 +242,7 @@ class FlightRecorder:
 
 
 def _ring_size() -> int:
-    """Returns the number of entries in torch's rings, from the settings that torch reads."""
+    """Returns how many collectives PyTorch's flight recorder holds, according to environment variables."""
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if name in os.environ:
             size = os.environ[name].strip()
@@ -249,5 +251,5 @@ def _ring_size() -> int:
 
 
 def _is_set(name: str, default: str) -> bool:
-    """Returns whether a setting is true, with the spellings of torch's getCvarBool."""
+    """Returns whether an environment variable is true by the rules of PyTorch's function getCvarBool."""
     return os.environ.get(name, default).lower() in ("1", "y", "yes", "t", "true")

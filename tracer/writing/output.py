@@ -1,12 +1,13 @@
-"""Writes the recorder's file. Rows are appended twice a second, so a killed run loses at most half a second.
+"""Writes the recorder's file. Rows are written to the file twice a second, so that a killed script loses at most the last half
+second.
 
     output = RecordingFile(path, clock)
     row = output.add("steps", rank=0, number=0, start_ns=100, duration_ns=50, kind=0)
     output.flush(header)        # a Trace without tables (devices, threads, provenance); None: unchanged
     output.close(header)
 
-A full disk must not stop the training. The first failure to write ends the recording and is reported in one line. Everything
-written before stays readable.
+If the disk is full, the training continues without a recording. After the first error while writing, the recording ends, and
+one line is printed. Everything written before stays readable.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ FLUSH_NS = 500_000_000
 
 
 class RecordingFile:
-    """Collects rows and writes them to the file. The recorder's lock guards this class.
+    """Collects the rows of all tables, and writes them to the file. The recorder's lock guards this class.
 
-    A row is one tuple: the column names, then the values. Python's garbage collector does not track tuples of numbers, so the
-    recorder does not trigger extra collections in the script. A row is appended in one operation, so a signal cannot leave half
-    a row.
+    A row is stored as a tuple that holds the column names, followed by the values. Tuples are used because Python's garbage
+    collector does not track tuples of numbers, so that recording triggers no collections. Each row is added to a list by one
+    append, so that a signal handler cannot interrupt it in the middle of a row.
     """
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
@@ -48,13 +49,14 @@ class RecordingFile:
         self._written = dict.fromkeys(TABLES, 0)  # number of rows besides the length of `_rows`
 
     def add(self, table: str, **row: Any) -> int:
-        """Appends a row and returns the row's number. Missing columns get default values."""
+        """Appends a row to a table, and returns its index. Missing columns get default values."""
         number = self.count(table)
         self._rows[table].append((tuple(row), *row.values()))
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Appends rows, given as tuples of column names and then values. Returns the number of the first row."""
+        """Appends several rows. Each row is a tuple of the column names, followed by the values. Returns the number of the
+        first row."""
         number = self.count(table)
         self._rows[table].extend(rows)
         return number
@@ -78,9 +80,10 @@ class RecordingFile:
         return self.strings.add(text)
 
     def flush(self, header: Trace | None) -> None:
-        """Writes `header` and then the collected rows. Rows may refer to new devices and threads in the header.
+        """Writes `header` and then the collected rows. The header comes first because rows may refer to its devices and
+        threads.
 
-        If `header` is None, the header has not changed. The first call needs a header.
+        Pass None for `header` if the header has not changed since the last call. The first call needs a header.
         """
         self.due_ns = self._clock.perf_ns() + FLUSH_NS
         with deferred_signals():
@@ -95,7 +98,7 @@ class RecordingFile:
                 self._give_up(failure)
 
     def close(self, header: Trace) -> None:
-        """Writes the remaining rows and marks the file as complete."""
+        """Writes the remaining rows, and marks the file as complete."""
         self.flush(header)
         if self._stream is None or self.failed:
             return

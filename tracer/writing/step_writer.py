@@ -1,4 +1,4 @@
-"""Writes the rows of steps after the GPU has passed the steps' events.
+"""Writes the rows of steps after the CUDA events of the steps have completed.
 
     writer = StepWriter(output, facts)
     writer.write(step, rank=0)      # rows of steps, phases, stages, values and sizes
@@ -36,7 +36,7 @@ Found = tuple[int, int, int]  # string ids of the op and the searched shape, the
 
 @dataclass
 class DataParallelStage:
-    """Describes one DataParallel stage within a phase, such as scatter or one replica's parallel_apply."""
+    """Describes a stage of nn.DataParallel, such as scatter or the forward pass of one replica."""
 
     name: str
     thread: int
@@ -48,7 +48,7 @@ class DataParallelStage:
 
 @dataclass(slots=True)
 class EndedStep:
-    """Holds the data of a step that has ended on the host. The GPU may not have passed the events of such a step yet."""
+    """Holds the data of a step that has ended on the host, although its GPU work may be unfinished."""
 
     number: int
     kind: StepKind
@@ -67,7 +67,7 @@ class EndedStep:
 
 
 class _Alike(NamedTuple):
-    """Steps with the same plan and with all events on the same stream. See Note [Steps with one plan]."""
+    """Collects consecutive steps that make the same calls and use one CUDA stream. See Note [Steps with one plan]."""
 
     plan: StepPlan
     stream: EventStream
@@ -93,7 +93,8 @@ class StepWriter:
         return self._alike is not None
 
     def write(self, step: EndedStep, rank: int) -> None:
-        """Writes a step. A step with unread events gets no device times. See Note [Steps with one plan]."""
+        """Writes a step. If some CUDA events of the step were not read, the step is written without GPU times. See
+        Note [Steps with one plan]."""
         taken = step.taken
         passed_ns = [event.ticks_ns for event in taken]
         if step.untimed == Untimed.NO and NONE in passed_ns:
@@ -126,7 +127,7 @@ class StepWriter:
         alike.offsets_ns.append(begin.of.clock.offset_ns)
 
     def add_rows(self, rank: int) -> None:
-        """Adds the rows of the collected steps to the output. All of these steps have the same plan."""
+        """Adds the rows of the collected steps to the tables."""
         alike, self._alike = self._alike, None
         if alike is None:
             return
@@ -186,21 +187,21 @@ class StepWriter:
         self.write_found(step.found, row, rank)
 
     def write_found(self, found: list[Found], step: int, rank: int) -> None:
-        """Writes data-dependent result sizes. `step` is the row of the step, or NONE outside any step."""
+        """Writes data-dependent result sizes. `step` is the row of the current step, or NONE outside of steps."""
         for op, shapes, size in found:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Writes values that the host read. `step` is the row of the step, or NONE outside any step."""
+        """Writes values that the host read. `step` is the row of the current step, or NONE outside of steps."""
         for op, dtype, values in reads:
             for value in values:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
-        """Returns the device's row, and the times (ns) at which the GPU passed the two events.
+        """Returns the row of the device, and the times (ns) at which the two CUDA events completed.
 
-        If a time is unknown, or if the events are on different streams, all values are NONE.
+        All values are NONE if a time is unknown or if the two events are on different streams.
         """
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN

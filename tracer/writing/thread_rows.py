@@ -1,4 +1,4 @@
-"""Assigns rows of the thread table. The script's thread comes first, then the threads that ran DataParallel stages.
+"""Assigns rows of the thread table. The thread of the script has row 0. Threads that ran stages of nn.DataParallel follow.
 
     threads = ThreadRows(rank=0)
     threads.row()               # 0: the calling thread is the script's
@@ -14,7 +14,7 @@ from traces.model.trace import Thread
 
 
 class ThreadRows:
-    """Assigns rows to threads by identity or role. The recorder's lock guards this class."""
+    """Finds the row of a thread in the thread table, by its identity or its role. The recorder's lock guards this class."""
 
     def __init__(self, rank: int) -> None:
         self.script_thread = threading.get_ident()
@@ -40,7 +40,7 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """Makes the calling thread row 0, because the recorder may have been created in another thread."""
+        """Gives row 0 to the calling thread, because another thread may have created the recorder."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0
