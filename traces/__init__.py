@@ -1,4 +1,5 @@
-"""Traces: load, save, import, export, summarize and compare them. Imports neither torch nor a terminal library.
+"""The library for traces: load, save, import, export, summarize and compare traces. Imports neither torch nor a terminal
+library.
 
     import traces
 
@@ -8,7 +9,7 @@
     traces.compare(trace, traces.load("replay.msgpack")).steps.error    # the facts of `trace diff`
     traces.to_pandas(trace, "phases").groupby("name").duration_ns.median()
 
-Each name is imported on first use, so `import traces` is fast and does not load numpy.
+A name is imported when it is first used, so that `import traces` is fast and does not load numpy.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ if TYPE_CHECKING:  # "as" marks these names as re-exported
     from traces.model.trace import Untimed as Untimed
     from traces.model.trace import Values as Values
 
-# Lists the public names by the module that defines them.
+# The public names of the package, grouped by the module that defines them.
 _NAMES = {
     "analyses.analyse": "Analyses analyse",
     "chrome.export": "export_chrome",

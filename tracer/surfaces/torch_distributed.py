@@ -11,9 +11,9 @@ Note [When a collective has ended]
     recorded and marked `Ending.UNSEEN`. The mark is also used for calls that a coalescing manager collects, and for host
     collectives without a future.
 
-PyTorch starts some collectives in C++, such as the gradient reductions of DistributedDataParallel and functional collectives. A
-wrapper sees such a collective only if its process group is written in Python. Otherwise, the recorder reads these collectives
-from the profile or from PyTorch's flight recorder (flight_recorder.py).
+PyTorch starts some collectives in C++, such as the gradient reductions of DistributedDataParallel and functional collectives.
+The wrappers see collectives that start in C++ only if the process group is written in Python. In all other cases, collectives
+that start in C++ are read from the profile or from PyTorch's flight recorder (flight_recorder.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Wraps torch.nn.functional. The first call of a loss function in a step begins the phase "loss".
+"""Wraps torch.nn.functional. The phase "loss" begins when the script calls a loss function.
 
     loss = F.cross_entropy(output, target)      # also inside nn.CrossEntropyLoss or a model
 
-The functions in this list call the ops in `traces.script.phase_rule.LOSS_OPS`.
+The wrapped functions call the ops in `traces.script.phase_rule.LOSS_OPS`.
 """
 
 from __future__ import annotations

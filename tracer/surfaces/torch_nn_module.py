@@ -1,5 +1,5 @@
-"""Wraps torch.nn.Module. A forward pass begins when the script calls a module that is not part of another called module. Moving
-a module to a GPU counts as set-up.
+"""Wraps torch.nn.Module. A forward pass begins with the call of a module that no other module calls. Moving a module to a GPU
+counts as set-up.
 
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches

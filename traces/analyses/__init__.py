@@ -1,6 +1,5 @@
-"""Analyze a trace: idle time, launches, transfers, rates, modules, stragglers, and the critical path. Each analysis has its own
-file.
+"""Analyze a trace: idle time of GPUs, launches, transfers, rates, modules, slow ranks, and the critical path. Each analysis has
+its own file.
 
-`analyse.analyse` runs all analyses and returns the results that `trace info --details` prints. Each module can also be used
-alone.
+`analyse.analyse` runs all analyses, and `trace info --details` prints their results. Each module can also be used alone.
 """

@@ -1,11 +1,11 @@
-"""Run all analyses of a trace, and return the results that `trace info --details` prints.
+"""Run all analyses of a trace. `trace info --details` prints their results.
 
     of = analyse(load("v100.msgpack"))
     of.idle["cuda:0"].by_reason         # {"data": 352_470_000, "host": 77_120_000, ...}
     of.critical_path.by_kind            # {"host": 103_441_000, "data": 70_913_000, ...}
 
-Each analysis and its result type are defined in a separate module. `Summary.analyses` has the analyses of a trace, and
-`Comparison.analyses` has the analyses of both traces.
+Each analysis is defined in a module of its own, together with the type of its result. `Summary.analyses` holds the results for
+one trace, and `Comparison.analyses` holds the results for two compared traces.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """Holds the results of all analyses. If the trace lacks the data for an analysis, the result is empty or None.
+    """Holds the results of all analyses. The result of an analysis is empty or None if the trace lacks the data for it.
 
-    If much device work is missing (`traces.figures.problems.hides_work`), idle times and the critical path are unknown.
+    Idle times and the critical path are left out if the trace lacks much of the GPU work
+    (`traces.figures.problems.hides_work`).
     """
 
     idle: dict[str, IdleTime]

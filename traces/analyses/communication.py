@@ -1,4 +1,4 @@
-"""Measure communication between ranks: bytes by operation, and the share of its time that overlaps with other GPU work.
+"""Measure communication between ranks: the bytes of each operation, and how much of the time overlaps with other GPU work.
 
     of = communication(trace)
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)
@@ -6,8 +6,8 @@
     of.hidden_ns        # time in which it also computed
     of.exposed_per_step_ns      # mean over the steps with kernels, of communication launched in these steps
 
-A communication kernel runs from when its own rank is ready until the slowest rank's data has arrived. Exposed time therefore
-includes waiting for slower ranks.
+A communication kernel starts when its rank is ready, and ends when the data of the slowest rank has arrived. Communication time
+that overlaps with no other work ("exposed") therefore includes waits for slower ranks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return a mask of the device spans that are kernels of NCCL or similar libraries.
+    """Return, for each kernel or copy of the trace, whether it is a kernel of NCCL or a similar library.
 
-    If no collective was recorded, the mask is all False. NCCL kernels then come from nn.DataParallel, which uses NCCL for its
-    copies. These kernels belong to the ops that launch them.
+    If the trace has no collectives, no kernel counts as communication. Without collectives, NCCL kernels are launched by
+    nn.DataParallel, which uses NCCL to copy parameters. Kernels of nn.DataParallel belong to the ops that launch them.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)
@@ -39,8 +39,8 @@ def communication_kernels(trace: Trace) -> Column:
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
     """Return the kernels with which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce").
 
-    The keys of the result are indices of kernel names in the string table. The result is empty if collectives were recorded,
-    because NCCL's kernels then belong to the collectives.
+    Each key of the returned dict is the index of a kernel name in the trace's string table. If the trace has collectives, the
+    returned dict is empty, because NCCL kernels then belong to the collectives.
     """
     if len(trace.collectives):
         return {}
@@ -51,10 +51,10 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Describes all calls of one operation in one phase, summed over ranks.
+    """Describes all calls of one collective operation in one phase, summed over ranks.
 
-    `bytes` counts each rank's input, and is None if sizes were not recorded. `duration_ns` excludes calls whose end was not
-    recorded. If a collective had already ended when the profiler checked its state, the longest possible duration is used.
+    `bytes` is the total size of the inputs on all ranks, or None if sizes were not recorded. Calls whose end was not recorded
+    do not count in `duration_ns`. If only an upper bound of a collective's duration is known, the upper bound is counted.
     """
 
     name: str
@@ -66,10 +66,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Describes communication of all ranks. `exposed_ns` and `hidden_ns` cover the whole trace and are summed over devices.
+    """Describes communication of all ranks. Communication time in the whole trace is `exposed_ns` if the device did no other
+    work and `hidden_ns` if it did, summed over devices.
 
-    `steps` is the number of steps with kernels, summed over ranks. Times per step are means of the communication that was
-    launched in these steps, or the times of the whole trace if it has no steps.
+    `steps` counts the steps whose kernels were recorded, summed over ranks. Times per step are averages over the communication
+    kernels that the steps launched. Without steps, they are the times of the whole trace.
     """
 
     operations: tuple[Operation, ...]  # most bytes first
@@ -81,7 +82,7 @@ class Communication:
 
 
 def communication(trace: Trace) -> Communication:
-    """Return figures of all calls by operation, and how much communication time overlaps with other work on the same device."""
+    """Return the calls of each operation, and how much communication time overlaps with other work on the same device."""
     kernels, rows = communication_kernels(trace), profiled_steps(trace)
     exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
@@ -90,7 +91,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
-    """Return the exposed and the hidden time of the counted communication kernels."""
+    """Return how long the `counted` communication kernels ran without other work on their device, and how long they overlapped
+    with it."""
     total_ns = hidden_ns = 0
     communicates, computes = (_by_device(trace, mask) for mask in (counted, trace.device.is_work & ~kernels))
     for device, communicating in communicates.items():

@@ -1,5 +1,5 @@
-"""Find the critical path of a step by walking backwards. The critical path of a step is the chain of waits and work from the
-step's start to its end.
+"""Find the critical path of a step by following waits and launches backwards from the end of the step. The critical path is the
+chain of work and waits that determined how long the step took.
 
     path = critical_path(trace, step=3)
     path.sums.by_kind               # {"kernel": 81_000_000, "host": 12_000_000, "data": 9_000_000, ...}
@@ -23,8 +23,8 @@ Note [The walk]
     data                            the host waited for a batch
     host                            the host was busy (by phase), including time inside launching calls
 
-Holistic Trace Analysis finds the longest path in a weighted graph of all events. This module instead follows the chain of work
-that the recorded run waited for.
+Another tool, Holistic Trace Analysis, searches the longest path in a weighted graph of all events. The walk in this module
+follows the work that the host or GPU really waited for in the recorded run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from traces.model.trace import NONE, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """Describes a part of the path on the host or on a GPU."""
+    """Describes a part of the critical path, which was spent on the host or on a GPU."""
 
     start_ns: int
     end_ns: int
@@ -56,10 +56,10 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Holds the time of one step's critical path: by kind, and for up to ten kernels or copies by name, in decreasing order.
+    """Holds the critical path of one step: its time by kind, and the time of up to ten kernels or copies on it, longest first.
 
-    `step` is the number of the step, `rank` has run the step, and `duration_ns` is the length of the path. See Note
-    [Where a path begins and ends].
+    `step` is the number of a step on the rank `rank`, and `duration_ns` is the length of its critical path. See
+    Note [Where a path begins and ends].
     """
 
     step: int
@@ -76,10 +76,9 @@ class CriticalPath:
 
 
 def median_step(trace: Trace, times: StepTimes) -> int:
-    """Return the row of the step with the median path length, or NONE without steps.
+    """Return the row of the step with the median duration, or NONE if the trace has no steps.
 
-    The chosen step is one of the `profiled_steps` of the rank or device that determines the pace. Steps that follow another
-    step are preferred. At the start of any other step, the device may be empty or may still run earlier work.
+    The step is chosen from the `profiled_steps` of the slowest rank or device. Steps that follow another step are preferred.
     """
     decides = pace_series(times, profiled_steps(trace))
     if decides is None:
@@ -91,8 +90,8 @@ def median_step(trace: Trace, times: StepTimes) -> int:
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
-    """Return the path of a step, or None without steps or device work. `step` is a row of `trace.steps` and defaults to the
-    median step.
+    """Return the critical path of a step, or None if the trace has no steps or no device work. `step` is a row of
+    `trace.steps`. The default is the step with the median duration.
     """
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
@@ -120,7 +119,7 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 
 
 class _Walk:
-    """Walks from the end of a step back to its start. See Note [The walk]."""
+    """Finds the critical path of a step from its end back to its start. See Note [The walk]."""
 
     def __init__(self, trace: Trace, step: int, times: StepTimes) -> None:
         self.trace = trace

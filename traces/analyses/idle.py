@@ -1,15 +1,15 @@
-"""Find the reasons why a GPU was idle, for whole devices and for single streams.
+"""Find the reasons why a GPU or a single CUDA stream was idle.
 
     spans = idle_spans(trace)               # one row per stretch of idle time with one reason
     idle_times(trace)["cuda:0"]             # IdleTime(window_ns=..., busy_ns=..., by_reason={"data": 68_000_000, ...})
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-A device is idle between two stretches of work. The time before a device's first work and after its last work in the steps also
-counts as idle. An idle gap ends when the next kernel or copy begins. Until the next work was launched, the device had nothing
-to do, so the host is the reason. From the launch to the start of the work, the device is the reason for the idle time. Work is
-launched when the launching call returns, or when the work begins if that is earlier (`traces.analyses.launches.launched_ns`).
-The reasons are:
+A device is idle between the end of one kernel or copy and the start of the next. Within the steps, the time before a device's
+first work and after its last work is idle time too. An idle period of a GPU ends when the next kernel or copy begins. Until the
+next work is launched, the host is the reason for the idle time, because the device has nothing to do. From the launch of the
+next work to its start, the device is the reason for the idle time. Work counts as launched when the call that launches it
+returns, or when the work begins if that is earlier (`traces.analyses.launches.launched_ns`). The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);
@@ -23,11 +23,11 @@ The reasons are:
     unknown             the launch was not recorded; or the work is the device's first, and started more than LATE_START_NS
                         after its launch. Unrecorded work from before the recording may have kept the device busy
 
-Times are measured within the windows of the steady steps (`traces.figures.pace.device_windows`).
+Idle time is measured only during steady steps (`traces.figures.pace.device_windows`).
 
-Holistic Trace Analysis counts a stream's whole gap as "host_wait" if the launch was called after the gap began. This module
-splits the gap at the launch. `Gaps.called_ns` gives the figure of Holistic Trace Analysis, and tests/traces/chrome/test_hta.py
-compares both.
+Another tool, Holistic Trace Analysis, assigns an idle period completely to the host ("host_wait") if the next launch was called
+after its start. This module divides an idle period at the launch of the next work. A test (tests/traces/chrome/test_hta.py)
+computes the result of Holistic Trace Analysis from `Gaps.called_ns` and compares both.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class IdleSpans(Table):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Holds the gaps of one device or stream in time order, and its first and last work.
+    """Holds the idle periods of one device or stream in time order, and the time of its first and last work.
 
-    `called_ns` and `launch_ns` describe the work that ends a gap. `called_ns` is when the call that launched the work began,
-    and `launch_ns` is when the work was launched. An unknown time is NONE.
+    `called_ns` and `launch_ns` describe the kernel or copy that ends an idle period. The launching call began at `called_ns`,
+    and the kernel or copy counts as launched at `launch_ns`. An unknown time is NONE.
     """
 
     device: int
@@ -95,8 +95,8 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Holds the idle time of one device within the windows of the counted steps. If the trace has no steps, the time window
-    runs from the device's first work to its last work.
+    """Holds the idle time of one device during the counted steps. If the trace has no steps, idle time is measured from the
+    device's first work to its last work.
 
     `by_reason` contains all reasons. `steps` is the number of steps.
     """
@@ -113,10 +113,10 @@ class IdleTime:
 
 @dataclass(frozen=True, slots=True)
 class IdleCall:
-    """Describes the calls of one runtime function during which GPUs were idle because of the host.
+    """Describes calls of one CUDA runtime function during which GPUs were idle because of the host.
 
-    GPUs that are idle because of the host have the reason "host" or "synchronization". `share` is the part of the idle time
-    that the calls cover. `count` is the number of these calls.
+    A GPU is idle because of the host if the reason is "host" or "synchronization". `share` is the fraction of the idle time
+    caused by the host that falls into these calls. `count` is the number of these calls.
     """
 
     call: str
@@ -153,14 +153,14 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
 
 @once
 def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
-    """Return the idle time of each device, or of each stream. Each row of the result is a stretch of idle time with one reason.
+    """Return the idle time of each device, or of each stream. Each row is a period of idle time with one reason.
     """
     found = [_explained(trace, _to_the_ends_of_steps(trace, of)) for of in gaps(trace, by_stream=by_stream)]
     return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()
 
 
 def idle_times(trace: Trace) -> dict[str, IdleTime]:
-    """Return idle times by device label. Devices without work in the counted steps are left out."""
+    """Return idle times by device label. A device that does no work in the counted steps is left out."""
     spans, steps = idle_spans(trace), profiled_steps(trace)
     busy_of, rows_of = busy_by_device(trace), by_value(spans.device)
     found = {}
@@ -178,7 +178,7 @@ def idle_times(trace: Trace) -> dict[str, IdleTime]:
 
 
 def idle_calls(trace: Trace) -> list[IdleCall]:
-    """Return the runtime functions that the host was in while it kept GPUs idle, longest first."""
+    """Return the CUDA runtime functions during which GPUs were idle because of the host, sorted by idle time."""
     host, spans = trace.host, idle_spans(trace)
     spans = spans.take(np.isin(spans.reason, (IdleReason.HOST, IdleReason.SYNCHRONIZATION)))
     calls_of = calls_by_rank(trace)
@@ -254,8 +254,8 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
 
 
 def data_waits(trace: Trace, rank: int) -> Intervals:
-    """Return the intervals in which the rank's host waited for a batch. If no waits were recorded, the rank's loader phases are
-    used."""
+    """Return the intervals in which the host process of a rank waited for a batch. If no waits for batches were recorded, the
+    "loader" phases of the rank are returned."""
     waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
     if len(waits):
         return Intervals(waits.start_ns, waits.end_ns)

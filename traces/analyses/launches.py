@@ -1,13 +1,13 @@
-"""Measure how far the host runs ahead of the GPU: the delay of launches, and the length of each stream's launch queue.
+"""Measure how far the host runs ahead of the GPU, by the delays of launches and the lengths of launch queues.
 
     launch_figures(trace)[0]        # StreamLaunches(device="cuda:0", stream=7, count=8772, delay_median_ns=..., ...)
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
-The definitions follow Holistic Trace Analysis. A launch's delay is the time from the end of the call on the host until the work
-begins. A queue holds work that was launched and has not begun. Launch delays and queue lengths ignore work without a recorded
-launch. A long queue with delays of milliseconds means that the program is GPU-bound. A queue that is almost always empty means
-that the program is host-bound.
+The definitions follow Holistic Trace Analysis. The delay of a launch is the time from the end of the launching call on the host
+to the start of the kernel or copy. The launch queue of a stream contains the work that was launched but has not begun. Work
+without a recorded launch is ignored. If the launch queue is long and delays are milliseconds, the GPU limits the speed of the
+program. If the launch queue is almost always empty, the host limits the speed of the program.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_LAUNCH_NS or more is host time with one of these reasons:
@@ -43,7 +43,8 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """Holds the launches of one stream. The mean queue length is an average over time, from the first launch to the last start.
+    """Holds the launches of one stream. The mean queue length is averaged over the time from the first launch to the last start
+    of a kernel or copy.
     """
 
     device: str
@@ -57,7 +58,8 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Holds the length of a queue over time. The queue has the length `length[k]` from `time_ns[k]` until the next time."""
+    """Holds the length of a launch queue as a function of time. From `time_ns[k]` to `time_ns[k + 1]`, the queue has the length
+    `length[k]`."""
 
     time_ns: Column
     length: Column
@@ -75,11 +77,12 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return the time at which each of these rows of work was launched, or NONE if the launch was not recorded.
+    """Return the times at which kernels and copies (rows of the device table) were launched, or NONE if the launch was not
+    recorded.
 
-    Work is launched when its launching call returns, or when the work begins if that is earlier. A long call is therefore host
-    time. If the call waited (`traces.analyses.waits`), its work was launched when the wait began. In a replay, ops launch work
-    without a runtime call, so the op is treated like a launching call.
+    Work counts as launched when the launching call returns, or when the work begins if that is earlier. A long call is
+    therefore host time. If the launching call waited for a GPU (`traces.analyses.waits`), the work counts as launched when the
+    wait began. A replay records no runtime calls for launches, so the op takes the place of the launching call.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -99,7 +102,7 @@ def _returned_ns(trace: Trace) -> Column:
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
-    """Return the time from the end of the launching call to the start of the work, at least 0. `rows` come from
+    """Return the time from the end of each launching call to the start of the launched work, at least 0. `rows` come from
     `launched_rows`.
     """
     host, launch = trace.host, trace.device.launch[rows]
@@ -109,7 +112,7 @@ def launch_delay_ns(trace: Trace, rows: Column) -> Column:
 
 
 def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:
-    """Return a stream's queue length over time. A start and a launch at the same time change the queue's length in one step."""
+    """Return a stream's queue length over time."""
     rows = launched_rows(trace)
     return _queue(trace, rows[(trace.device.device[rows] == device) & (trace.device.stream[rows] == stream)])
 
@@ -122,8 +125,8 @@ def _queue(trace: Trace, rows: Column) -> QueueLength:
 
 
 def launch_figures(trace: Trace) -> list[StreamLaunches]:
-    """Return figures by device and stream, sorted by decreasing number of launches. If the trace has counted steps, only the
-    work of these steps is included.
+    """Return launch delays and queue lengths for each stream. Streams with the most launches come first. If the trace has
+    steady steps, only launches of these steps count.
     """
     rows, steps = launched_rows(trace), profiled_steps(trace)
     if len(steps):
@@ -143,7 +146,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Groups launch calls of LONG_LAUNCH_NS or more that have the same name and are slow for the same reason.
+    """Describes calls of one function that launched work and took long (at least LONG_LAUNCH_NS) for the same reason.
 
     See Note [Long launch calls].
     """
@@ -156,7 +159,7 @@ class LongLaunches:
 
 
 def long_launches(trace: Trace) -> list[LongLaunches]:
-    """Return long launch calls by call and reason, in decreasing order of host time."""
+    """Return the launching calls that took long, grouped by function and reason. The largest host time comes first."""
     host, spans = trace.host, trace.device
     rows = launched_rows(trace)
     rows = rows[host.kind[spans.launch[rows]] == HostKind.RUNTIME]

@@ -1,14 +1,15 @@
-"""Measure the host and GPU time of each nn.Module, forward and backward. A module's time includes the modules inside it.
+"""Measure the host time of each nn.Module, and its GPU time in the forward and backward pass. A module's time includes the
+modules inside it.
 
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-Module names come from ranges named "nn.Module: ...", which `trace record` and torch.profiler with stacks write. Without these
-ranges, the names come from the Python frames that an old profiler stored with each op. Frames of functions called `forward` (or
-`_forward_impl`) form a module's path, by file and line.
+Modules are found by ranges named "nn.Module: ...", which `trace record` and torch.profiler with Python stacks write. In
+profiles of old PyTorch releases, modules are found by the Python stack of each op. The path of a module then consists of the
+file and line of each Python function named `forward` or `_forward_impl`.
 
-Backward work belongs to the module of the forward op that created its autograd node. The forward op of an autograd node is the
-last op with the node's sequence number. Earlier ops with the same number did not create an autograd node.
+Work of the backward pass counts for the module that called the corresponding forward op. The forward op of an autograd node is
+the last op with the same sequence number. Earlier ops with the same sequence number did not create an autograd node.
 """
 
 from __future__ import annotations
@@ -28,23 +29,22 @@ PREFIX = "nn.Module: "
 
 
 class ModuleNames:
-    """Names modules as torch.profiler with stacks does: by class and a 0-based index among the called modules of that class.
+    """Names modules as torch.profiler does, by the class and a number that counts the called modules of the class from 0.
 
-    The name of a deleted module is not used again.
+    If a module is deleted, no other module gets its name.
     """
 
     def __init__(self) -> None:
         self._of_class: Counter[str] = Counter()
 
     def name(self, module: object) -> str:
-        """Return a new name, such as "nn.Module: Conv2d_0", for a module without a name."""
         cls = type(module).__name__
         self._of_class[cls] += 1
         return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
 
     def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
-        """Give the module a new name, and return the name's index in the trace's strings. While a module exists, `known` stores
-        the module's number by its id."""
+        """Give a module a new name, and return the index of the name in the trace's string table. The index is stored in
+        `known` by the id of the module until the module is deleted."""
         number = known[id(module)] = number_of(self.name(module))
         finalize(module, known.pop, id(module), None).atexit = False
         return number
@@ -55,12 +55,12 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Holds times of one module, as means per counted step. A step counts only if its backward pass can be distinguished from
-    the forward pass. Without such steps, times are totals.
+    """Holds the average times of one module per counted step. Steps in which the backward pass cannot be distinguished from the
+    forward pass do not count. Without such steps, times are totals.
 
-    GPU times are sums of kernels. `own_ns` is the part of forward and backward that no inner module launched. `host_ns` is the
-    time of the module's own call, including inner modules. `host_ns` and `calls` are None if modules are known only from
-    frames.
+    GPU times are sums of kernels. `own_ns` is the forward and backward time of work that no inner module launched. `host_ns` is
+    the duration of the module's calls on the host, including inner modules. `host_ns` and `calls` are None if modules were
+    found only by the Python stacks of ops.
     """
 
     path: str  # names of the enclosing modules and the module, joined by "/"
@@ -72,7 +72,7 @@ class ModuleTime:
 
 
 def module_times(trace: Trace) -> list[ModuleTime]:
-    """Return module times in the order of the first calls. If no module is known, the result is empty."""
+    """Return the times of all modules in the order of their first calls. The list is empty if the trace shows no modules."""
     paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
     if module_of is None or calls is None:
         return []
@@ -97,9 +97,9 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 
 
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
-    """Return the paths of the modules with ranges, and for each host span the number of its innermost module or NONE.
+    """Return the paths of all modules, and the index of the innermost module around each row of the host table, or NONE.
 
-    If the trace has no ranges of modules, both results are empty.
+    Both results are empty if the trace has no ranges of modules.
     """
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
@@ -155,7 +155,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # Line numbers distinguish the calls in a script's `forward`. In PyTorch's own modules they add nothing.
+        # Line numbers are kept for functions of the script, because they distinguish the calls in its `forward`. In PyTorch's
+        # own modules they add nothing.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []
@@ -172,7 +173,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return, for each host span in a backward node, the row of the forward op that created the node. Other spans get NONE."""
+    """Return the row of the forward op for each row of the host table that belongs to the backward pass. Other spans get
+    NONE."""
     host = trace.host
     ranks = host_ranks(trace)
     node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
@@ -189,10 +191,11 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """Return the durations of the work launched in the steps, the callers, and whether the backward pass launched the work.
+    """Return the durations of the kernels and copies launched in `steps`, their callers, and whether the backward pass launched
+    them.
 
-    `caller` has the caller of each host span, or NONE. The work of a backward node is attributed to the forward op that created
-    the node.
+    `caller` holds a caller, or NONE, for each row of the host table. Work of a backward node counts for the caller of the
+    forward op that created the node.
     """
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]

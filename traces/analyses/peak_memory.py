@@ -1,10 +1,10 @@
-"""List the memory that a device holds at its peak, by the op and the phase that allocated it.
+"""List the memory that is in use at the peak of a device, by the op and the phase that allocated it.
 
     peak = held_at_peak(trace, device=0)
     peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first
     peak.by_size          # True: the recording has no addresses, so frees were matched by size
 
-Memory held before the recording began is unknown and not included.
+Memory that was allocated before the recording began is unknown and not included.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _REQUESTS = ("empty", "resize")  # name prefixes of ops that only allocate memor
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Describes memory allocated by one op in one phase. `op` is a canonical name or "" outside ops, and `phase` is "" outside
-    steps.
+    """Describes the memory that one op allocated in one phase. `op` is "" for memory that no op allocated, and `phase` is ""
+    outside of steps.
     """
 
     op: str
@@ -34,7 +34,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """Lists the memory held at the peak. `by_size` means that frees were matched by size because addresses were not recorded.
+    """Lists the memory held at the peak. `by_size` is true if addresses were not recorded, so that frees were matched with
+    allocations of the same size.
     """
 
     time_ns: int
@@ -43,7 +44,8 @@ class HeldAtPeak:
 
 
 def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
-    """Return the memory held at a device's peak, or None without memory events. `device` is a row of `trace.devices`."""
+    """Return the memory in use at the peak of a device, or None if the trace has no memory events. `device` is a row of
+    `trace.devices`."""
     events = trace.memory.take(trace.memory.device == device)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     if not len(events):
@@ -71,8 +73,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # If an allocation is never freed, the number of held allocations of that size never again falls below the number right
-    # after the allocation.
+    # An allocation is still held if the number of held blocks of its size never falls below the number right after the
+    # allocation.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]
@@ -84,10 +86,10 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the op of each memory event, found by time on the event's thread. If an op only allocates memory, the op around it
-    is returned.
+    """Return the op that ran on the thread of each memory event at the time of the event. If an op does nothing but allocate
+    memory (such as `aten::empty`), the op that called it is returned.
 
-    A replay records no threads, so events are matched by the op's start time on any thread of the rank.
+    The memory events of a replay have no thread, so all threads of the rank are searched.
     """
     host = trace.host
     if not len(host) or not len(events):

@@ -1,16 +1,16 @@
-"""Measure the host time of each Python function, and the GPU work that its calls launched, forward and backward.
+"""Measure the host time of each Python function, and the GPU time of the work that its calls launched.
 
     for function in function_times(trace): print(function.name, function.gpu_ns, function.own_gpu_ns)
     # "train.py(41): step", "resnet.py(98): forward", ...
     function_changes(a, b)[0]       # the function with the largest difference
 
-Functions are known if the profile was recorded with stacks (`trace record --stacks`, torch.profiler's `with_stack=True`). Older
-profilers stored the stack of each op but no calls. For such profiles, a function's host time is the time of its ops, and the
-function has one row per line that calls other functions.
+The trace must contain Python stacks (`trace record --stacks`, or `with_stack=True` of torch.profiler). Older PyTorch releases
+stored the Python stack of each op, but no calls of functions. In older profiles, the host time of a function is the time of its
+ops, and each line of a function that calls others has a row.
 
-Backward work is attributed to the functions that called the forward op of its autograd node. C functions and the profiler's
-module ranges are left out. A function's file is shortened to its last folder and name, so recordings from different machines
-match. The name of a function includes its line number, because two functions of a file may have the same name.
+Work of the backward pass counts for the functions that called the corresponding forward op. C functions and the module ranges
+of torch.profiler are left out. Only the last folder and the name of a file are kept, so that recordings from different machines
+can be compared. The name of a function includes its line number, because a file may contain two functions of the same name.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Holds the times of one function. The times are per counted step, or totals if the trace has no steps. `calls` is 0 if
-    only ops have stacks.
+    """Holds the times of one function. Times are averages per counted step, or totals if the trace has no steps. `calls` is 0
+    if the trace has stacks of ops but no calls of functions.
 
-    `gpu_ns` is the GPU time of everything that the function's calls launched, including nested calls and the backward pass.
-    `own_gpu_ns` excludes nested functions. `backward_ns` is the backward part of `gpu_ns`. `host_ns` is the time in the
-    function's calls.
+    `gpu_ns` is the GPU time of all work that the function launched, including nested functions and the backward pass.
+    `own_gpu_ns` excludes nested functions. `backward_ns` is the backward part of `gpu_ns`. `host_ns` is the total duration of
+    the function's calls on the host.
     """
 
     name: str
@@ -55,7 +55,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """Describes a function in two traces. If a trace lacks the function, the value of that trace is None."""
+    """Describes a function in two traces. The value of a trace that does not have the function is None."""
 
     name: str
     recorded: FunctionTime | None
@@ -87,7 +87,8 @@ def _both(name: str, moved: str | None) -> str:
 
 
 def function_times(trace: Trace) -> list[FunctionTime]:
-    """Return function times, sorted by decreasing GPU time and then host time. The result is empty without recorded stacks."""
+    """Return the times of all functions, sorted by decreasing GPU time and then by decreasing host time. The result is empty
+    without recorded stacks."""
     host = trace.host
     named = {
         index: label
@@ -165,10 +166,10 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
 
 
 def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
-    """Return the functions of both traces, sorted by the largest difference in GPU time without nested functions.
+    """Compare the functions of two traces. The largest difference in GPU time (without nested functions) comes first.
 
-    A function that only one trace has is matched if each trace has exactly one such function with that file and name. The line
-    numbers of a matched function may differ, because code moves between releases.
+    Functions whose line numbers differ are matched if each trace has exactly one unmatched function with the same file and
+    name. Line numbers of the same function may differ because code moves between releases.
     """
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
     moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
@@ -190,9 +191,9 @@ def _short(path: str) -> str:
 
 
 def without_folders(trace: Trace) -> Trace:
-    """Return the trace with absolute paths in the names of Python functions shortened as in `function_times`.
+    """Shorten the absolute paths in the names of a trace's Python functions, as in `function_times`.
 
-    Paths in home folders would reveal who recorded the trace.
+    Paths are shortened because the path of a home folder would reveal who recorded the trace.
     """
     strings = Strings()
     places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
@@ -200,9 +201,9 @@ def without_folders(trace: Trace) -> Trace:
 
 
 def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:
-    """Return sums by function, one row for each of the `weights`.
+    """Sum the weights of calls by function. The result has one row for each array in `weights`.
 
-    Each weight is added to the function of its call and to every enclosing function.
+    The weight of a call is added to the called function and to each function that encloses the call.
     """
     sums = np.zeros((len(weights), functions))
     of_call = np.array([np.bincount(calls, weights=each, minlength=len(function)) for each in weights])

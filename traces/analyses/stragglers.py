@@ -1,16 +1,16 @@
-"""Find the ranks that delay other ranks. A rank waits in a collective if another rank enters the collective late.
+"""Find the ranks that delay other ranks. In a collective operation, all ranks wait for the rank that calls it last.
 
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, last=71, collectives=84, waited_ns=1_200_000, caused_ns=310_000_000)
 
-On each rank, a collective's kernel runs from when that rank is ready until the last rank's data has arrived. The last rank in a
-collective therefore has the shortest kernel, and each other rank waited for the difference. No common clock is needed.
+The kernel of a collective starts when its rank is ready, and ends when the data of the last rank has arrived. The last rank
+therefore has the shortest kernel. Every other rank has waited for as long as its kernel is longer. No common clock is needed.
 
-If the recordings have the communicator's id and the operation's number, calls are matched by id and number. Without ids, the
-k-th collective with a given name in a group is assumed to be the same collective on all ranks. The analysis leaves out a group
-if its ranks have different numbers of collectives. The analysis also leaves out collectives without a measured duration.
+Calls on different ranks are matched by the communicator's id and the number of the operation, if these were recorded. Without
+recorded ids, the k-th call of an operation in a process group is assumed to be the same collective on all ranks. A process
+group is ignored if its ranks have called different numbers of collectives. Collectives without a measured duration are ignored.
 
-Holistic Trace Analysis ranks by normalized start times of the longest communication kernels, which needs synchronized clocks.
+Another tool, Holistic Trace Analysis, compares the start times of communication kernels, which needs synchronized clocks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """Describes one rank over all matched collectives: how often it was last, how long it waited, and how long other ranks
-    waited for it.
+    """Describes in how many collectives a rank was last, how long it waited for other ranks, and how long they waited for it.
     """
 
     rank: int
@@ -41,8 +40,8 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the lateness of each rank. In the returned list, the rank that caused the longest waits comes first. If the trace
-    has fewer than two ranks, the list is empty.
+    """Return the lateness of each rank. The rank that caused the longest waits comes first. A trace with fewer than two ranks
+    gives an empty list.
     """
     table = trace.collectives
     count, last, waited_ns, caused_ns = (
@@ -60,17 +59,17 @@ def stragglers(trace: Trace) -> list[RankLateness]:
 
 
 def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
-    """Return the ranks that are not stragglers, in ascending order. A straggler caused at least a tenth of the longest waits
-    that one rank caused.
+    """Return all ranks except the stragglers, in ascending order. A rank is a straggler if it caused at least a tenth of the
+    waiting time caused by the worst rank.
     """
     most_ns = max((of.caused_ns for of in found), default=0)
     return sorted(of.rank for of in found if of.caused_ns < most_ns * STRAGGLER_SHARE or not most_ns)
 
 
 def without_waits(trace: Trace) -> Trace:
-    """Return a copy of the trace in which each communication kernel begins when the last rank was ready.
+    """Return a copy of the trace in which communication kernels do not include waits for slower ranks.
 
-    Kernels of collectives that were not found on other ranks stay unchanged. Only device spans differ from `trace`.
+    A kernel is not changed if its collective was not found on other ranks. Only device spans differ from `trace`.
     """
     table, spans, ranks = trace.collectives, trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
@@ -88,9 +87,9 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _waits(trace: Trace) -> Iterator[tuple[Column, Column]]:
-    """Return arrays of the same collectives on several ranks: rows of `trace.collectives`, and how long each call waited.
+    """For each group of ranks, yield the rows of matching calls in `trace.collectives`, and how long each call waited.
 
-    Both returned arrays have one row per rank and one column per collective.
+    Each array has one row per rank and one column per collective.
     """
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     seen = seen[np.argsort(trace.collectives.call_ns[seen], kind="stable")]

@@ -1,11 +1,11 @@
-"""Sum up copies by kind: bytes, time and rates, in total and over time.
+"""Sum up the bytes, durations and rates of copies between memories, by kind of copy.
 
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-Bytes per nanosecond equal gigabytes per second. The rate of a kind of copy is the bytes divided by the duration of the copies,
-like the "memory bandwidth" that profilers write for each copy. The rate over time spreads each copy evenly over its duration
-and divides by elapsed time, so an idle bus has the rate 0.
+Bytes per nanosecond equal gigabytes per second. The rate of a kind of copy is its bytes divided by its total duration, like the
+"memory bandwidth" that profilers write. The rate over time is the copied bytes divided by the elapsed time in each interval, so
+that it is 0 without copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Describes copies or memsets of one kind, summed over devices. Transfers of unknown size only add to `count` and
+    """Describes all copies or memsets of one kind, summed over devices. A transfer of unknown size counts only in `count` and
     `duration_ns`.
     """
 
@@ -35,8 +35,8 @@ class TransferSum:
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the transfers by kind, in decreasing order of bytes. `over_time` divides the trace into `parts` intervals of equal
-    length and has the rate in each interval.
+    """Return the copies and memsets by kind. The kind with the most bytes comes first. `over_time` holds the rate in each of
+    `parts` intervals of equal length, into which the trace is divided.
     """
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
@@ -53,7 +53,7 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
 def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
     if not len(copies):
         return ()
-    # The number of copied bytes grows linearly during a copy, so the slope changes only where a copy begins or ends.
+    # The total of copied bytes is a piecewise linear function of time, which bends only where a copy begins or ends.
     rate = copies.bytes / copies.duration_ns
     times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
     order = np.argsort(times, kind="stable")

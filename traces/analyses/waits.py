@@ -1,5 +1,5 @@
-"""Find when the host waited for a GPU, and for which work. A call counts as a wait because of its times, or because of its name
-if the times cannot decide.
+"""Find out when the host waited for a GPU, and for which kernel or copy it waited. A runtime call is recognized as a wait by
+its times, or by its name if the times are not sufficient.
 
     waits = host_waits(trace, rank=0)           # one row per wait, in order of their ends
     waits.start_ns, waits.end_ns                # when the host was blocked
@@ -54,10 +54,11 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """Holds the waits of one rank's host, ordered by `end_ns`.
+    """Holds the waits of one rank's host process for a GPU, ordered by `end_ns`.
 
-    A wait begins with the call, or with the call's own copy if nothing was queued before the copy. The wait ends when the work
-    ended, or when the call returned if that was earlier. `returned_ns` is when the call returned.
+    A wait begins when the runtime call begins. If no earlier work was pending, it begins with the copy that the call launched.
+    A wait ends when the awaited work ends, or when the runtime call returns if that is earlier. `returned_ns` is when the call
+    returned.
     """
 
     start_ns: I8
@@ -74,7 +75,7 @@ class HostWaits(Table):
 
 @dataclass(frozen=True, slots=True)
 class _PossibleWaits:
-    """Describes runtime calls that may have waited. A loop that queries an event or stream counts as one call."""
+    """Describes runtime calls that may have waited. A loop in which the host queries an event or stream counts as one call."""
 
     row: Column
     start_ns: Column
@@ -85,20 +86,21 @@ class _PossibleWaits:
 
     @property
     def tolerance_ns(self) -> Column:
-        """Return the longest allowed time between the end of the work and the return of the call. The limit does not apply to
-        calls that are documented to wait.
+        """Return how long after the end of the GPU work a call may return and still count as a wait. Calls that always wait
+        according to CUDA's documentation have no such limit.
         """
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // LAST_PART_OF_A_WAIT, RETURN_NS))
 
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
-    """Return the waits of the rank's threads that run ops or launch work. See Note [A wait is what happened]."""
+    """Return all waits of a rank's threads for a GPU, except threads that neither run ops nor launch work. See
+    Note [A wait is what happened]."""
     return waits_by_rank(trace).get(rank, HostWaits.empty())
 
 
 @once
 def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
-    """Return `host_waits` of all ranks. The rows of each rank are taken from the trace once."""
+    """Return `host_waits` of all ranks."""
     if len(trace.ranks) == 1:
         return {rank: _host_waits(trace, rank) for rank in trace.ranks}
     ranks, host, device = host_ranks(trace), trace.host, trace.device
@@ -139,8 +141,8 @@ def _host_waits(trace: Trace, rank: int) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # A CUDA event may be recorded before the last work on its stream. A copy waits only for earlier work on the copy's own
-        # stream.
+        # A wait for a CUDA event may end earlier, because the event may have been recorded before the last work on its stream.
+        # A copy waits only for earlier work on its own CUDA stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last work launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last work that ended before the call returned
@@ -178,10 +180,10 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Return whether each call waited for the work that it launched.
+    """Return, for each runtime call, whether it waited for the copy that it launched.
 
-    A copy of pageable memory goes through a staging buffer. A call that copies pageable memory returns when the last piece is
-    in the staging buffer, so the copy may end after the call.
+    CUDA copies pageable memory through a staging buffer. A call that copies pageable memory returns before the copy has ended,
+    as soon as the data is in the staging buffer.
     """
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
@@ -214,14 +216,14 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
 
 
 def calls_by_rank(trace: Trace) -> dict[int, Column]:
-    """Return the rows of GPU runtime calls by rank."""
+    """Return the host rows of all CUDA runtime calls, by rank."""
     rows = np.flatnonzero(trace.host.kind == HostKind.RUNTIME)
     ranks = host_ranks(trace)[rows]
     return {int(ranks[of[0]]): rows[of] for of in grouped(ranks)}
 
 
 def synchronous_calls(trace: Trace, rank: int) -> Column:
-    """Return the rows of the rank's calls that are documented to wait, whether or not there was anything to wait for."""
+    """Return the host rows of a rank's runtime calls that always wait according to the documentation of CUDA."""
     host, device, matching = trace.host, trace.device, trace.strings.matching
     rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & (host_ranks(trace) == rank))
     copies = matching(host.name[rows], lambda text: "emcpy" in text and "Async" not in text)
@@ -231,12 +233,13 @@ def synchronous_calls(trace: Trace, rank: int) -> Column:
 
 
 def _waits_always(call: str) -> bool:
-    """Return whether a runtime or driver call with this name is always documented to wait."""
+    """Return whether a runtime or driver function with this name always waits according to the documentation of CUDA."""
     return any(mark in call for mark in _SYNCHRONOUS) and "Async" not in call
 
 
 def _loops(trace: Trace, queries: Column) -> tuple[Column, Column, Column]:
-    """Return the first, the second-to-last and the last query of each loop. See Note [A loop of queries]."""
+    """Return the first, the second-to-last and the last query of each loop that queries an event or stream. See
+    Note [A loop of queries]."""
     host = trace.host
     launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
     breaks = host.kind == HostKind.OP
