@@ -66,8 +66,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Describes communication of all ranks. Communication time in the whole trace is `exposed_ns` if the device did no other
-    work and `hidden_ns` if it did, summed over devices.
+    """Describes communication of all ranks. `exposed_ns` is the communication time without other work on the same device, and
+    `hidden_ns` is the time with other work. Both are sums over all devices and the whole trace.
 
     `steps` counts the steps whose kernels were recorded, summed over ranks. Times per step are averages over the communication
     kernels that the steps launched. Without steps, they are the times of the whole trace.

@@ -87,7 +87,7 @@ class _PossibleWaits:
     @property
     def tolerance_ns(self) -> Column:
         """Return how long after the end of the GPU work a call may return and still count as a wait. Calls that always wait
-        according to CUDA's documentation have no such limit.
+        according to CUDA's documentation have no limit.
         """
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // LAST_PART_OF_A_WAIT, RETURN_NS))
 
@@ -180,7 +180,7 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Return, for each runtime call, whether it waited for the copy that it launched.
+    """Return, for each runtime call, whether it waited for the work that it launched.
 
     CUDA copies pageable memory through a staging buffer. A call that copies pageable memory returns before the copy has ended,
     as soon as the data is in the staging buffer.
