@@ -3,8 +3,8 @@
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, even if another module has this name
 
-In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, so they cannot collide with other
-distributions (pyproject.toml lists them). In a checkout, they are beside trace_replay. In an installation, a .pth file makes
+In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, so that they cannot collide with packages
+of other projects (see pyproject.toml). In a checkout, they are beside trace_replay. In an installation, a .pth file makes
 `import traces` work by adding a folder to the end of `sys.path`.
 """
 
@@ -53,8 +53,8 @@ def unsupported(platform: str) -> str | None:
 
 
 def _users_path() -> set[str]:
-    """Return the entries of sys.path that belong to the user: the folders in PYTHONPATH, and the script's folder or, with
-    `python -m`, the current folder.
+    """Return the folders of the user on sys.path: those in PYTHONPATH, and the first entry (the folder of the script or the
+    current folder).
     """
     given = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     users = {os.path.abspath(entry) for entry in given.split(os.pathsep)} if given else set()

@@ -62,7 +62,7 @@ class GpuChecks:
         return max(peaks)
 
     def assert_fits(self, size: str) -> None:
-        """Fail unless the test's peak of reserved memory is at most `size`, such as "16GiB"."""
+        """Fail if the test's peak of reserved memory exceeds `size`, such as "16GiB"."""
         __tracebackhide__ = True
         with our_packages():
             from tui.batch_sizes import sizes
@@ -96,7 +96,7 @@ class GpuChecks:
             raise AssertionError(f"the test does not run the recorded program:\n{report}")
 
     def assert_no_syncs(self) -> None:
-        """Fail if the host waited for the GPU: a synchronization, a read of a value, or a blocking copy."""
+        """Fail if the host waited for the GPU, for example in a synchronization, a read of a value, or a blocking copy."""
         __tracebackhide__ = True
         if self._waits:
             places = "\n".join(

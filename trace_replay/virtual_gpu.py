@@ -245,10 +245,9 @@ def start(
 ) -> InProcessGpu:
     """Start a virtual GPU in this process.
 
-    `what` is a recording (a file, or a name from the library such as "p100-no-cudnn" or "v100/resnet50") or the name of a GPU
-    such as "a100". If `what` names a GPU, times come from the library of published measurements. Times that are not in the
-    library are estimated. All other arguments are options of `trace replay`. For example, `memory` is the option --gpu-memory,
-    such as "8GiB".
+    `what` is the path of a recording, a name from the library such as "v100/resnet50", or the name of a GPU such as "a100". If
+    `what` names a GPU, times come from the library of published measurements. Times that are not in the library are estimated.
+    All other arguments are options of `trace replay`. For example, `memory` is the option --gpu-memory, such as "8GiB".
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:

@@ -122,7 +122,7 @@ class _Costed(Protocol):
 
 
 def costed(method: T) -> T:
-    """Wraps a method so that it runs under the lock and its time counts as recording overhead."""
+    """Wraps a method of the recorder so that it holds the recorder's lock and its time counts as recording overhead."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

@@ -237,7 +237,8 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Returns the NVIDIA driver version on Linux. On other systems, returns the CUDA version that the driver supports."""
+    """Returns the NVIDIA driver version on Linux. On other operating systems, returns the CUDA version that the driver
+    supports."""
     told = Path("/sys/module/nvidia/version")
     if told.exists():
         return told.read_text(encoding="ascii", errors="replace").strip()

@@ -287,7 +287,7 @@ def install(torch: ModuleType) -> None:
 
 
 def _at(place: int) -> Argument:
-    """Returns a function that returns the positional argument at `place`, or None if the call lacks it."""
+    """Returns a function that finds the positional argument with the index `place` in a call, or None."""
     return lambda args, _: args[place] if place < len(args) else None
 
 

@@ -91,7 +91,7 @@ class _Ring:
         return found
 
     def is_waiting(self) -> bool:
-        """Returns whether NCCL's watchdog has still to process an unread entry."""
+        """Returns whether NCCL's watchdog thread still has to process an entry that was not read yet."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
 
@@ -160,7 +160,7 @@ class FlightRecorder:
         return not self.reads or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
 
     def read(self, last: bool = False) -> list[FlightRecord]:
-        """Returns the collectives that C++ has started since the last read, in order."""
+        """Returns the collectives that PyTorch has started in C++ since the last read, in order."""
         self.joined()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0
@@ -237,7 +237,8 @@ class FlightRecorder:
 
     @property
     def _forgotten(self) -> int:
-        """Returns the number of entries that were overwritten before they were read. Calls from Python are included."""
+        """Returns how many entries of the flight recorder were overwritten before they were read. Calls from Python are
+        included."""
         return sum(ring.forgotten for ring in self._rings.values())
 
 

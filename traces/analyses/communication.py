@@ -91,8 +91,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
-    """Return how long the `counted` communication kernels ran without other work on their device, and how long they overlapped
-    with it."""
+    """Return how long the `counted` communication kernels ran alone on their devices, and how long they ran together with other
+    work."""
     total_ns = hidden_ns = 0
     communicates, computes = (_by_device(trace, mask) for mask in (counted, trace.device.is_work & ~kernels))
     for device, communicating in communicates.items():

@@ -6,10 +6,10 @@
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
 A device is idle between the end of one kernel or copy and the start of the next. Within the steps, the time before a device's
-first work and after its last work is idle time too. An idle period of a GPU ends when the next kernel or copy begins. Until the
-next work is launched, the host is the reason for the idle time, because the device has nothing to do. From the launch of the
-next work to its start, the device is the reason for the idle time. Work counts as launched when the call that launches it
-returns, or when the work begins if that is earlier (`traces.analyses.launches.launched_ns`). The reasons are:
+first work and after its last work is idle time too. Until the next work is launched, the host is the reason for the idle time,
+because the device has nothing to do. From the launch of the next work to its start, the device is the reason for the idle time.
+Work counts as launched when the call that launches it returns, or when the work begins if that is earlier
+(`traces.analyses.launches.launched_ns`). The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);

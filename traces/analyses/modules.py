@@ -56,7 +56,7 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
     """Holds the average times of one module per counted step. Steps in which the backward pass cannot be distinguished from the
-    forward pass do not count. Without such steps, times are totals.
+    forward pass do not count. If no step counts, times are totals of the whole trace.
 
     GPU times are sums of kernels. `own_ns` is the forward and backward time of work that no inner module launched. `host_ns` is
     the duration of the module's calls on the host, including inner modules. `host_ns` and `calls` are None if modules were
@@ -173,7 +173,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return the row of the forward op for each row of the host table that belongs to the backward pass. Other spans get
+    """Return the row of the forward op for each row of the host table that belongs to the backward pass. All other rows get
     NONE."""
     host = trace.host
     ranks = host_ranks(trace)

@@ -182,8 +182,8 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
     """Return, for each runtime call, whether it waited for the work that it launched.
 
-    CUDA copies pageable memory through a staging buffer. A call that copies pageable memory returns before the copy has ended,
-    as soon as the data is in the staging buffer.
+    CUDA copies pageable memory through a staging buffer. A call that copies pageable memory may return before the copy has
+    ended, as soon as the data is in the staging buffer.
     """
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY

@@ -52,7 +52,7 @@ _BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 
 
 def with_launches(trace: Trace) -> Trace:
-    """Return `trace` with a runtime call for each kernel, placed inside the kernel's op.
+    """Add a runtime call to `trace` for each kernel, inside the op that launched the kernel.
 
     In `trace`, kernels refer to the ops that launched them, except that kernels of collectives refer to runtime calls.
     """
