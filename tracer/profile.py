@@ -1,5 +1,5 @@
-"""Runs torch.profiler during some consecutive steps, called a window, and writes one file per window. At the end, `trace
-record` merges these files.
+"""Runs torch.profiler during some consecutive steps, called a window, and writes one file per window. These files are merged at
+the end by `trace record`.
 
     profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
     profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow

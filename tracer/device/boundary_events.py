@@ -246,7 +246,8 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Returns the only device with a CUDA context. Returns NONE if several devices or no device have a context.
+        """Returns the current device or, if it has no CUDA context, the only device that has one. Returns NONE if no device or
+        several devices have a context.
         """
         has_context = self._cuda.has_context
         if has_context(current):

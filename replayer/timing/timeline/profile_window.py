@@ -4,9 +4,9 @@
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
 Kineto uses the clock of this machine, but the virtual GPU uses the time axis of its recording. Some times are known in both
-clocks: the start and end of the profile, the script's waits for a batch, and ops that both recorded. All other times of
-Kineto's events are interpolated between the known times. If both Kineto and the virtual GPU recorded an op, the row of the
-virtual GPU is kept, because its kernels refer to this row.
+clocks: the start and end of the profile, the script's waits for a batch, and ops that Kineto and the virtual GPU recorded. All
+other times of Kineto's events are interpolated between the known times. If both Kineto and the virtual GPU recorded an op, the
+row of the virtual GPU is kept, because its kernels refer to this row.
 
 Note [Ops of one instant]
     With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer

@@ -15,7 +15,7 @@ from traces.model.trace import Origin
 class ReplayStats:
     """Collects durations (in ns) and numbers of events since the first step began.
 
-    Values per step leave out the first step, which is slower.
+    Values per step leave out the first step, which is slower because it plans each op.
     """
 
     # device time by the origin of its duration

@@ -299,8 +299,8 @@ class TimelineWriter:
         self.host_rows += 1
 
     def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
-        """Add a call of the CUDA runtime, and return its row in the host table. A wait is written as a runtime call because
-        profile viewers do not count such calls as host work."""
+        """Add a call of the CUDA runtime, and return its row in the host table. A wait is written as a runtime call, because
+        profile viewers do not count a waiting runtime call as host work."""
         self._host((thread, _CALL, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows = row = self.host_rows + 1
         return row - 1
