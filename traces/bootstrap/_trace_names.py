@@ -1,4 +1,4 @@
-"""Imports our packages from given folders, and then releases their names for other modules.
+"""Imports the tool's packages from given folders, then frees their names for modules of the user's script.
 
     with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
         child = importlib.import_module("replayer.child")
@@ -21,7 +21,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# A script may have its own `json.py`, so import nothing else before torch.
+# Import nothing else before torch, because a script may have a module with a library's name, such as `json.py`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """Context manager and meta path finder that finds `packages` in the folders of `path`.
+    """Imports the modules in `packages` from the folders in `path`, as a context manager and a finder on `sys.meta_path`.
 
-    The private names of our packages begin with `prefix`. `libraries` maps each library that we import to its folder.
+    The private names of the tool's packages begin with `prefix`. `libraries` maps the name of each imported library to its
+    folder.
     """
 
     def __init__(
@@ -82,12 +83,12 @@ def _modules_of(packages: Collection[str]) -> list[str]:
 
 
 def _make_private(name: str, prefix: str) -> None:
-    """Move an imported module to its private name. See Note [Whose module is it]."""
+    """Move an imported module of the tool to a private name in `sys.modules`. See Note [Whose module is it]."""
     module = sys.modules.pop(name)
     private = prefix + name
     sys.modules[private] = module
     for thing in vars(module).values():
-        # pickle stores the module name of an exception that a worker sends through a queue.
+        # When a worker sends an exception through a queue, pickle stores the name of the exception's module.
         if isinstance(thing, (type, type(_make_private))) and thing.__module__ == name:
             thing.__module__ = private
     module.__name__ = private

@@ -1,18 +1,17 @@
-"""Forks one interpreter into several ranks before Python runs the script.
+"""Forks one Python interpreter into several ranks (the processes of distributed training) before the script starts.
 
     with path_of("train_ddp.py"):
         is_there("torch")       # True: it is imported
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-The ranks are like those of `torchrun --standalone`, but torch is imported and the recording is read only once: the ranks share
-memory pages until they write to them. Each rank returns from `sitecustomize`, and its Python then runs the script as usual. The
-first process stays as the launcher. If a rank fails, the parent process ends the other ranks and exits with the exit code of
-the failed rank.
+The ranks are like those of `torchrun --standalone`, but torch is imported only once and the recording is read only once. In
+each rank, `sitecustomize` returns, and Python then runs the script as usual. The first process stays as the launcher. If a rank
+fails, the parent process ends the other ranks and exits with the exit code of the failed rank.
 
-Two differences are visible to scripts. torch is already imported before a script's first line. Environment variables that
-torch's libraries read while loading (OMP_NUM_THREADS) must therefore be set earlier; under torchrun the script can set them.
-A rank ends without destructors of C++ libraries (`leave_shared_modules`).
+Scripts can see two differences from torchrun. When a script starts, torch is already imported. Environment variables that
+torch's libraries read while loading (OMP_NUM_THREADS) must be set before the run; under torchrun, the script can set them. A
+rank ends without running the destructors of C++ libraries (see `leave_shared_modules`).
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# Holds the modules that were imported before the fork, see `leave_shared_modules`. The list of modules contains itself, so
-# Python never frees the list.
+# This list holds the modules that were imported before the fork. The list of modules contains itself, so Python never frees the
+# list.
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 
@@ -43,7 +42,8 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def path_of(script: str) -> Iterator[None]:
-    """Set sys.path as Python will set it for `script` (sys.argv[0]). A file next to the script may hide a library module."""
+    """Set sys.path as Python will set it for `script` (sys.argv[0]). A file next to the script may have the same name as a
+    library module and hide it."""
     beside = [] if sys.flags.safe_path else [_folder_of(script)]
     sys.path[:0] = beside
     try:
@@ -55,7 +55,7 @@ def path_of(script: str) -> Iterator[None]:
 def is_there(module: str) -> bool:
     """Import a module, and return whether the import worked.
 
-    A failed import raises its error again when the script imports the module.
+    The error of a failed import is ignored here, because it occurs again when the script imports the module.
     """
     try:
         importlib.import_module(module)
@@ -71,7 +71,8 @@ def _folder_of(script: str) -> str:
 
 
 def fork_ranks(count: int) -> int:
-    """Fork `count` ranks and return the rank in each. This process exits with the first failure's exit code, or 0."""
+    """Fork this process into `count` ranks, and return the rank's number in each of them. The parent process exits with the
+    exit code of the first failed rank, or 0."""
     gc.freeze()  # garbage collection would write to the shared pages of existing objects
     sys.stdout.flush()
     sys.stderr.flush()
@@ -109,9 +110,9 @@ def mark_rank(rank: int) -> None:
 def leave_shared_modules() -> None:
     """Free the objects of the script's own modules, and keep the interpreter from tearing down modules that the ranks share.
 
-    Python's teardown at exit writes to nearly every object of a module. In a forked rank, the first write to a memory page
-    copies the page, which the ranks have shared until then. If several ranks exit together, the copies take several times their
-    memory. The script's objects must be freed because this closes the script's files. The garbage collector would not free them
+    Python's teardown at exit writes to nearly every object of a module. After a fork, the ranks share each memory page until
+    one of them writes to the page, which copies it. If several ranks exit together, each of them makes its own copies of the
+    pages. The script's objects must be freed because this closes the script's files. The garbage collector would not free them
     at exit, because it ignores frozen objects.
     """
     _skip_static_destructors()
@@ -128,13 +129,13 @@ def leave_shared_modules() -> None:
 def _skip_static_destructors() -> None:
     """Let the C library end the process with the exit code before destructors of C++ libraries run.
 
-    The destructors of torch's libraries write to 60 MB of shared pages. `on_exit` exists in glibc only.
+    The destructors of torch's C++ libraries write to 60 MB of memory that the ranks share. `on_exit` exists in glibc only.
     """
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # The C library calls exit functions in reverse order of registration: first fflush(NULL), then _exit(code).
+    # The C library calls exit functions in reverse order, so fflush(NULL) runs first, and then _exit(code).
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

@@ -1,4 +1,5 @@
-"""Runs first in every interpreter of a traced run. Waits for the import of torch, then starts the recorder or the replayer.
+"""Runs first in every Python interpreter of a traced run. Waits until the script imports torch, then starts the recorder or the
+replayer.
 
 `traces.script.launch` puts this folder first on PYTHONPATH and a session folder in the environment. Python imports a module
 called `sitecustomize` before any user code runs. So this module also runs in subprocesses, spawned workers and torchrun's
@@ -7,11 +8,11 @@ children. The script is still run by `python script.py`, so argv, `__main__`, `s
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
-With TRACE_RANKS=8, the module first forks eight ranks: see _trace_ranks.py.
+If the environment has TRACE_RANKS=8, this module first forks the process into eight ranks (see _trace_ranks.py).
 
-The script can see TRACE_SESSION and this folder on PYTHONPATH in `os.environ` (its descendants need both), and our modules
-under private names in `sys.modules` (_trace_names.py). `sys.path` is unchanged. If the user has a `sitecustomize` module, that
-module has run, and `import sitecustomize` returns it.
+In `os.environ`, the script can see TRACE_SESSION and this folder on PYTHONPATH, because its child processes need both. In
+`sys.modules`, it can see the tool's modules under private names (_trace_names.py). `sys.path` is unchanged. If the user has a
+`sitecustomize` module, it still runs, and `import sitecustomize` returns it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import importlib.machinery
 import os
 import sys
 
-# A script may have its own `json.py`, so import nothing else before torch.
+# Import nothing else before torch, because a script may have a module with a library's name, such as `json.py`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """Meta path entry that calls `then` after the module `trigger` has been executed. Other entries find the module."""
+    """Calls `then` after the module `trigger` has been executed, as an entry of `sys.meta_path`. Other entries find the
+    module."""
 
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:
         self.trigger = trigger
@@ -48,8 +50,8 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # The import of torch keeps its loader, and only the loader's `exec_module` is replaced for one call. So
-        # torch.__loader__ and torch.__spec__ stay as usual.
+        # torch keeps its usual loader, and only the loader's method `exec_module` is replaced for one call. So torch.__loader__
+        # and torch.__spec__ stay as usual.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:
@@ -73,7 +75,7 @@ class Session:
             self.trigger = file.read()
 
     def tell(self, word: str) -> None:
-        """Write a message for the parent process; each process has its own file."""
+        """Write a message for the parent process to this process's own file."""
         with open(os.path.join(self.folder, "handshake", str(os.getpid())), "a", encoding="utf-8") as file:
             file.write(word + "\n")
 
@@ -87,8 +89,8 @@ class Session:
         self.tell("started")
 
     def share(self) -> None:
-        """Let the recorder and the replayer do their shared set-up once, before this process forks. Each fork must then call
-        `start`."""
+        """Let the recorder and the replayer do their common set-up once, before this process forks into ranks. Each fork must
+        then call `start`."""
         self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
 
     def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
@@ -129,7 +131,8 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork the ranks and return in each rank. Errors are printed here, because Python continues if sitecustomize fails."""
+    """Fork this process into the requested number of ranks, and return in each of them. Errors are printed here, because Python
+    continues without a traceback if `sitecustomize` raises an error."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):
@@ -156,12 +159,13 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """Exit without teardown after a failed script. This function is registered first, so it runs after all other atexit
-    functions.
+    """Exit without teardown after a failed script. atexit calls functions in reverse order, so this function is registered
+    first to run last.
 
-    After an uncaught error, Python tears modules down although the error's traceback still refers to their objects. Libraries
+    After an uncaught error, Python tears down modules while the error's traceback still refers to their objects. Libraries
     built with nanobind (such as triton's) then print a long list of leaked objects after the error. Forked ranks always print
-    this list, because objects from before the fork are never freed. Therefore stderr goes to /dev/null from here.
+    the list of leaked objects, because objects from before the fork are never freed. Therefore stderr goes to /dev/null from
+    here.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):

@@ -1,8 +1,9 @@
-"""Make counter events of a Chrome trace: memory held by a device, and launches waiting in a stream's queue.
+"""Makes the counters of a Chrome trace: the memory held by a device, and the number of launches waiting in a stream's queue.
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 
-Viewers draw counters as curves below the device. An import ignores counters, because they are derived from other events.
+Viewers draw counters as curves below the device's tracks. An import ignores counters in the file, because they are computed
+from other events.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST = 20_000  # most points per curve; a longer curve keeps the highest value 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Describes a curve over time. The counter has the value `value[k]`, in `unit`, from `time_ns[k]` until the next time."""
+    """Describes a curve over time. From `time_ns[k]` until the next time, the counter has the value `value[k]`, in `unit`."""
 
     name: str
     unit: str

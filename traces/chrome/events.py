@@ -1,13 +1,12 @@
-"""Make the events of one rank in Chrome's trace format, as torch.profiler 2.4 and newer writes it.
+"""Makes the events of one rank in the variant of Chrome's trace format that torch.profiler 2.4 and newer writes.
 
     for event in RankEvents(trace, rank=0): ...
     # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
 
-Facts that are missing from the trace are left out. Correlation ids are renumbered. Spans without a thread or stream are put on
-separate tracks (tracks.py). Steps and nn.DataParallel stages get a range if the trace has none. Spans may be clipped, as
-described in Note [Strict nesting] in strict_nesting.py. `RankEvents.notes` stores clipped times and facts that events cannot
-express (export_notes.py).
+Events have no fields for facts that are missing from the trace. Correlation ids are renumbered. Spans without a thread or
+stream are put on separate tracks (tracks.py). Spans that partially overlap are clipped (Note [Strict nesting] in
+strict_nesting.py). `RankEvents.notes` stores clipped times and facts that events cannot express (export_notes.py).
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Time stamps count from a whole second, so every time stamp is exact as a float. Readers reject stamps below 1 us.
+        # Times count from a whole second, so that a float represents every time exactly. Readers reject stamps below 1 us.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()
@@ -128,9 +127,9 @@ class RankEvents:
     def _correlate(self) -> None:
         """Number the launches.
 
-        Correlation numbers start above the ids of ops, so a correlation is never mistaken for an op's id. The numbers also
-        start above 16 bits. Holistic Trace Analysis stores row numbers in the narrowest integer type that fits the
-        correlations.
+        Correlation ids start above the ids of ops, so a correlation is never mistaken for an op's id. The numbers also start
+        above 16 bits. Holistic Trace Analysis stores row numbers in the smallest integer type that can hold the correlation
+        ids.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)
@@ -201,9 +200,9 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Return the ranges around steps and nn.DataParallel stages if the trace has no such ranges. Also return their names.
+        """Return time ranges around steps and nn.DataParallel stages if the trace has no such ranges. Also return their names.
 
-        The ranges look like those of torch.profiler and our recorder. Step ranges go on the main thread, where readers look for
+         Step ranges go on the main thread, where readers look for
         the contents of a step. If the trace has no threads, step ranges go on the track of the phases.
         """
         trace, steps = self.trace, self.trace.steps

@@ -2,12 +2,12 @@
 
     export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
-These tools need one file per rank. A trace of several ranks becomes NAME_rank0.json.gz, NAME_rank1.json.gz and so on. If the
-output is a folder, the names are rank0.json.gz and so on.
+These tools need one file per rank. A trace of several ranks is written to the files NAME_rank0.json.gz, NAME_rank1.json.gz and
+so on. If the output path is a folder, the files in it are named rank0.json.gz, rank1.json.gz and so on.
 
-torch.profiler has written the same format since 2.4. Stamps are microseconds since `baseTimeNanoseconds` with up to three
-decimals, which is exact. events.py describes the events. export_notes.py describes the notes that let an import restore the
-same trace.
+The format is the one that torch.profiler has written since release 2.4. Time stamps are microseconds since
+`baseTimeNanoseconds` with up to three decimals, so nanoseconds are exact. The module `events` makes the events. The module
+`export_notes` makes the notes from which an import restores the same trace.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path:
 
 
 def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
-    # Holistic Trace Analysis finds the rank with a regular expression that needs one entry per line and a space after the
-    # colon.
+    # Holistic Trace Analysis finds the rank with a regular expression, which needs one header entry per line and a space after
+    # the colon.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')
     stream = iter(events)

@@ -1,7 +1,8 @@
-"""Store notes in the header of an exported Chrome trace. With the notes, an import restores the same trace.
+"""Store notes in the header of an exported Chrome trace. From the events and the notes, an import restores the exported trace.
 
-Chrome events cannot express a step's kind, a phase, or a value that the host read. Some events have changed times, because
-viewers need spans to nest. The notes store these facts as one text in the file's header, which viewers ignore:
+Chrome's trace format has no fields for a step's kind, a phase, or a value that the host read. The export changes the times of
+some events, because viewers need spans to nest. The file's header, which viewers ignore, stores the following facts as one
+text:
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
@@ -34,7 +35,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Describes notes on the complete events ("ph": "X") of one category, in file order."""
+    """Holds the notes on all complete events ("ph": "X") of one category, in the order of the file."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -43,7 +44,7 @@ class EventNotes:
 
 @dataclass
 class ExportNotes:
-    """Holds the notes of one rank's file. `threads`, `devices`, `tables` and `events` describe the rank. All other fields
+    """Holds the notes of one rank's file. `threads`, `devices`, `tables` and `events` belong to this rank. All other fields
     describe the whole trace.
     """
 
@@ -70,7 +71,7 @@ class ExportNotes:
         return cls(*facts, part.threads, list(tracks), part.devices, machine, run, tables, events)
 
     def text(self, strings: Strings) -> str:
-        """Return the notes as JSON text. `strings` is the string table that `tables` refer to."""
+        """Return the notes as JSON text. `strings` is the string table to which the indices in `tables` refer."""
         used: dict[int, int] = {}
         tables = {
             name: {
@@ -86,7 +87,8 @@ class ExportNotes:
 
     @classmethod
     def parse(cls, text: Any, strings: Strings) -> Self:
-        """Parse the result of `text`, and add the texts of the tables to `strings`. Raises ValueError if `text` is invalid."""
+        """Parse a text that `text` wrote, and add the strings of its tables to `strings`. Raises ValueError if `text` is
+        invalid."""
         try:
             told = json.loads(text)
             if told["format"] != FORMAT:
@@ -132,7 +134,7 @@ class ExportNotes:
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
         """Return which events of a category were recorded, and the recorded start and duration of all events.
 
-        If the notes name events that the file does not have, the times in the events are used.
+        If the notes refer to events that are not in the file, the times of the events are used.
         """
         own = self.events.get(category, EventNotes())
         if own.times:

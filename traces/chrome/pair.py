@@ -1,11 +1,11 @@
-"""Write two traces into one Chrome trace for Perfetto, side by side as processes, with arrows between counterparts.
+"""Writes two traces side by side into one Chrome trace for Perfetto, with arrows between corresponding kernels.
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted so that the first pair of corresponding steps begins at the same time. Kernels, copies and memsets
-with a counterpart (`traces.comparison.counterparts`) get an arrow that shows the difference. Processes of the second trace get
-different process numbers. The file is only for viewers. The file's header says that the file holds two recordings, and `trace
-import` rejects such a file.
+The second trace is shifted so that the first pair of corresponding steps begins at the same time. An arrow connects each
+kernel, copy or memset to its counterpart (`traces.comparison.counterparts`) and shows their difference. Processes of the second
+trace get new process numbers, so that no number occurs twice. The file is only for viewers. The file's header says that the
+file holds two recordings, and `trace import` rejects such a file.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _PairEvents:
             yield {"ph": "f", "bp": "e", **flow, **self._middle(1, theirs)}
 
     def _middle(self, number: int, row: int) -> Event:
-        """Return the middle of a row in a device table, because arrows must begin and end inside their spans."""
+        """Return the middle of a device span, because arrows must begin and end inside spans."""
         trace, side = self._tables[number], self._sides[number]
         table = trace.device
         pid = trace.devices[int(table.device[row])].index + number * _SECOND_PIDS

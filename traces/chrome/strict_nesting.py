@@ -4,9 +4,10 @@
 
 Note [Strict nesting] Perfetto drops a slice that partially overlaps another slice on its track, so such spans are clipped. If
 two spans of a host thread overlap partially, the span that loses less time is clipped. On a stream, the earlier span is always
-clipped, which keeps the stream's busy time unchanged. A profiler may project a range onto a stream and let the range begin
-inside the previous kernel. A range that begins inside the previous kernel is moved to begin after the kernel. Some profilers
-put synchronizations among a stream's kernels. An export puts synchronizations on a track next to the stream's track.
+clipped, which keeps the stream's busy time unchanged. A profiler may project a host range onto a stream so that the range
+begins inside the previous kernel. A range that begins inside the previous kernel is moved to begin after the kernel. Some
+profilers record synchronizations (waits for a stream) among the stream's kernels. An export puts synchronizations on a separate
+track beside the stream's track.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the starts of all spans. A span in the mask `ranges` is moved to start after any work that began earlier."""
+    """Return the starts of all spans. A span in the mask `ranges` is moved to start after all device work that began
+    earlier."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])

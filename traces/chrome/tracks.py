@@ -1,11 +1,10 @@
-"""Make extra tracks for spans without a thread or stream: phases, nn.DataParallel stages, waits for batches, pinning,
-collectives.
+"""Makes extra tracks for spans without a thread or stream, such as phases, waits for batches and collectives.
 
     for track in side_tracks(trace):
         track.name, [span.name for span in track.spans()]   # ("phases", ["loader", "h2d", "forward", ...])
 
-In a phase-grained trace, devices also get tracks of phases and nn.DataParallel stages. In other traces, the kernels show when
-phases and stages ran.
+If a trace has phase times but no kernels, devices also get tracks of phases and nn.DataParallel stages. In a trace with
+kernels, the kernels already show when phases and stages ran.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Merge traces into one, or cut a part out of a trace.
+"""Merges several traces into one, or cuts a part out of a trace.
 
-`merge.merge_ranks` joins ranks, and `merge.with_profile` adds a profile to the steps that it covers. `replayed_ranks` joins the
-processes of a replay, and `profiler_cycles` joins the files of a profiler's cycles. `excerpt` cuts a time range out of a trace.
+`merge.merge_ranks` joins the traces of several ranks, and `merge.with_profile` adds a profile to the recorded steps that it
+covers. `replayed_ranks` joins the traces of a replay's processes, and `profiler_cycles` joins the files that torch.profiler
+writes for its cycles. `excerpt` cuts a time range out of a trace.
 """

@@ -15,9 +15,9 @@ _TIMELESS = ("values", "sizes")
 
 
 def between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
-    """Return the rows of `trace` that overlap the time range, and the launches of the range's device work.
+    """Return the rows of `trace` that overlap a time range, and the host calls that launched the range's device work.
 
-    Spans are kept whole. Tables without times (`values`, `sizes`) are kept with their steps.
+    Spans are kept whole. Rows of tables without times (`values`, `sizes`) are kept if their step is kept.
     """
     rows = {name: _touching(getattr(trace, name), start_ns, end_ns) for name in TABLES if name not in _TIMELESS}
     launches = trace.device.launch[rows["device"]]

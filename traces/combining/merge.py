@@ -52,8 +52,9 @@ _BROUGHT = frozenset(
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
     """Merge the recordings of several processes, with one rank per process.
 
-    The number of a rank comes from `ranks`, or else from the recording's run. A recording without a rank number gets the first
-    free number. If two recordings have the same number, the later one gets a free number and a problem is counted.
+    The rank number of a recording comes from `ranks`, or else from the recording itself. A recording without a rank number gets
+    the first free number. If two recordings have the same rank number, the later one gets a free number and a problem is
+    counted.
 
     The provenance comes from the lowest rank, and `provenance["ranks"]` has the differences of each rank. Raises ValueError if
     `recordings` is empty.
@@ -119,17 +120,17 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return `recording` with the steps numbered `numbers` replaced by the steps of `profile`.
+    """Return `recording` with the steps of these `numbers` replaced by the steps of `profile`.
 
-    The result has the profile's host and device spans and memory events. The profile's steps become StepKind.PROFILED, except
-    that evaluation and warm-up steps keep their kind. Their phases are cut by ops. All other data is taken from `recording`.
+    The result has the profile's host and device spans and memory events. Replaced steps get the kind StepKind.PROFILED, but
+    evaluation and warm-up steps keep their kind. Their phases are cut by ops. All other data is taken from `recording`.
 
-    If the clock of one trace does not count from 1970, the two clocks are aligned by the starts of the steps. `Run.clean`
+    If the clock of one trace does not count from 1970, the traces are aligned by the starts of their steps. `Run.clean`
     compares clean and profiled steps. `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to clean
     ones (see profiler_cost.py).
 
-    A profile without device work leaves the grain unchanged and is noted in `lacks`. If the profile contains none of the steps,
-    the function only counts a problem.
+    If the profile has no device work, the trace's level of detail stays unchanged and `lacks` mentions the missing work. If the
+    profile contains none of the steps, the function only counts a problem.
     """
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
@@ -332,12 +333,12 @@ class _Lead(NamedTuple):
 
 
 def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """Split the start of each clean step into phases that end where the step first waits for a batch.
+    """Split the start of each clean step into several phases, up to the point where the step first waits for a batch.
 
     The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
-    in the next step's `loader` phase. The profile shows the averaging as a phase before the wait. Clean steps are split like
-    the first profiled step that has such phases and the same number of passes. The proportions of the phases and the lag of the
-    device come from this profiled step.
+    as a part of the next step's `loader` phase. In a profile, the averaging of weights is a separate phase before the wait for
+    a batch. Each clean step is split like the first profiled step that has these phases and an equal number of passes. The
+    profiled step gives the proportions of the phases, and the delay of the device behind the host.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):

@@ -102,7 +102,8 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """Return how many events of each kind start in each window. The result has the shape (windows, kinds)."""
+        """Return the number of events of each kind that start in each time window. The result has the shape (windows,
+        kinds)."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)
         started = np.concatenate((np.zeros((1, len(EVENT_COSTS)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
@@ -112,8 +113,8 @@ class _WithoutCost:
     """Maps host times to times without the profiler's cost. See Note [The profiler's cost per event]."""
 
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """The profiler took `cost_ns` just before each of `times_ns`. This time is removed in the windows from `start_ns` to
-        `end_ns`.
+        """Just before each of `times_ns`, the profiler took `cost_ns` of host time. The profiler's time is subtracted within
+        the windows from `start_ns` to `end_ns`.
 
         All columns are in time order. The time windows are phases and do not overlap.
         """
@@ -175,7 +176,7 @@ class _StagePace:
 
 
 def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
-    """Return the names of a phase and its stages, and the times at which the phase and its stages begin and end.
+    """Return the names of a phase and its stages, and the times at which each of them begins and ends.
 
     Stages that overlap with stages of another name are left out.
     """
@@ -210,8 +211,8 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return one array for each step that has some of the named phases. The array has the indices of these phases in
-        `rows`."""
+        """Return one array for each step that has some of the named phases. Each array has the indices in `rows` of the step's
+        phases with these names."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]
@@ -219,8 +220,8 @@ class ProfiledSteps:
 
 @dataclass
 class _Phase:
-    """Holds medians of one phase in clean and profiled steps. If recorder and profile use different names for phases, all
-    phases count as one.
+    """Holds median times of one phase, in clean steps (without profiler) and in profiled steps. If the recorder and the profile
+    name phases differently, all phases are treated as one.
     """
 
     names: tuple[str, ...]
@@ -236,10 +237,10 @@ class _Phase:
 
 
 class CleanPace:
-    """Converts host times of one rank's profiled steps to times without the profiler.
+    """Converts host times of one rank's profiled steps to the times that they would be without the profiler.
 
     `scale` has one factor per row of `trace.phases`, which is 1.0 in steps without a profiler. Older recordings have only the
-    factor `scale` and no cost per event.
+    factor `scale`, and no profiler cost per event.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
@@ -371,7 +372,7 @@ def _noise_ns(values_ns: Column) -> float:
 
 
 def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
-    """The fit is described in Note [The profiler's cost per event]."""
+    """Fit the profiler's cost per event, as described in Note [The profiler's cost per event]."""
     known = [phase for phase in phases if phase.noise_ns > 0]
     in_turn = [phase for phase in known if not phase.has_threads] or known
     shown = [phase for phase in in_turn if not phase.waits] or in_turn
@@ -402,8 +403,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
-    """Return one factor per phase. The factor is the time in clean steps divided by `own_ns`, which is the time in profiled
-    steps minus the profiler's cost.
+    """Return one factor per phase. The factor is the time in clean steps divided by the time in profiled steps without the
+    profiler's cost (`own_ns`).
 
     See Note [The clean steps decide].
     """
@@ -434,7 +435,7 @@ def _of_same_events(own_ns: Column, counts: Column) -> Column:
 
 
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
-    """Return the loader time of each clean training step with a loader phase. See Note [The wait for a batch]."""
+    """Return the time in the `loader` phase of each clean training step with such a phase. See Note [The wait for a batch]."""
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))

@@ -1,12 +1,12 @@
-"""Join the recordings of one process, because torch.profiler writes one file per cycle of its schedule.
+"""Joins the recordings of one process, because torch.profiler writes a separate file for each cycle of its schedule.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
 
-Two recordings are cycles of one process if their rank, main thread id and GPUs are equal. The clocks of both recordings must
-count from 1970, and the times of the recordings must not overlap. If no rank is known, the file names must also be equal except
-for a time stamp. `tensorboard_trace_handler` writes such names (`host_4711.1623143566756.pt.trace.json`). The time between two
-cycles was not recorded.
+Two recordings belong to one process if their rank, main thread id and GPUs are equal. The clocks of both recordings must count
+from 1970, and the times of the recordings must not overlap. If the ranks of two recordings are unknown, their file names must
+also be equal except for a time stamp. `tensorboard_trace_handler` writes such names (`host_4711.1623143566756.pt.trace.json`).
+The time between two cycles of the profiler was not recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Group recordings that are cycles of one process, in time order. The result has places in `recordings`.
+    """Group recordings that are profiling cycles of one process, in time order. The result has places in `recordings`.
 
     `names` has each recording's file name and its rank, if known.
     """
@@ -53,7 +53,8 @@ def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
 
 
 def joined_cycles(cycles: Sequence[Trace]) -> Trace:
-    """Join recordings in time order into one trace. Threads are matched by id, and GPUs by number."""
+    """Join recordings in time order into one trace. Threads of the recordings are matched by thread id, and GPUs by device
+    number."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
     devices: dict[int, Device] = {}

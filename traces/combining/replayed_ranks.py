@@ -1,4 +1,4 @@
-"""Merge the processes of one run into one trace, using for each rank the process that did its work.
+"""Merges the processes of one run into one trace, in which each rank comes from the process that did its work.
 
     process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
     trace, notes = one_replay(timelines_in(folder), main=4700)
@@ -23,7 +23,7 @@ from traces.model.trace import NONE, StepKind, Trace
 
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
-    """Load the files that the processes of a replay wrote to `folder`, by process id, the largest file first.
+    """Load the trace files in `folder` that the processes of a replay wrote, by process id and with the largest file first.
 
     The file of a process that is still running is not complete. Raises TraceError.
     """
@@ -45,10 +45,10 @@ def _so_far(file: Path) -> Trace:
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
     """Return the process id of each rank, in the order of the ranks. `main` is the process id of the script itself.
 
-    Several processes may claim the same rank, because child processes inherit its number. Processes that trained win over
-    processes that only evaluated. Next, processes that used the GPU win over processes that did not. After that, the main
-    process wins, then the process with the most steps, then the one with the most GPU work. Processes without steps or GPU
-    work, such as torchrun, count only if no other process has the rank.
+    Several processes may claim the same rank, because child processes inherit its number. If several processes claim a rank, a
+    process that trained wins over one that only evaluated. If both or neither trained, a process that used the GPU wins over
+    one that did not. If processes are still equal, the main process wins, then the one with the most steps, then the one with
+    the most GPU work. Processes without steps or GPU work, such as torchrun, count only if no other process has the rank.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
@@ -69,7 +69,8 @@ def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[s
     """Merge the processes of a replay into one trace. The messages returned with the trace name the processes that were left
     out.
 
-    `timelines` has process ids as keys, and `main` is the script's own process. Raises ValueError if `timelines` is empty.
+    The keys of `timelines` are process ids, and `main` is the id of the script's own process. Raises ValueError if `timelines`
+    is empty.
     """
     by_rank = process_of_each_rank(timelines, main)
     worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
