@@ -1,4 +1,4 @@
-"""Find differences in GPU work between two traces, per step, for ops and for the kernels that each op launched.
+"""Finds ops and kernels whose GPU work per step differs between two traces.
 
     found = changes(recorded, other, [0, 1, 2], [0, 1])
     found.kernels.longer[0]
@@ -6,7 +6,7 @@
     found.ops.replaced[0]
     # Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), recorded_count=8.0, replayed_count=4.0, ...)
 
-Counts and times are means per step over the chosen steps. Traces of different lengths can therefore be compared.
+Counts and times are means per step, so traces of different lengths can be compared.
 
 Note [Replaced, not gone]
     PyTorch releases, vendors and compilers use different names for the same work. A name in only one trace is "gone" or "added"
@@ -45,8 +45,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# The op of a kernel in a CUDA graph is not recorded. This table maps parts of kernel names to the most likely op. The first
-# matching pattern counts.
+# A trace does not record which op launched a kernel of a CUDA graph. This table guesses the op of a kernel from parts of the
+# kernel's name. The first matching pattern counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (
@@ -56,7 +56,7 @@ _KINDS = {
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
 KERNEL_KINDS = frozenset(_KINDS)
-# A view launches no kernel, so a fused kernel does not replace a view, even if the kernel's name lists the view.
+# A view op launches no kernel, so a fused kernel does not replace a view even if the kernel's name mentions it.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
@@ -66,11 +66,10 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Describes one name in both traces, with counts and times per step. An op's count is the number of its calls with device
-    work.
+    """Describes one kernel name or op name in both traces, with counts and times per step. An op's count is the number of its
+    calls that launched work on a device.
 
-    If the name is a kernel's, `op` is the canonical name of the op that launched most of its time, or "" if unknown. If the
-    name is an op's, `op` is "".
+    For a kernel, `op` is the op that launched most of the kernel's time, or "" if unknown. For an op, `op` is "".
     """
 
     name: str
@@ -83,10 +82,10 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Holds names in the first trace and the different names of the same work in the second, with counts and times per step.
+    """Holds names in the first trace and different names of the same work in the second trace, with counts and times per step.
 
-    The names are sorted by time. If a row lists several names, counts and times are sums over these names. `op` is defined as
-    in `NameChange`. See Note [Replaced, not gone].
+    The names are sorted by time. If `Replacement` lists several names for one trace, the counts and times are sums over these
+    names. `op` is defined as in `NameChange`. See Note [Replaced, not gone].
     """
 
     recorded_names: tuple[str, ...]
@@ -100,7 +99,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Holds lists of up to `top` rows each, sorted by decreasing time difference."""
+    """Holds several lists of changed names, each with at most `top` rows that are sorted by decreasing time difference."""
 
     added: list[NameChange] = field(default_factory=list)
     gone: list[NameChange] = field(default_factory=list)
@@ -109,7 +108,6 @@ class ChangeLists:
     replaced: list[Replacement] = field(default_factory=list)
 
     def of_same_names(self) -> ChangeLists:
-        """Return the lists without the names that occur in only one of the traces."""
         return ChangeLists(longer=self.longer, shorter=self.shorter)
 
 
@@ -121,8 +119,8 @@ class Changes:
 
 @dataclass
 class _NameTotal:
-    """Describes the GPU time of one key in one trace, per step. Several kernel names may have the same key. `names` has the
-    time of each kernel name."""
+    """Describes, for one trace, the GPU time per step of all kernels that are compared under one name. Several kernel names are
+    compared as one if they differ only in details. `names` maps each kernel name to its time."""
 
     count: float = 0.0
     time_ns: float = 0.0
@@ -170,8 +168,8 @@ class _Launched:
 
 
 class _Side:
-    """Holds sums of one trace by (phase, op) and by kernel. `around` has the names of the ops that enclose each op, innermost
-    first.
+    """Holds one trace's sums of GPU work, by phase and op and by kernel. `around` has the names of the ops that enclose each
+    op, from the innermost to the outermost.
     """
 
     def __init__(self, launched: dict[_LaunchKey, _Launched], around: dict[_OpKey, list[str]]) -> None:
@@ -189,12 +187,12 @@ class _Side:
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Return the kernels and ops that differ between two traces.
+    """Return the kernels and ops whose time or number differs between two traces.
 
-    The steps are rows of each trace's `steps`, repeated if a step was replayed more than once. If the list of steps is empty,
-    the whole trace is compared. If a name's time changes by less than the share `tolerance`, the name counts as unchanged. A
-    phase-grained trace has no kernels or ops to compare. Types of kernel parameters are ignored, because they change between
-    releases of a library.
+    The steps are row numbers of each trace's table `steps`; a recorded step occurs once for each replayed step. If a list of
+    steps is empty, the whole trace is compared. A name is unchanged if its time changes by less than the fraction `tolerance`.
+    A trace that has only phase times has no kernels or ops to compare. Parameter types in kernel names are ignored, because
+    they change between releases of a library.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -208,10 +206,10 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return a replay's missing ops. Ops that were called only outside these steps are left out.
+    """Return a replay's missing ops. Ops that were called only outside the compared steps do not count as missing.
 
     For example, the first step creates the optimizer's state with ops that later steps do not call. A recording that began
-    later cannot have the ops of the first step.
+    after the first step cannot contain these ops.
     """
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
@@ -226,10 +224,10 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return a group number for each of these rows of both device tables, or NONE.
+    """Return, for rows of both device tables, the number of the group of ops that replaced each other, or NONE.
 
-    If ops of one trace replaced ops of the other trace, all their rows get the same number. `steps` are the compared steps, as
-    in `changes`. See Note [Replaced, not gone].
+    All rows of ops that replaced each other get the same group number. `steps` are the compared steps of both traces. See
+    Note [Replaced, not gone].
     """
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
@@ -268,9 +266,10 @@ def ops_in_name(kernel: str) -> str:
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """Return the name by which kernels of two traces are compared.
+    """Return the name under which a kernel is compared with kernels of the other trace.
 
-    Parameters are removed from the name. A copy is named by its direction, and a fused kernel loses Inductor's number.
+    Parameters are removed from the name. The name of a copy is its direction, and the name of a fused kernel loses the number
+    that Inductor appended.
     """
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
@@ -280,7 +279,6 @@ def kernel_key(name: str) -> str:
 
 
 def op_key(name: str) -> str:
-    """Return the value of `NameChange.op` for kernels that an op with this name launched."""
     return _op_of_kernel(name, name)[1] if name not in _KINDS else name
 
 
@@ -334,8 +332,8 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 def _in_graph(trace: Trace) -> Column:
     """Return a mask of the device spans that a CUDA graph launched.
 
-    All kernels of a graph were launched by the same op, so this op does not show what a kernel computes. In a replay, one op
-    may launch several kernels without a graph.
+    One op launches all kernels of a CUDA graph, so this op does not show what a kernel computes. In a replay, one op may launch
+    several kernels even without a CUDA graph.
     """
     launch, host = trace.device.launch, trace.host
     known = launch >= 0
@@ -347,11 +345,11 @@ def _in_graph(trace: Trace) -> Column:
 
 
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
-    """Return `mine` with kernels of unknown ops assigned to the ops that launched them in the other trace.
+    """Find ops for the kernels of `mine` whose op is unknown, from the ops that launch such kernels in the other trace.
 
-    A replay plays the remaining kernels at the end of a recorded phase, and no op launches them. No op is assigned more
-    launches than the op has in the other trace. The same phase is tried first. If a kernel still has no op, its kind is used as
-    the op.
+    At the end of a recorded phase, a replay plays the kernels that are still missing, which no op launches. An op never gets
+    more launches than it has in the other trace. The same phase is tried first. A kernel whose op remains unknown counts as an
+    op that is named after the kind of the kernel.
     """
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
@@ -405,9 +403,9 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return the weight of each device span: how often its step is compared, divided by the number of compared steps.
+    """Return the weight of each device span, which is how often its step is compared divided by the number of compared steps.
 
-    If no steps are compared, every span has the weight 1.
+    If no steps are compared, every device span has the weight 1.
     """
     if not len(steps):
         return np.ones(len(trace.device))
@@ -424,7 +422,6 @@ class _JoinedOps:
         self._above: dict[_OpKey, _OpKey] = {}
 
     def of(self, key: _OpKey) -> _OpKey:
-        """Return the key that represents the group of `key`."""
         while (above := self._above.get(key, key)) != key:
             key = above
         return key
@@ -440,7 +437,8 @@ class _JoinedOps:
 
 
 def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
-    """Return groups of (phase, op) keys. In each group, ops of one trace replaced ops of the other trace."""
+    """Return groups of (phase, op) keys. A group contains ops of one trace and the ops of the other trace that replaced
+    them."""
     ours, theirs = first.ops, second.ops
     groups = _JoinedOps()
     known = ({op for _, op in ours.keys() | theirs.keys()} | CANONICAL_OPS) - _VIEWS
@@ -450,7 +448,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(named_ops(key[1], known)))}
         for key in keys:
             names = set(named_ops(key[1], known))
-            # Another version or size of a program may fuse the same ops into different kernels.
+            # In another version or size of the program, the same ops may be fused into different kernels.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)
@@ -460,7 +458,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # Ops of a group replace each other only if both traces launch work with ops of the group.
+    # Ops replace each other only if both traces launch GPU work with ops of the group.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):
@@ -474,9 +472,9 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
-    """Return the candidate ops that appear in the name of a fused op, foreach op or kind of kernel.
+    """Return the candidate ops whose names occur in the name of a fused op, a foreach op or a kind of kernel.
 
-    If the same phase has no candidates, candidates in other phases are returned.
+    If none of the candidates has the same phase, candidates of other phases are returned.
     """
     foreach = _FOREACH.match(op)
     names: Iterable[str] = _KINDS[op][1] if op in _KINDS else named_ops(op, known)
@@ -486,9 +484,10 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 
 
 def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
-    """Yield the known ops in the name of a fused kernel, from left to right. Each match is as long as possible.
+    """Yield the ops of `known` that occur in the name of a fused kernel, from left to right. Each match is as long as possible.
 
-    `known` should only have ops that launch work. The name `relu_backward` does not count as the op `relu`.
+    `known` should contain only ops that launch GPU work. For example, the kernel name `relu_backward` does not contain the op
+    `relu`.
     """
     words = ops_in_name(kernel).split("_")
     start = 0

@@ -5,17 +5,17 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-Compared figures: `steps` is the pace, which `traces.figures.pace` defines as the larger of the host's and the slowest device's
-time per step. `gpu_busy` is the GPU time of a step, which is the time of the work launched in the step. The GPU time excludes
-the time in which kernels of collectives wait for other ranks, and belongs to the rank with the most GPU time. A verdict is
-positive only if the pace and the GPU time are both within tolerance.
+The compared figure `steps` is the time per step on the host or on the slowest device, whichever is larger. The compared figure
+`gpu_busy` is the GPU time of the work that a step launched. The GPU time is that of the rank with the most GPU time, without
+the time in which collectives wait for other ranks. A verdict is positive only if the errors of the step time and of the GPU
+time are both within tolerance.
 
-Compared steps: each replayed step names the recorded step it was based on. A replay is compared with exactly those recorded
-steps, each as often as it was replayed. Two recordings are compared over all their steps. Warm-up steps are left out unless all
-steps are warm-up steps, and evaluation steps are compared separately.
+Each step of a replay stores the number of the recorded step on which it is based. The replay is compared with exactly these
+recorded steps, each as often as it was replayed. Two recordings are compared over all of their steps. Warm-up steps are left
+out unless all steps are warm-up steps, and evaluation steps are compared separately.
 
-A profiler slows steps down. A recording with both clean and profiled steps therefore contributes times of clean steps and
-kernels of profiled steps. `error` equals `replayed / recorded - 1`, or null if the recorded figure is 0.
+A profiler slows steps down. If a recording has steps with and without a profiler, times come from the steps without it, and
+kernels from the steps with it. The relative error `error` is `replayed / recorded - 1`, or null if the recorded figure is 0.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """Describes one figure of each trace. In a comparison of two recordings, `replayed` belongs to the second recording."""
+    """Describes one figure of each trace. If two recordings are compared, `replayed` is the figure of the second recording."""
 
     recorded: Figure
     replayed: Figure
@@ -92,11 +92,12 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(StageError):
-    """Reports a phase's medians per step: on the host, between two CUDA events (including waits), and GPU busy time.
+    """Holds a phase's median times per step: on the host, between two CUDA events (including waits), and GPU busy time.
 
-    The host times of all phases add up to the step time. Busy time covers the work launched in the phase. `error` is None if
-    host times of the two traces cannot be compared (see `Comparison.host_phases_comparable`). The host's waits for its devices
-    are a part of its time. They are None if no wait was recorded in the steps with kernels.
+    The host times of all phases add up to the time of the step. The GPU busy time of a phase covers the work that the phase
+    launched. `error` is None if host times of the two traces cannot be compared (see `Comparison.host_phases_comparable`). The
+    host time of a phase includes the host's waits for its devices. The wait times are None if no wait was recorded in the steps
+    with kernels.
     """
 
     recorded_median_ns: int
@@ -110,7 +111,7 @@ class PhaseError(StageError):
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """Holds the share of the steps' time in which a stream is busy. If only one trace has the stream, the share of the other
+    """Holds the share of the steps' time in which a stream is busy. If only one trace uses the stream, the share of the other
     trace is None.
     """
 
@@ -132,10 +133,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts how a replay handled values that were not recorded.
+    """Counts how a replay handled values that the script read but the recording does not contain.
 
-    `unrecorded_reads` counts values that the script read, and `sizes_assumed` counts results whose size depends on data.
-    `computed` says whether values were computed (`--values compute`).
+    `unrecorded_reads` counts values that the script read, and `sizes_assumed` counts results with a size that depends on data.
+    `computed` says whether the replay computed values (`--values compute`).
     """
 
     unrecorded_reads: int | None
@@ -145,9 +146,10 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in both traces. If a replay used the device, the memory capacity is included.
+    """Compares the memory peaks of one device in both traces. If a replay used the device, `MemoryComparison` also has the
+    device's memory capacity.
 
-    Sources are defined in `measure.MemoryPeak`. The rise of memory in a step is measured from the memory held at the step's
+    Sources are defined in `measure.MemoryPeak`. The rise of memory in a step is the peak minus the memory held at the step's
     start. `fits` is False if the replay ran out of memory, and None if the result is unknown (see `without_an_end`).
     """
 
@@ -166,8 +168,8 @@ class MemoryComparison:
 
     @property
     def rises_compared(self) -> bool:
-        """Says whether memory that was allocated before one of the recordings is unknown. If earlier memory is unknown, only
-        the rise within a step can be compared."""
+        """Return whether memory that was allocated before the start of a recording is unknown. If earlier allocations are
+        unknown, only the rise of memory within a step can be compared."""
         rises = self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
         return None not in rises and "summed" in (self.recorded_source, self.replayed_source)
 
@@ -183,11 +185,11 @@ class MemoryComparison:
 class ComparedFigures:
     """Holds the result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
 
-    If step time and GPU time are both known, both must be within tolerance. If both are known, `judged` is the step time,
-    unless only the GPU time is beyond tolerance.
+    If step time and GPU time are both known, both must be within tolerance. If both times are known, `judged` is the step time,
+    unless only the GPU time is outside the tolerance.
 
-    `within_tolerance` is False for a different program, whatever its times. `within_tolerance` is None if it is unknown whether
-    the program is the same, or if no figure is in both traces. Identical traces pass.
+    If the traces are of different programs, `within_tolerance` is False whatever their times. `within_tolerance` is None if it
+    is unknown whether the program is the same, or if no figure is in both traces. Identical traces pass.
     """
 
     replay: bool  # whether the second trace is a replay instead of a recording
@@ -233,7 +235,7 @@ class ComparedFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictFacts:
-    """Says whether both traces are of the same program."""
+    """Holds the answer to the question whether both traces are of the same program."""
 
     same_program: bool | None  # null if unknown
     reason: str
@@ -260,7 +262,7 @@ class Comparison(ComparedFigures):
 
     @property
     def figures(self) -> dict[str, Spread]:
-        """Return the figures that the verdict may use, by name."""
+        """Return the names and figures that can decide the verdict."""
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
     def estimate_sentences(self) -> list[str]:
@@ -269,7 +271,8 @@ class Comparison(ComparedFigures):
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
 
     def facts(self) -> ComparisonFacts:
-        """Return what `trace diff --json` and `trace replay --report` print. JSON keys may be added but are never renamed."""
+        """Return the dictionary that `trace diff --json` and `trace replay --report` print. JSON keys may be added but are
+        never renamed."""
         of = self.verdict
         return extended(
             ComparisonFacts, self, same_program=of.same, reason=of.reason, verdict=of.sameness, evidence=of.evidence,
@@ -296,7 +299,8 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return the comparison for a script that failed. The script might have run out of memory later, so `fits` is unknown.
+        """Return the comparison for a script that failed. If the script had not failed, it might have run out of memory later,
+        so `fits` is unknown.
         """
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
@@ -312,8 +316,8 @@ def compare(
 ) -> Comparison:
     """Compare `other` with `recorded`. `other` is a replay of `recorded` or another recording.
 
-    Each list of `changes` has up to `top` rows. Pass `analyses` if they have already been computed, because they take seconds
-    for large traces.
+    Each list of `changes` has up to `top` rows. Pass `analyses` if they have already been computed, because computing them
+    takes seconds for large traces.
     """
     ours, theirs = _steps_to_compare(recorded, other)
     timed = _clean(recorded, ours)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
@@ -405,7 +409,8 @@ def _fused(
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """Holds the deciding figure, and whether all known figures are within tolerance (None if no figure is known)."""
+    """Holds the figure that decides the verdict, and whether all known figures are within tolerance (None if no figure is
+    known)."""
 
     figure: str
     required: tuple[str, ...]
@@ -458,9 +463,9 @@ def _without_data(
 ) -> Spread:
     """Compare the pace without waits for data.
 
-    If a replay loads its own data (`loads_otherwise`), its waits for data differ from the recorded waits. While the host waits,
-    the GPU executes queued work, which hides part of the wait. The hidden part differs too. If the host limits the pace of the
-    recording, the full length of every wait is therefore excluded in both traces.
+    If a replay loads its own data (`loads_otherwise`), its waits for data differ from those in the recording. While the host
+    waits for data, the GPU executes queued work, which hides a part of the wait. The hidden part differs too. If the host
+    limits the pace of the recording, all waits for data are therefore subtracted in both traces.
     """
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
@@ -478,8 +483,8 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Return which steps of each trace are compared, as rows of `steps`. If one trace has no steps, the result is empty, and
-    whole traces are compared.
+    """Return which steps of each trace are compared, as rows of `steps`. If one of the traces has no steps, the result is empty
+    and whole traces are compared.
     """
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -489,19 +494,20 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # Evaluation batches of a replay may take their times from a recorded training step. Evaluation batches are not compared
-    # with training steps.
+    # A replay may take the times of evaluation steps from a recorded training step. Evaluation steps and training steps are not
+    # compared with each other.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
 
 
 def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Select the steps of a replay that have the same numbers as the recorded steps. Each pair must have the same number of
-    passes.
+    """Select the steps of a replay whose numbers occur among the recorded steps. Both steps of a pair must have equal numbers
+    of backward passes and optimizer steps.
 
-    The steps of a script differ from each other, and a profile has only a few steps. For example, some steps begin with an
-    epoch's metrics. If numbers do not match, `_same_kinds` is used.
+    Steps are matched by number, because the steps of a script differ and a profile has only a few of them. For example, some
+    steps of the script begin with an epoch's metrics. If the step numbers of the traces do not match, `_same_kinds` selects the
+    steps.
     """
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
@@ -512,9 +518,9 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
 
 
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Select from these steps the longest run in each trace with the same sequence of step kinds (`passes_of_steps`).
+    """Select from each trace the longest run of steps whose kinds are in the same order in both traces (`passes_of_steps`).
 
-    The selection of steps stays unchanged unless both traces have steps of several kinds and the run includes all kinds.
+    The selection changes only if both traces have several kinds of steps and the run includes all of them.
     """
     rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
     kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
@@ -527,9 +533,10 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def _clean(trace: Trace, rows: Column) -> Column:
-    """Return these rows of steps with profiled steps replaced by clean ones, if the trace has any.
+    """Replace profiled steps in `rows` by steps that ran without the profiler, if the trace has any.
 
-    If steps differ in their number of passes, each profiled step is replaced by clean steps of its kind.
+    If steps differ in their number of passes, a profiled step is replaced by clean steps (without profiler) that have the same
+    number.
     """
     profiled = ran_under_profiler(trace)
     of_kind = StepKind.STEADY if (trace.steps.kind[rows] == StepKind.PROFILED).any() else StepKind.EVALUATION
@@ -553,7 +560,8 @@ def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] 
 
 
 def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evaluation | None:
-    """Compare the evaluation steps separately. A replay is compared with the recorded steps that it is based on."""
+    """Compare the evaluation steps separately. If the second trace is a replay, it is compared with the recorded steps on which
+    it is based."""
     ours, theirs = evaluation_steps(recorded), evaluation_steps(other)
     if not len(ours) and not len(theirs):
         return None
@@ -617,7 +625,7 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return whether equal stream numbers mean the same stream.
+    """Return whether equal stream numbers in the two traces mean the same stream.
 
     AMD's profilers counted hardware queues until June 2026, and have counted the program's streams since then.
     """
@@ -628,9 +636,9 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair the streams of one device in two traces by number, and the remaining streams by how busy they are.
+    """Pair the streams of one device in two traces: first by stream number, then the remaining streams by how busy they are.
 
-    `left` and `right` have the busy time or share of each stream, in any unit. Without `same_numbers`, numbers are ignored.
+    `left` and `right` have the busy time of each stream in one trace, in any unit. Without `same_numbers`, numbers are ignored.
     """
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]

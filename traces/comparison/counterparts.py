@@ -4,15 +4,15 @@
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # rows of the two device tables; NONE if one trace has no counterpart
 
-Within a pair of steps, work is compared in launch order. The first key for pairing is the op with its shapes, its phase and the
-kernel's name. The k-th work with a key in one trace is paired with the k-th work with that key in the other trace. Unpaired
-work is then paired by weaker keys: without shapes, then without phase, then without op. The last key has the op but not the
-kernel's name, so an op that ran different kernels in the two traces is paired too. The remaining work is paired with the work
-that replaced it (`traces.comparison.changed_ops.replaced_work`), such as the kernels of three ops with one fused kernel. A
-fused kernel has several counterparts, and its time counts in its first pair. Work without a counterpart is listed as gone or
-new.
+ The first pairing requires the same op, input shapes, phase and kernel
+name. If several kernels match, the k-th kernel of one trace is paired with the k-th kernel of the other trace. Unpaired work is
+then compared without shapes, then without phase, then without op. The last pairing compares the op but not the kernel name, so
+an op may run different kernels in the two traces. Work that is still unpaired is paired with the work that replaced it, such as
+the kernels of three ops with one fused kernel. If a fused kernel replaces several kernels, its whole time counts in the first
+of the pairs. Device work without a counterpart counts as gone or new.
 
-Kernel names are compared by `traces.comparison.changed_ops.kernel_key`, which ignores parameters and Inductor's numbers.
+Kernel names are compared without parameters and without the numbers that Inductor appends
+(`traces.comparison.changed_ops.kernel_key`).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class KernelChange(IntEnum):
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Holds columns with one row per pair, in the order of steps. Within a step, complete pairs come first.
+    """Holds columns with one row per pair of device spans, in the order of steps. Within a step, complete pairs come first.
 
-    `step` is the index in the list of paired steps. `first` and `second` are rows of the two device tables. If a pair is marked
-    `certain`, both kernels have the same phase and op, so their starts can be used to align the two traces.
+    `step` is an index into the list of paired steps. If a pair is `certain`, both kernels have the same phase and op, so their
+    starts can be used to align the traces.
     """
 
     step: Column
@@ -69,8 +69,8 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the indices of the pairs that contain a row of one trace's device table. A row is in several pairs if its step
-        drove several replayed steps.
+        """Return the indices of all pairs that contain a given row of one trace's device table. A recorded row is in several
+        pairs if its step was replayed several times.
         """
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
@@ -78,9 +78,10 @@ class Counterparts:
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Pair the steps of the first rank in both traces.
+    """Pair the steps of the first rank in one trace with those in the other trace.
 
-    Each replayed step is paired with the recorded step it is based on. Steps of two recordings are paired in order.
+    Each replayed step is paired with the recorded step on which it is based. If both traces are recordings, their steps are
+    paired in order.
     """
     ours, theirs = steps_in_order(first), steps_in_order(second)
     if not len(ours) or not len(theirs):
@@ -107,7 +108,8 @@ def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
 
 
 def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
-    """Pair the device work of the paired steps. If the traces have no steps, pair the work of the whole traces."""
+    """Pair the kernels, copies and memsets of corresponding steps in two traces. If the traces have no steps, pair the device
+    work of the whole traces."""
     texts: dict[object, int] = {}
     sides = [_LaunchedWork.of(trace, [pair[side] for pair in pairs], texts) for side, trace in enumerate((first, second))]
     left = [np.arange(len(work.row)) for work in sides]
@@ -145,8 +147,8 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
 def _replaced(
     first: Trace, second: Trace, sides: list[_LaunchedWork], left: list[Column], pairs: StepPairs
 ) -> tuple[Column, Column, list[Column]]:
-    """Pair the remaining work if an op of the first trace was replaced by a different op in the second trace. If one trace has
-    less work, its last work is paired with the rest of the other trace's work."""
+    """Pair the remaining device work if a different op in the second trace replaced its op. If one trace has fewer kernels, its
+    last kernel is paired with all remaining kernels of the other trace."""
     mine: list[int] = []
     theirs: list[int] = []
     if len(left[0]) and len(left[1]):
@@ -169,11 +171,11 @@ def _replaced(
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the indices of the largest set of pairs whose kernels ran in the same order in both traces. Only pairs that are
-    marked as certain are used.
+    """Return the indices of the largest set of pairs whose kernels run in the same order in both traces. Pairs that are not
+    marked as certain are not used.
 
-    Kernels are ordered by their start. Only pairs of the first rank are used. The returned indices are ordered by step and
-    start.
+    Kernels are ordered by their start. Pairs of other ranks than the first are not used. The returned indices are ordered by
+    step and start.
     """
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
@@ -215,8 +217,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each key pairs the k-th row of one trace with the k-th row of the other trace. The keys are ordered from the strictest to the
-# loosest. A looser key pairs only rows that the stricter keys left unpaired.
+# If several rows have the same key, the k-th row of one trace is paired with the k-th row of the other trace. The keys are
+# ordered from the strictest to the loosest. A looser key is used only for rows that stricter keys left without a partner.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -231,7 +233,8 @@ _LEVELS = (
 
 @dataclass(frozen=True)
 class _LaunchedWork:
-    """Holds the device work of one trace, by pair of steps and in launch order. Both traces share the numbers of names."""
+    """Holds the device work of one trace, grouped by pair of steps and sorted by launch. Both traces share the numbers of
+    names."""
 
     row: Column
     step: Column
@@ -275,7 +278,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # Every rank's k-th step is paired in the same way as the first rank's k-th step.
+    # The pairs of the first rank's steps also apply to the steps of all other ranks.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

@@ -1,5 +1,5 @@
-"""Declares numbers that decide verdicts or estimates. Each number has a unit, an origin (such as "measured"), a meaning and a
-source.
+"""Declares numbers that decide verdicts or estimates. Each number is declared with a unit, an origin (such as "measured"), a
+meaning and a source.
 
     THRESHOLDS = DeclaredConstants()
     TOLERANCE = THRESHOLDS.declare("TOLERANCE", 0.05, "share", CHOSEN, "largest ...", "usual in benchmarks")

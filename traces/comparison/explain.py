@@ -1,17 +1,16 @@
-"""Explain why the second of two traces is slower or faster: one sentence per reason, the largest difference first.
+"""Explains why the second of two traces is slower or faster: one sentence per reason, the largest difference first.
 
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-For each reason, one figure is compared between the traces. The figure is the time of a phase, a stage of nn.DataParallel, idle
-time, an op, a kernel within an op, a compiled region, a graph break, or communication that does not overlap with compute. The
-components of a difference are listed below the difference and are not added to the total again. `phase` names the phase or op
-that a reason is part of.
+A reason compares one figure of both traces. The figure can be the time of a phase, an op, a kernel, a compiled region or a
+graph break, idle time, or communication that does not overlap with compute. If a difference has several components, they are
+listed below it and are not added to the total again. `phase` is the phase or op to which a reason belongs.
 
-Phases are compared on the host, where they add up to the step. Host phases do not determine the step time if the host runs
-ahead of the device in either trace, or if the device limits the pace of both (`traces.figures.pace`). In these cases, the GPU
-time launched by each phase is compared instead. If waits for the GPU are at least half of the difference on the host, the
-sentence says so.
+By default, the host times of the phases are compared, because they add up to the step time. Host times do not determine the
+step time if the host runs ahead of the device in one trace, or if the device limits both traces. If the host does not determine
+the step time, the GPU time of the work that each phase launched is compared instead. If waits for the GPU make up at least half
+of a difference on the host, the sentence mentions the waits.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
 _MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a replacement
 
-# Maps each nn.DataParallel stage to its phase and a description.
+# This table maps each nn.DataParallel stage to its phase and a description.
 _PARTS = {
     "scatter": ("forward", "the batch is copied from one GPU to the others"),
     "replicate": ("forward", "parameters are copied to each GPU in each step"),
@@ -52,10 +51,11 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Describes one reason for a difference. `delta_ns` is per step, and is positive if the second trace takes longer.
+    """Describes one reason for a difference. `delta_ns` is the difference per step, and is positive if the second trace takes
+    longer.
 
-    `phase` is the phase or op to which the reason belongs, or "" if there is none. `names` lists the
-    names of kernels and ops in the text. Such names may be long.
+    `phase` is the phase or op to which the reason belongs, or "" if there is none. `names` lists the kernels and ops that
+    `text` mentions. Such names may be long.
     """
 
     what: str
@@ -78,7 +78,7 @@ class Explanation:
 
 
 def explain(comparison: Comparison) -> Explanation:
-    """Explain the difference in step time. Reasons below 0.2 % of a step are left out."""
+    """Explain the difference in step time. Differences of less than 0.2 % of a step are left out."""
     before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
     if before_ns is None or after_ns is None:
         return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
@@ -143,7 +143,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
-        # If trace A used one GPU, a replica's own time is compared with A's forward pass.
+        # If the first trace used one GPU, the time of one replica is compared with that trace's forward pass.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
@@ -168,9 +168,9 @@ def _idle(comparison: Comparison) -> Iterator[Reason]:
 def _paired(
     before: Mapping[str, IdleTime], after: Mapping[str, IdleTime], ranks: Both[int]
 ) -> Iterator[tuple[str, list[IdleTime], list[IdleTime]]]:
-    """Yield the devices to compare: a label and the idle times of each trace.
+    """Yield a label for each compared device, and the idle times of the device in both traces.
 
-    A step is that of one rank. So if the numbers of ranks differ, the means of all devices are compared.
+    A step is that of one rank. If the traces have different numbers of ranks, the means of all devices are therefore compared.
     """
     if ranks.recorded != ranks.replayed:
         yield f"a GPU (A: {len(before)}, B: {len(after)})", list(before.values()), list(after.values())
@@ -185,7 +185,7 @@ def _paired(
 
 
 def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
-    """Return the idle time per step for a reason, as the mean of these devices."""
+    """Return the mean idle time per step of these devices that has a given cause."""
     known = [of.by_reason.get(reason, 0) // of.steps for of in idle if of.steps]
     return sum(known) // len(known) if known else None
 
@@ -199,7 +199,7 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
 
 
 def _compiled(comparison: Comparison) -> Iterator[Reason]:
-    """Yield graph breaks, compiled regions of both traces, and eager ops that only one of the traces fuses."""
+    """Yield the differences in graph breaks, compiled regions, and eager ops that only one of the traces fuses."""
     both = comparison.compiled
     if both is None:
         return

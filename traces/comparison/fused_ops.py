@@ -1,14 +1,14 @@
-"""Finds out which ops of an eager trace went into which kernels of a compiled trace of the same program.
+"""Finds out which ops of an uncompiled trace became which fused kernels in a compiled trace of the same program.
 
     for one in fused_ops(eager, compiled, eager_step, compiled_step):
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
-One step of each trace is compared. Work that both traces have, such as matrix products, is paired by `counterparts`. The other
-compiled kernels are fused kernels. Fused kernels that follow each other without a paired kernel in between are called a
-stretch. Inductor names a fused kernel after its ops, so an unpaired eager op belongs to a stretch whose kernel names contain
-the op. If there are several such stretches, the op belongs to the nearest one. The distance is counted in launches of the
-compiled step, from the paired kernels just before and after the op. A stretch is not divided further, because several kernels
-may share one op, such as a normalization.
+One step of each trace is compared. Kernels that both traces have, such as matrix products, are paired by `counterparts`. The
+other compiled kernels are fused kernels. Fused kernels are grouped if no kernel that both traces have lies between them; the
+code calls such a group a stretch. Inductor names a fused kernel after its ops, so an eager op belongs to fused kernels whose
+names contain the op. If several groups of fused kernels have the op in their names, the op belongs to the nearest group. The
+distance is the number of launches in the compiled step between the fused kernels and the paired kernels around the op. A group
+of fused kernels is not divided further, because one op may run in several kernels, such as a normalization.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True, slots=True)
 class FusedOps:
-    """Holds a stretch of fused kernels and the eager ops that these kernels replace, in one step. Times are GPU times of all
-    `calls`.
+    """Holds a group of consecutive fused kernels and the eager ops that these kernels replace, in one step. Times are GPU times
+    of all `calls`.
 
     `ops` counts the eager ops by name. `kernels` is empty for ops that do not occur in the name of any fused kernel, because
     Inductor removes some ops and shortens long names.
@@ -45,7 +45,7 @@ class FusedOps:
 
 @dataclass
 class _Stretch:
-    """`places` are positions in the step's launches. `names` lists the ops in the names of the fused kernels."""
+    """`places` are positions in the step's launches. `names` lists the ops that occur in the names of the fused kernels."""
 
     places: list[int] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
@@ -57,7 +57,8 @@ class _Stretch:
 
 
 def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int) -> tuple[FusedOps, ...]:
-    """Compare two steps, given as rows of the tables of steps. The stretches with the largest difference in time come first."""
+    """Compare one step of each trace, given as row numbers of the tables of steps. The groups of fused kernels with the largest
+    difference in time come first."""
     ours, theirs = _in_order(eager, eager_step), _in_order(compiled, compiled_step)
     pairs = counterparts(eager, compiled, [(eager_step, compiled_step)])
     place_of = [{row: place for place, row in enumerate(rows.tolist())} for rows in (ours, theirs)]
@@ -90,7 +91,7 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
 
 
 def _stretches(trace: Trace, rows: Column, is_fused: list[bool], known: set[str]) -> list[_Stretch]:
-    """Return the stretches: groups of fused kernels without another kernel in between."""
+    """Return the groups of fused kernels that have no other kernel between them."""
     found: list[_Stretch] = []
     for place, row in enumerate(rows.tolist()):
         if is_fused[place]:
@@ -105,14 +106,13 @@ def _stretches(trace: Trace, rows: Column, is_fused: list[bool], known: set[str]
 
 
 def _in_order(trace: Trace, step: int) -> Column:
-    """Return the work of one step in launch order."""
     rows = work_rows(trace)
     rows = rows[launch_steps(trace)[rows] == step]
     return np.asarray(rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))])
 
 
 def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
-    """Return for each launch the canonical names of all ops around it, and the name and the row of the innermost op."""
+    """Return the names of all ops around each launch, and the name and the row of the innermost op."""
     host, strings = trace.host, trace.strings
     found = []
     for row, op in zip(rows.tolist(), op_of(trace)[rows].tolist(), strict=True):
@@ -122,7 +122,7 @@ def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
 
 
 def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest list of pairs in which both positions rise, which is the work that both traces run in the same order.
+    """Return the longest list of pairs that are in the same order in both traces.
     """
     ends: list[int] = []
     lengths = []
@@ -138,7 +138,7 @@ def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _distance(anchors: list[tuple[int, int]], place: int, stretch: _Stretch) -> int:
-    """Return how far a stretch lies from the place of an eager op, counted in launches."""
+    """Return the distance between a group of fused kernels and the place of an eager op, counted in launches."""
     after = bisect_right(anchors, (place, NONE))
     first = anchors[after - 1][1] if after else NONE
     last = anchors[after][1] if after < len(anchors) else stretch.places[-1]

@@ -1,4 +1,5 @@
-"""Check a comparison against budgets in continuous integration. Budgets are limits for a step, read from a TOML file.
+"""Checks a comparison of two traces against limits, for continuous integration. A budget is a limit for one figure of a step,
+and budgets are read from a TOML file.
 
     budgets = read_budgets(Path("budgets.toml"))
     result = check(budgets, comparison)
@@ -16,7 +17,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
     recompiles = 0              # recompilations in the second trace
 
-A budget fails with a message if neither trace has the figure.
+If neither trace has the figure of a budget, the budget fails with a message.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ KEYS = (*_UNITS, *_CHANGES, *_COUNTS, "same_program")
 
 
 class GateError(TraceError):
-    """Reports a budget file that cannot be used. The message names the file and the key, and says what to write instead."""
+    """Raised for a budget file that cannot be used. The message names the file and the key, and says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,10 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def starting_budgets(of: Summary) -> dict[str, str]:
-    """Return budgets for replays of a recording, as TOML values by key. Keys without a figure in the recording are left out.
+    """Return suggested budgets for replays of a recording, as a dictionary of TOML values. Budgets for figures that the
+    recording does not have are left out.
 
-    The margin of the step time is 3 %, or twice the noise of the recorded steps if that is more.
+    The step time may change by 3 %, or by twice the noise of the recorded steps if that is more.
     """
     budgets = {}
     if of.step_median_ns is not None:

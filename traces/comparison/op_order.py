@@ -1,11 +1,11 @@
-"""Count the calls that two sequences have in different places. The count ignores calls that only one of the two sequences has.
+"""Counts how many calls are at different places in two sequences of op calls. Calls that only one of the two sequences contains
+are not counted.
 
     moved("abcd", "acbd")      # 1: one of b and c
     moved("abcd", "abxcd")     # 0: x is extra, not moved
 
-The longest common subsequence comes from E. W. The algorithm is from Myers, An O(ND) difference algorithm and its variations
-(1986). The algorithm's time grows with the difference of the sequences, so two runs of the same program are compared quickly,
-however long they are.
+The longest common subsequence comes from E. W. The algorithm comes from the paper "An O(ND) difference algorithm and its
+variations" (Myers, 1986). The algorithm takes time only for differences, so long runs of the same program are compared quickly.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _MOST_EDITS = 500  # longer edits are not counted, because the cost grows with t
 
 
 def moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many of the calls in both sequences are out of place. If the two sequences differ a lot, the result is a lower
-    bound."""
+    """Return how many of the calls that both sequences contain are out of place. If the two sequences differ a lot, the result
+    is only a lower bound."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)

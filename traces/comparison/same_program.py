@@ -1,19 +1,19 @@
-"""Decide whether two traces ran the same program, and say on what evidence. Figures of different programs cannot be compared.
+"""Decides whether two traces ran the same program, and on what evidence. Figures of different programs cannot be compared.
 
-Recordings of one program differ between PyTorch releases, and between recorder and replayer. For example, the op that launches
-the kernel of `aten::conv2d` is `aten::cudnn_convolution` or `aten::convolution`. One recording may use the in-place variant of
-an activation. Kernels of optimizers and backward passes may differ.
+Traces of one program differ between PyTorch releases, and between the recorder and the replayer. For example, depending on the
+release, `aten::conv2d` launches its kernel in `aten::cudnn_convolution` or in `aten::convolution`. One of the traces may use
+the in-place variant of an activation function. Optimizers and backward passes may run different kernels in the two traces.
 
-The work of the forward pass and the loss is the same in all releases, so this work is compared as one multiset per step. The
-multiset has the canonical name, the largest input shape and the input dtype of every op that launches device work. The
-optimizer is known from the range that torch.optim puts around each of its steps.
+All PyTorch releases do the same work in the forward pass and the loss, so this work is compared per step as a set with counts.
+The set has one entry for every op that launches device work: its name, its largest input shape and its input dtype. torch.optim
+puts a named range around each optimizer step, which shows the optimizer.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-A phase-grained trace has no ops. The workload signatures decide then (`traces.model.workload`). If a phase-grained trace has no
-workload signature, the verdict is unknown. Equal times are no evidence. A verdict "same program" lists the facts that could not
-be compared.
+A phase-grained trace has no ops. The workload signatures decide then (`traces.model.workload`). If a trace has only phase times
+and no workload signature, the verdict is unknown. Equal times are no evidence. If the verdict is "same program", it lists the
+facts that could not be compared.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
 _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 
-# Phases of every training step. Two traces of the same program both have these phases, with or without recorded kernels.
+# Phases of every training step. Every trace of a training program has these phases, with or without recorded kernels.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# The order of ops is compared in this many steps. A program may take another branch in some steps.
+# The order of ops is compared in the first few steps only. A program may take a different branch in some steps.
 _ORDERS = 4
 
 # Arithmetic, masks, copies and indexing between layers. Ops in this set may run in any order, so their order does not identify
@@ -78,7 +78,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Holds the verdict on two traces. `reason` is a sentence without a full stop and mentions the facts that could not be
+    """Holds the verdict on two traces. `reason` is a sentence without a full stop that mentions the facts that could not be
     compared.
 
     `not_compared` lists facts that could not be compared, such as "shapes", "dtypes" or "memory layouts".
@@ -116,7 +116,8 @@ class _DeviceOp:
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
-    """Compare the chosen steps of two traces. The steps are rows of each trace's `steps`, and empty rows mean the whole trace.
+    """Compare the chosen steps of two traces. The steps are row numbers of each trace's table `steps`, and an empty list of
+    rows means the whole trace.
     """
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
@@ -132,7 +133,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a replay may repeat a step
     names = _similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    # Shapes decide whether two traces show the same program only if most calls have recorded shapes.
+    # Shapes are compared only if most calls in the traces have recorded shapes.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = _similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -174,7 +175,8 @@ def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
 def _otherwise_made(
     recorded: tuple[Trace, list[_DeviceOp]], other: tuple[Trace, list[_DeviceOp]], steps: tuple[int, int]
 ) -> str:
-    """Return why two traces with the same op names differ, or "" if they agree. Op counts, order and optimizer are compared."""
+    """Return a difference other than op names between the two traces, or "" if they agree. Op counts, order and optimizer are
+    compared."""
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
         return f"the same ops, called a different number of times: {number}"
@@ -188,7 +190,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare traces without recorded shapes. `names` is the similarity of the op names of both traces.
+    """Compare traces without recorded shapes. `names` is the similarity of the two traces' op names.
 
     Sizes of copies to the device indicate the batch size, and kernel names indicate the dtypes.
     """
@@ -281,10 +283,10 @@ def _dtype_similarity(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tup
 
 
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
-    """Return an example of an op with different counts per step in the two traces, or "".
+    """Return an example of an op with different numbers of calls per step in the two traces, or "".
 
-    A different count shows that the number of layers differs, or that one trace has ops that the other trace lacks, such as
-    dropout. Ops are counted by name alone unless both traces have shapes.
+    If the counts differ, the number of layers differs or one trace lacks an op, such as dropout. Ops are counted by name alone
+    unless both traces have shapes.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
@@ -304,9 +306,9 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 
 
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
-    """Return how often calls of each key occur per step.
+    """Return the number of calls per step for each op key.
 
-    The first of several steps may have additional calls that prepare inputs and optimizer state. These calls do not count.
+    The first of several steps may contain additional calls that prepare inputs and optimizer state. These calls do not count.
     """
     by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
     for call, key in zip(calls, keys, strict=True):
@@ -321,7 +323,8 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """Return the most frequent op name that only one trace has, or "".
 
-    If a PyTorch release renamed an op, each trace lacks one name, and the calls are equally frequent. The result is then "".
+    If a PyTorch release renamed an op, each trace has one of the names, and both names are equally frequent. The result is then
+    "".
     """
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
     lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
@@ -334,9 +337,9 @@ def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, 
 
 
 def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
-    """Return how many ops are in a different order, or "" if the order agrees in any comparable step.
+    """Return how many ops are in a different order in the two traces, or "" if the order agrees in at least one step.
 
-    Ops in `_BETWEEN_LAYERS` are left out, because releases prepare the operands of an op in different orders.
+    Ops in `_BETWEEN_LAYERS` are left out, because PyTorch releases prepare the operands of an op in different orders.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
@@ -386,7 +389,8 @@ def _other_update(recorded: Trace, other: Trace) -> str:
 
 
 def optimizers_of(trace: Trace) -> set[str]:
-    """Return the class names of the optimizers that step in this trace. If the optimizers are unknown, the set is empty."""
+    """Return the class names of the optimizers whose `step` is called in this trace. If the trace does not show its optimizers,
+    the set is empty."""
     texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
     named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
     if not named and trace.workload is not None and trace.workload.optimizer:
@@ -402,15 +406,17 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """Return the calls of each trace under names that both traces use.
+    """Return the calls of both traces under names that occur in both traces.
 
-    One op in one trace may enclose several ops in another trace. For example, a replay sees only the call of
-    `_native_multi_head_attention`. If the other trace has an enclosing op that launches work, the enclosing op is used in this
-    trace too. If there are several such ops, the outermost is used.
+    An op in one trace may correspond to several ops in the other trace. For example, a replay sees only the call of
+    `_native_multi_head_attention`, but a recording also has the ops inside. An enclosing op takes the place of the ops inside
+    it if the other trace launches work directly from an op of that name. If several enclosing ops qualify, the outermost is
+    used.
 
-    Some enclosing ops have the same canonical name as an op inside, such as `conv2d` around autocast's casts and
-    `cudnn_convolution`. The op inside is then used for the call. The other ops inside are compared if the other trace has ops
-    of their name. Otherwise, they are part of the call, such as the `fill_` in `mse_loss_backward`, and are left out.
+    Some enclosing ops have the same name as an op inside, such as `conv2d` around autocast's casts and `cudnn_convolution`. If
+    both have the same name, the op inside stands for the call. Other ops inside a call are compared if the other trace has ops
+    of their name. If the other trace has no ops of their name, they are left out as a part of the call, such as the `fill_` in
+    `mse_loss_backward`.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
@@ -422,7 +428,8 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
 
 
 def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
-    """Return the row of the op that is compared for each row, or NONE for a row that is left out. See `_alike_nested`."""
+    """Return, for each row, the row of the op that is compared in its place, or NONE if the row is left out. See
+    `_alike_nested`."""
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
@@ -446,11 +453,11 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the forward and loss ops with device work, and the step of each op. If the trace has no forward pass, the ops of
-    all phases are used.
+    """Return the ops of the forward pass and the loss that launch device work, and the step of each op. If the trace has no
+    forward pass, the ops of all phases are returned.
 
-    Communication between ranks is left out, because a recording has ops for communication and a replay has collectives. Kernels
-    with which nn.DataParallel sends parameters are also left out, because a recording has one op around all of them.
+    Communication between ranks is left out, because a recording shows it as ops and a replay shows it as collectives. Kernels
+    with which nn.DataParallel sends parameters are left out, because a recording has a single op around all of them.
     """
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
@@ -484,7 +491,7 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
 
 
 def _with_shapes(trace: Trace, row: int) -> int:
-    host = trace.host  # The launch of a CUDA graph is not an op.
+    host = trace.host  # The launch of a CUDA graph does not count as an op.
     ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
     return next((at for at in ops if trace.strings[int(host.shapes[at])]), NONE)
 
