@@ -1,4 +1,5 @@
-"""Finds graph breaks in a trace: places where a compiled function leaves its graph, runs eagerly and enters the next graph.
+"""Finds graph breaks in a trace, which are places where a compiled function leaves its graph, runs eagerly and enters the next
+graph.
 
 (first,) = graph_breaks(trace, region_calls(trace))
 first.after, first.before, first.host_ns      # "0/0", "1/0", 412_000: from the end of one graph to the start of the next
@@ -27,7 +28,7 @@ class GraphBreak:
     """A graph break between two regions. Counts and times are per step in which the break happened.
 
     `host_ns` is the median time of the host from the end of the first graph to the start of the second. `ops` are the eager ops
-    that the host launched between the two graphs, and `gpu_ns` is the time that their work keeps the device busy.
+    that the host launched between the two graphs, and `gpu_ns` is the GPU busy time of their work.
     """
 
     after: str
@@ -39,9 +40,9 @@ class GraphBreak:
 
 
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
-    """Return the graph breaks between these calls of one rank.
+    """Return the graph breaks between these calls of compiled regions.
 
-    In a profile, a graph break is visible as a region inside the range of another region. In a replay, it is visible in the
+    A profile shows a graph break as a compiled region inside the range of another region. A replay shows a graph break in the
     name of the function that Dynamo compiled. `functions` has these names by region.
     """
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}

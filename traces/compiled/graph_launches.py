@@ -1,4 +1,4 @@
-"""Figures of CUDA graphs in a trace: how often each graph is launched, and what a launch takes.
+"""Computes how often a trace launches each CUDA graph, and how long a launch takes.
 
 (first, *_) = cuda_graphs(trace, rank=0, steps=steady_steps(trace))
 first.name, first.launches, first.kernels, first.gpu_ns     # "CUDA graph 1"; 1.0 launch, 318.0 kernels, 14_200_000 ns per step
@@ -20,11 +20,12 @@ from traces.model.trace import NONE, Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """A CUDA graph. Graphs are numbered in the order of their first launches. Counts and times are per step with a launch.
+    """A CUDA graph. CUDA graphs are numbered in the order of their first launches. Counts and times are given per step that
+    launches the graph.
 
-    `gpu_ns` is the time that the graph's work keeps the device busy. `gaps_ns` is the time between the first start and the last
-    end of a launch's work in which none of the launch's work runs. `host_ns` is the median time of the launching calls.
-    `longest` names the kernels with the most time.
+    `gpu_ns` is the time in which the device executes work of the graph. `gaps_ns` is the time within a launch of the graph,
+    from its first to its last kernel, in which none of its work runs. `host_ns` is the median duration of the calls that launch
+    the graph. `longest` names the kernels with the largest total time.
     """
 
     name: str
@@ -40,15 +41,18 @@ _LONGEST = 3
 
 
 def graph_launch_of(trace: Trace) -> Column:
-    """Return, for each device span, the host row of the call that launched the span as a part of a CUDA graph, or NONE."""
+    """Return, for each device span of a CUDA graph, the host row of the call that launched the graph, and NONE for other
+    spans."""
     launch = np.where(trace.device.launch < len(trace.host), trace.device.launch, NONE)
     return np.asarray(np.append(enclosing(trace.host, is_graph_launch(trace)), NONE)[launch])
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that a rank launches in these rows of the steps. If `steps` is None or empty, all launches count.
+    """Return the CUDA graphs that one rank launches in the given steps. If `steps` is None or empty, launches in all steps
+    count.
 
-    A graph is known by its id. In a trace without ids, launches with the same work are launches of one graph.
+    A graph is known by its id. If the trace has no graph ids, launches with the same GPU work are assumed to be launches of one
+    CUDA graph.
     """
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)

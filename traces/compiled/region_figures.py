@@ -27,7 +27,7 @@ _FUSED = "triton_"
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """A fused kernel of a region: launches and GPU time per step in which the region was called."""
+    """Describes a fused kernel of a compiled region: launches and GPU time per step in which the region was called."""
 
     name: str
     launches: float
@@ -36,12 +36,14 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One compilation of a function. Counts and times are per step in which the region was called. Host times are medians.
+    """One compilation of a function. Counts and times are per step in which the compiled region was called. Host times are
+    medians.
 
-    `gpu_ns` is the time that the region's kernels keep the device busy, forward and backward together. `fused_ns` is the time
-    that its fused kernels keep the device busy. `host_ns` is the time that the host spends in the region's graphs. `fused`
-    lists the fused kernels, longest first. `external` names the other ops with device work. `recompilation` counts the earlier
-    compilations of the same function. `function` is known for replays only.
+    `gpu_ns` is the time in which the device executes kernels of the region, in forward and backward pass together. `fused_ns`
+    is the time in which the device executes fused kernels of the region. `host_ns` is the time that the host spends in the
+    compiled graphs of the region. `fused` lists the fused kernels, longest first. `external` names the region's ops that launch
+    device work other than fused kernels. `recompilation` is the number of earlier compilations of the same function. `function`
+    is known for replays only.
     """
 
     name: str
@@ -60,12 +62,12 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFigures:
-    """Compiled code in one trace. `recompiles` lists regions that are recompilations of a function.
+    """Compiled code in one trace. `recompiles` lists the compiled regions that are recompilations of a function.
 
-    `breaks` are graph breaks between calls in the compared steps. `compilations` happened anywhere in the recording. The shares
-    compare the device work of regions, of fused kernels and of CUDA graphs with all device work of the rank in these steps.
-    Fused kernels may run outside of regions, in a CUDA graph that the script captured. Some figures are known for replays only
-    and cover the whole run: `graph_breaks` with their reasons, `eager`, and the time `compile_ns` that the replaying host took.
+    `breaks` are the graph breaks in the compared steps. `compilations` happened anywhere in the recording. The shares relate
+    the GPU work of compiled regions, fused kernels and CUDA graphs to all GPU work of the rank in the compared steps. Fused
+    kernels can also run outside of compiled regions, in a CUDA graph that the script captured. The fields `graph_breaks`,
+    `eager` and `compile_ns` are known for replays only, and cover the whole run.
     """
 
     regions: tuple[Region, ...] = ()
@@ -83,12 +85,12 @@ class CompiledFigures:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether torch.compile was used. A CUDA graph is compiled if it has fused kernels."""
+        """Whether torch.compile was used. A CUDA graph counts as compiled code if it contains fused kernels."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
 
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:
-    """Return the figures of one rank. If `steps` are given, only regions called in these rows of the steps count."""
+    """Return the figures of one rank. If `steps` are given, only compiled regions that were called in these steps count."""
     chosen = None if steps is None else set(steps.tolist())
     calls = [call for call in region_calls(trace, rank) if not chosen or call.step in chosen]
     by_name: dict[str, list[RegionCall]] = {}
@@ -141,7 +143,7 @@ def _is_fused(kernel: str) -> bool:
 
 
 def _compilation(name: str) -> int:
-    """Return M of a region "N/M": how many earlier compilations the function has."""
+    """Return how often the function had been compiled before, which is M in the name "N/M" of a region."""
     number = name.partition("/")[2].partition("_")[0]
     return int(number) if number.isdigit() else 0
 

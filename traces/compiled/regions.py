@@ -1,4 +1,4 @@
-"""Finds calls of compiled regions in a trace. A region is a piece of the script that torch.compile compiled.
+"""Finds calls of compiled regions in a trace. A region is a part of the script that torch.compile compiled.
 
     calls = region_calls(trace, rank=0)
     calls[0].region, calls[0].is_backward    # "0/1", False: the second compilation of the first function that Dynamo traced
@@ -37,13 +37,13 @@ class _Range(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionCall:
-    """Describes one call of a compiled region. `row` is the host row of the call, and `region_row` is the row of the enclosing
-    region or NONE.
+    """Describes one call of a compiled region. `row` is the host row of the call, and `region_row` is the host row of the
+    enclosing region or NONE.
 
-    `region` is torch's number of the region, or the position among the step's graphs if torch did not mark regions. `inputs`
-    has the shapes of the forward's arguments, or "". `graph` is the key of Inductor's graph, or "". `code` is the host row of
-    Inductor's code. If there is none, `code` is `row`. `launching` are the ops of the code, and `work` are device rows in
-    launch order.
+    `region` is torch's number of the compiled region, or the position among the step's graphs if torch wrote no number.
+    `inputs` has the shapes of the forward pass's arguments, or "" if unknown. `graph` is Inductor's key of the compiled graph,
+    or "" if unknown. `code` is the host row of the code that Inductor generated. If there is none, `code` is `row`. `launching`
+    are host rows of ops, and `work` are device rows in launch order.
     """
 
     region: str
@@ -69,7 +69,7 @@ def is_region_range(trace: Trace) -> Column:
 
 
 def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
-    """Return a rank's calls of compiled regions in the order of their starts. See Note [One call of a region]."""
+    """Return the calls of compiled regions on one rank, in the order of their starts. See Note [One call of a region]."""
     kinds = np.array([_kind_of(text) for text in trace.strings.texts], np.int8)
     host = trace.host
     if not kinds.any() or not len(host):
@@ -80,7 +80,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # If a compiled region is a separate call, the call contains all work in the region's time range that no graph contains.
+    # A region that counts as a call has all GPU work in its time range, except the work of graphs.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     rows = sorted(units, key=lambda row: int(host.start_ns[row]))
@@ -109,7 +109,7 @@ def _kind_of(text: str) -> int:
 
 
 def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
-    """Return two rows for each host row: the outermost graph that contains it, and the innermost region that contains it."""
+    """Return, for each host row, the outermost compiled graph around it and the innermost compiled region around it."""
     unit, region = [NONE] * len(kind), [NONE] * len(kind)
     for row, (of, outer) in enumerate(zip(kind.tolist(), parent.tolist(), strict=True)):
         if outer >= 0:
@@ -124,7 +124,7 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
 def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     regions = np.flatnonzero(kind == _Range.REGION)
-    # A compiled region that contains graphs or other regions does not count as a call, because its own code only calls them.
+    # If a compiled region contains graphs or other regions, it does not count as a call, because it only calls them.
     within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
     return graphs + [row for row in regions.tolist() if row not in within]
 
@@ -142,8 +142,8 @@ def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
 
 
 def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int, ...]:
-    """Return the rows of the outermost ops in a call's code that launched this work. If a call of a region has its own kernels,
-    the call counts as one op."""
+    """Return the rows of the outermost ops in a compiled call that launched this GPU work. If a compiled region itself launched
+    kernels, its call counts as one op."""
     host = trace.host
     is_op = ((host.kind == HostKind.OP) | is_graph_launch(trace)) & ~is_region_range(trace)
     rows: dict[int, None] = {}
@@ -153,7 +153,7 @@ def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int
             op = at if is_op[at] else op
             at = int(host.parent[at])
         if at != code:
-            continue  # AOTAutograd launches ops before and after Inductor's code.
+            continue  # AOTAutograd launches some ops before and after the code that Inductor generated.
         if op == NONE:
             return (unit,) if host.kind[unit] == HostKind.OP else ()
         rows[op] = None
@@ -161,7 +161,8 @@ def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int
 
 
 def _codes(trace: Trace, kind: Column, unit: Column) -> dict[int, int]:
-    """Return the host row of the Inductor code that each call runs. The keys are the rows of the calls."""
+    """Return, for each call of a compiled region, the host row of the code that Inductor generated. The keys of the result are
+    the rows of the calls."""
     graphs = np.flatnonzero(kind == _Range.GRAPH)[::-1].tolist()  # Code may call code. The outermost range comes last here.
     return {int(unit[row]): row for row in graphs if _graph_key(trace.strings[trace.host.name[row]])}
 
@@ -179,7 +180,7 @@ def _step_of(trace: Trace, rank: int, start_ns: Column) -> Column:
 
 
 class _Numbers:
-    """Finds the region number of a graph's forward or backward, and the shapes of the forward's inputs."""
+    """Finds the region number of each forward and backward graph, and the shapes of the forward's inputs."""
 
     def __init__(self, trace: Trace, region: Column) -> None:
         self._trace = trace
@@ -209,8 +210,8 @@ class _Numbers:
         return told
 
     def _forward_of(self, number: str, sequence: int) -> tuple[str, str]:
-        """Return the number and the inputs of the forward that belongs to a backward, and remove the forward from the list of
-        open forwards."""
+        """Return the number and the inputs of the forward pass that belongs to a backward pass, and remove it from the open
+        forward passes."""
         known = self._by_sequence.pop(sequence, None)
         alike = [told for told in self._open if told[0] == number] or self._open
         forward = known or (alike[-1] if alike else ("", ""))

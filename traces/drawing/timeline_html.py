@@ -1,4 +1,5 @@
-"""Draws bars over time as an SVG in HTML, for notebooks. The mouse wheel zooms, dragging moves, and a double click shows all.
+"""Draws bars over a time axis as an SVG image in HTML, for notebooks. In the drawing, the mouse wheel zooms, dragging moves,
+and a double click shows all bars.
 
     timeline_html("Trace(...)", [BarLane("cuda:0 stream 0", "gpu", names, start_ns, duration_ns)])
 """
@@ -69,7 +70,7 @@ class BarLane:
 
 
 def timeline_html(title: str, lanes: Sequence[BarLane]) -> str:
-    """Return the HTML of the timeline, which starts at the first bar. Of many bars, the longest are drawn."""
+    """Return the HTML of the timeline, whose time axis starts at the first bar. Of many bars, the longest are drawn."""
     lanes = [lane for lane in lanes if len(lane.names)]
     if not lanes:
         return f"<p>{escape(title)}</p>"

@@ -1,12 +1,12 @@
-"""Find the limit of a recording's pace, and how much shorter a step could be without that limit.
+"""Finds what limits a recording's speed, and how much shorter a step could be without that limit.
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-The causes of lost time are data, the host, other ranks (communication that does not overlap with compute, and idle time because
-of collectives) and unknown causes (launched work that does not start). The largest of them is the limit. There is an exception
-if the host runs ahead of a device or a device is hardly ever idle (Note [What limits the pace] in `traces.figures.pace`). If
-the compute time of such a device is longer than the time lost to the largest cause, the device is the limit. Idle time is the
-pace minus the GPU time, which excludes the profiler's overhead. Profiled steps are used only for the shares of the causes.
+Time is lost to data, to the host, to other ranks (communication that does not overlap with compute), or to unknown causes. The
+largest of them is the limit. The rule differs if the host runs ahead of a device or a device is hardly ever idle
+(Note [What limits the pace] in `traces.figures.pace`). If the compute time of this device exceeds the time lost to the largest
+cause, the device is the limit. Idle time is the step time minus the GPU time, so it does not include the overhead of the
+profiler. Steps that ran under the profiler only determine the shares of the causes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """Says what limits a recording's pace: "device", "host", "data", "other ranks" or "unknown".
+    """Names the limit of a recording's speed: "device", "host", "data", "other ranks" or "unknown".
 
-    Without that limit, a step would be at most `gain_ns` shorter. `share` is the gain divided by the pace. If the device is the
-    limit, the gain is the time in which the device is idle or only communicates. A gain of None is unknown. `reason` says why
-    the limit is unknown. `exposed_ns` is the part of a step in which the device only communicates.
+    Without the limit, a step would be shorter by at most `gain_ns`. `share` is the gain divided by the step time. If the device
+    is the limit, the gain is the time in which the device is idle or only communicates with other devices. A gain of None is
+    unknown. `reason` says why the limit is unknown. `exposed_ns` is the time per step in which the device communicates without
+    computing.
     """
 
     limit: str
@@ -49,7 +50,7 @@ def why_idle_is_unknown(trace: Trace) -> str:
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
     if notes is not None and notes.config.clock == "recorded":
         origins = device_time_by_origin(trace).keys()
-        if origins <= set(ESTIMATED) and origins != {Origin.PUBLISHED}:  # Published times of phases include the host's time.
+        if origins <= set(ESTIMATED) and origins != {Origin.PUBLISHED}:  # A published phase time includes host time.
             return "the times are estimates of GPU time, and an estimate has no recorded host pace"
     return ""
 
@@ -57,9 +58,9 @@ def why_idle_is_unknown(trace: Trace) -> str:
 def bottleneck(
     pace: StepPace | None, idle: Mapping[str, IdleTime], between_ranks: Communication | None, why_unknown: str = ""
 ) -> PaceLimit | None:
-    """Return what limits a trace's pace, or None if the trace has no steps. `idle` has the idle times by device.
+    """Return what limits the speed of a trace, or None if the trace has no steps. `idle` has the idle times by device.
 
-    `why_unknown` is the reason if the idle time of the trace is unknown (see `why_idle_is_unknown`).
+    `why_unknown` is the reason why the idle time of the trace is unknown, if it is unknown (see `why_idle_is_unknown`).
     """
     if pace is None or not pace.pace_ns:
         return None

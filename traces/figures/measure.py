@@ -1,13 +1,14 @@
-"""Compute figures from a trace: busy time, steps, phases, the ops that launched kernels, and memory.
+"""Computes figures of a trace: busy time, steps, phases, the ops that launched kernels, and memory.
 
-`trace info`, `trace diff` and replay share these functions.
+`trace info`, `trace diff` and replays use the functions of this module.
 
     trace = load("v100.msgpack")
     busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
     phase_times(trace)["forward"].host_ns   # one value per step
 
-Device work belongs to the step and phase in which the host *launched* it. The host can be more than a step ahead of the GPU,
-and start times would then assign the work to later steps. `launch_time_ns` has the rule for work without a known launch.
+The host *launches* device work, and the work belongs to the step and phase of its launch. The host can be more than a step
+ahead of the GPU, so work often starts in a later step than it was launched in. `launch_time_ns` describes the rule for device
+work whose launch is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def work_rows(trace: Trace) -> Column:
 
 
 def grouped(*columns: Column) -> list[Column]:
-    """Group the rows that have the same values in all these columns. Groups are ordered by their values."""
+    """Group the rows of a table that have the same values in all given columns. Groups are ordered by their values."""
     order = np.lexsort(columns[::-1])
     keys = np.stack([column[order] for column in columns])
     bounds = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
@@ -36,7 +37,7 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def by_value(column: Column) -> dict[int, Column]:
-    """Return the rows of each value of one column. Each row is taken once, so the time does not grow with the number of values.
+    """Return the rows of each value of one column.
     """
     return {int(column[rows[0]]): rows for rows in grouped(column)}
 
@@ -61,7 +62,7 @@ def busy_ns(trace: Trace) -> int:
 
 
 def window_ns(trace: Trace) -> tuple[int, int]:
-    """Return the first start and the last end in the trace. An empty trace gives (0, 0)."""
+    """Return the earliest start and the latest end in the trace. An empty trace gives (0, 0)."""
     tables = [table for table in (trace.steps, trace.host, trace.device, trace.phases) if len(table)]
     if not tables:
         return 0, 0
@@ -71,8 +72,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 def steady_steps(trace: Trace) -> Column:
     """Return the rows of the clean training steps.
 
-    A trace without clean training steps uses its profiled steps, else its warm-up steps, else its evaluation steps. Profiled
-    evaluation steps are used only if there are no others.
+    A trace without clean training steps uses its profiled steps, or else its warm-up steps, or else its evaluation steps.
+    Evaluation steps under the profiler are used only if there are no other profiled steps.
     """
     rows = _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
     clean = rows[~ran_under_profiler(trace)[rows]]
@@ -80,8 +81,8 @@ def steady_steps(trace: Trace) -> Column:
 
 
 def ran_under_profiler(trace: Trace) -> Column:
-    """Return, for each step, whether it ran under torch.profiler. An evaluation step is marked by its number in the run's
-    notes, because its kind does not say so.
+    """Return, for each step, whether it ran under torch.profiler. The kind of an evaluation step does not show whether the
+    profiler was on, so the run's notes list profiled evaluation steps.
     """
     steps = trace.steps
     profiled: Column = steps.kind == StepKind.PROFILED
@@ -92,7 +93,7 @@ def ran_under_profiler(trace: Trace) -> Column:
 
 
 def profiled_steps(trace: Trace) -> Column:
-    """Return the rows of the profiled steps. If no step is marked as profiled, return `steady_steps`."""
+    """Return the rows of the profiled steps. If no step is marked as profiled, the result is that of `steady_steps`."""
     return _first_of(trace, StepKind.PROFILED, StepKind.STEADY, StepKind.WARMUP, StepKind.EVALUATION)
 
 
@@ -101,11 +102,11 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return one number per step. Two steps get the same number if they have the same numbers of backward passes and of
-    optimizer steps.
+    """Return one number per step. Two steps are of the same kind if they have equal numbers of backward passes and of optimizer
+    steps.
 
-    The numbers can be compared between traces. Scripts with several trainers have several kinds of steps. For example, a GAN
-    may train the critic in every step and the generator only in every fifth step.
+    The numbers can be compared between traces. A script with several trainers has several kinds of steps. For example, a GAN
+    may train the critic in every step, but the generator only in every fifth step.
     """
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
@@ -116,9 +117,9 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Filter each list of step rows to the most frequent kind of step (`passes_of_steps`) that all lists contain.
+    """Keep in each list of step rows only steps of the most frequent kind that all lists contain (`passes_of_steps`).
 
-    The lists are returned unchanged if no kind of step is in all of them.
+    If no kind of step is in all lists, the lists are returned unchanged.
     """
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
@@ -134,11 +135,13 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Holds the times of one phase in each step. Steps without the phase have the time 0, and repeated phases are summed.
+    """Holds the time of one phase in each step. If a step does not have the phase, its time is 0; if the phase repeats, its
+    times are summed.
 
-    `host_ns` is the time from the start to the end of the phase on the host. The host times of all phases add up to the step.
-    `device_ns` is the time between two CUDA events at the same two points, including waits. `device_ns` is None if no step has
-    events. `is_untimed` is a mask of steps in which part of the phase has no events, so the sum for the step is too small.
+    `host_ns` is the time from the start to the end of the phase, measured on the host. The host times of all phases add up to
+    the time of the step. `device_ns` is the time between two CUDA events at the start and end of the phase, including waits. If
+    no step has CUDA events, `device_ns` is None. `is_untimed` is a mask of steps in which a part of the phase has no CUDA
+    events, so the step's sum is too small.
     """
 
     host_ns: Column
@@ -164,9 +167,9 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """Return how long the devices were busy with the work that each phase launched, summed over devices.
+    """Return how long the devices ran the work that each phase launched, summed over devices.
 
-    The result has one column per phase name and one value per step. If the trace has no device work, the result is empty.
+    The result has one column per phase name, with one value per step. If the trace has no device work, the result is empty.
     """
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
@@ -188,8 +191,9 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 def launch_time_ns(trace: Trace) -> Column:
     """Return the time at which the host launched each device span.
 
-    A span without a known launch counts as launched when it starts. A stream runs its work in launch order. If the stream's
-    next work was launched before the span starts, the span counts as launched together with the previous work.
+    If the launch of a device span is unknown, the span's start counts as the launch time. A stream runs its work in the order
+    of launches. If the stream's next work was launched before this start, the launch time of the stream's previous work is
+    used.
     """
     spans = trace.device
     known = spans.launch >= 0
@@ -220,10 +224,10 @@ def step_windows(trace: Trace) -> TimeWindows:
 
 @once
 def backlog(trace: Trace) -> Column:
-    """Return a mask of the device spans that were launched before the recording began.
+    """Return a mask of the device spans whose launch happened before the recording began.
 
-    The launch of such a span is unknown, and the span starts before all spans with a known launch on its stream. Because a
-    stream runs its work in launch order, such a span was launched earlier than the recorded launches.
+    Spans that were launched before the recording have no known launch, and start before all spans of their stream that have
+    one. A stream runs its work in launch order, so all work before a stream's first recorded launch was launched earlier.
     """
     spans = trace.device
     unknown = spans.launch == NONE
@@ -265,20 +269,20 @@ def launch_phase_names(trace: Trace) -> Column:
 
 
 def phase_names_at(trace: Trace, times_ns: Column) -> Column:
-    """Return, for each of these times, the name of the phase that covers it on any rank. Times outside phases get ""."""
+    """Return, for each given time, the name of the phase that covers the time on any rank. Times outside phases get ""."""
     return phase_names(trace)[TimeWindows(trace.phases.start_ns, trace.phases.end_ns).holding(times_ns)]
 
 
 def phase_names(trace: Trace) -> Column:
-    """Return the phase name of each row of `trace.phases`. The list of names ends with "", so the index NONE gives ""."""
+    """Return the phase name of each row of `trace.phases`. The last name is "", so the index NONE (-1) gives ""."""
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     """Return, for each device span, the row of `trace.host` with the innermost (or outermost) op that launched it.
 
-    Spans that no op launched get NONE. The launch of a CUDA graph counts as an op. Ops inside a compiled region are outermost
-    ops, because the region is a range around them.
+    Spans that no op launched get NONE. The launch of a CUDA graph is treated as an op. A compiled region is a range around its
+    ops, but these ops also count as outermost ops.
     """
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
@@ -294,7 +298,8 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return, for each time, the row of the innermost span that covers the time, or NONE. The spans are ordered by start."""
+    """Return, for each given time, the row of the innermost span that covers the time, or NONE. The spans are ordered by
+    start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
@@ -304,7 +309,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return, for each host span, the innermost enclosing span (or the span itself) that the mask `wanted` selects, else NONE.
+    """Return, for each host span, the innermost span in the mask `wanted` that encloses it or is the span itself, or else NONE.
     """
     parent = np.append(host.around, NONE)
     rows = np.arange(len(parent))
@@ -321,8 +326,8 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """Describes one row of a table of kernels or ops. `count` is the number of kernels, or the number of ops that launched
-    device work.
+    """Describes one row of a table of kernels or ops. `count` is the number of kernels of this name, or the number of ops of
+    this name that launched device work.
     """
 
     name: str
@@ -331,13 +336,13 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace) -> list[WorkSum]:
-    """Return the device time of kernels, copies and memsets by name, in decreasing order."""
+    """Return the total device time of kernels, copies and memsets by name, largest first."""
     spans = trace.device.take(work_rows(trace))
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
 
 
 def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
-    """Return ops by name with the device time of the work that they launched, in decreasing order."""
+    """Return each op name with the total device time of the work that its calls launched, largest first."""
     rows = work_rows(trace)
     op = op_of(trace, outermost=outermost)[rows]
     rows, op = rows[op >= 0], op[op >= 0]
@@ -361,7 +366,8 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """Holds the memory of a device after each of its memory events, in time order. `source` is defined in `MemoryPeak`."""
+    """Holds the allocated memory of a device after each of its memory events, in time order. `source` is defined in
+    `MemoryPeak`."""
 
     time_ns: Column
     allocated_bytes: Column
@@ -374,7 +380,7 @@ def memory_curve(trace: Trace, device: int) -> MemoryCurve:
 
 
 def memory_curves(trace: Trace) -> dict[int, MemoryCurve]:
-    """Return the memory curve of each device that has memory events. The keys are rows of `trace.devices`."""
+    """Return the memory over time of each device that has memory events. The keys are rows of `trace.devices`."""
     return {device: _curve(trace.memory.take(rows)) for device, rows in by_value(trace.memory.device).items() if device >= 0}
 
 
@@ -383,8 +389,8 @@ def _curve(of_device: MemoryEvents) -> MemoryCurve:
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
-    # The running sum of allocations becomes negative if the script frees memory that was allocated before the recording. The
-    # lowest running sum shows how much memory was allocated before the recording.
+    # The running sum of allocations is negative if the script frees memory that was allocated before the recording. The lowest
+    # value of the running sum shows how much memory was allocated before the recording.
     total = np.cumsum(here.bytes)
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")
@@ -403,10 +409,10 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the nanoseconds of device work launched in steps, by the origin of the times. Warm-up steps are left out, unless
-    all steps are warm-up steps.
+    """Return the time of device work launched in steps, by the origin of the time (such as recorded), in nanoseconds. Warm-up
+    steps are left out, unless all steps are warm-up steps.
 
-    A phase-grained trace has no device spans, so the device times of its phases are used.
+    If a trace has only phase times and no device spans, the device times of its phases are used.
     """
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     steps = steps if len(steps) else np.arange(len(trace.steps))
@@ -439,9 +445,9 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 
 
 def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the rows of the device work launched in these steps, and the launches of that work.
+    """Return the device rows of work that was launched in the given steps, and the host rows of the launches.
 
-    If `steps` is empty, the whole trace counts. Work without a known launch is left out.
+    If `steps` is empty, the work of the whole trace is returned. Device work with an unknown launch is left out.
     """
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
@@ -451,7 +457,8 @@ def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
 
 
 def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
-    """Return a mask of the host rows that begin in one of these steps of their rank. If `steps` is empty, the mask is all True.
+    """Return a mask of the host rows that begin in one of the given steps of their own rank. If `steps` is empty, the mask is
+    True for all rows.
     """
     if not len(steps):
         return np.ones(len(rows), dtype=bool)
@@ -459,7 +466,7 @@ def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
 
 
 def rank_of_device(trace: Trace, device: int) -> int:
-    """Return the rank of a row of `trace.devices`. If the table has no such row, return 0."""
+    """Return the rank to which a row of `trace.devices` belongs. If the table of devices has no such row, return 0."""
     return trace.devices[device].rank if device < len(trace.devices) else 0
 
 

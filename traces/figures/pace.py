@@ -1,4 +1,5 @@
-"""Compute how long a training step takes on the host and on the devices. All reported step times come from this module.
+"""Computes how long a training step takes on the host and on the devices. This module defines all step times that the tool
+reports.
 
     of = pace(load("async.msgpack"))
     of.pace_ns, of.limit            # 20_000_000, "device": the host needs 2 ms per step, the GPU 20 ms
@@ -87,10 +88,11 @@ _LONG_AGO = -(2**62)
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Holds the times of each step, in nanoseconds; see Note [A step's time]. Columns have one value per row of `trace.steps`.
+    """Holds the times of each step in nanoseconds, as defined in Note [A step's time]. Each column has one value per row of
+    `trace.steps`.
 
-    The dictionaries' keys are rows of `trace.devices`. The value is NONE (in `gpu_ns`, 0) for steps of other ranks and for
-    steps before a device's first work.
+    The dictionaries' keys are rows of `trace.devices`. The value is NONE (in `gpu_ns`, 0) if the step belongs to another rank
+    or is before the device's first work.
     """
 
     host_interval_ns: Column
@@ -117,7 +119,8 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """Holds the pace of a set of steps, as medians in nanoseconds. See Note [A step's time] and Note [Periodic steps]."""
+    """Holds the step times of a set of steps on the host and on the devices, as medians in nanoseconds. See
+    Note [A step's time] and Note [Periodic steps]."""
 
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int
@@ -136,7 +139,7 @@ class StepPace:
 
 @dataclass(frozen=True, slots=True)
 class PaceSeries:
-    """Holds the steps (`rows`) that determine the pace, and the interval of every step in nanoseconds."""
+    """Holds the steps that determine the step time (`rows`), and the interval of every step in nanoseconds."""
 
     rows: Column
     interval_ns: Column
@@ -198,9 +201,9 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the host intervals of these steps on the slowest rank, or None if `rows` is empty.
+    """Return the intervals of the given steps on the host of the slowest rank, or None if `rows` is empty.
 
-    `rows` are row numbers of `trace.steps`, which may repeat.
+    `rows` are row numbers of `trace.steps`, and may contain a row several times.
     """
     without_data_ns = times.host_interval_ns - times.data_wait_ns
     ranks = np.unique(times.rank[rows]).tolist()
@@ -209,10 +212,9 @@ def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the device intervals of these steps on the slowest device. Only devices that got work in every step are
-    considered.
+    """Return the intervals of the given steps on the slowest device. Only devices that got work in every step are considered.
 
-    If there is no such device, all devices with work are considered. The result is None without device work.
+    If no device got work in every step, all devices with work are considered. The result is None without device work.
     """
     steady: list[PaceSeries] = []
     some: list[PaceSeries] = []
@@ -227,7 +229,7 @@ def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals that determine the pace of these steps, either on the host or on a device.
+    """Return the intervals of the given steps on the host or on the slowest device, whichever determine the step time.
 
     The result is None if `rows` is empty. See Note [Steps of several kinds].
     """
@@ -241,10 +243,10 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return the pace of these steps (by default the steady steps), or None if there are no steps.
+    """Return the step time of the given steps (by default the steady steps), or None if there are no steps.
 
-    The GPU time comes from the kernels of the steps `with_kernels` (default: `rows`). A recording may have kernels only for its
-    `profiled_steps`.
+    The GPU time is computed from the kernels in the steps `with_kernels` (by default `rows`). A recording may have kernels only
+    in the steps that ran under the profiler.
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
@@ -252,7 +254,7 @@ def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | Non
 
 
 def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | None:
-    """Compute `pace` from step times that have already been computed."""
+    """Compute the result of `pace` from step times that have already been computed."""
     host, slowest, chosen = host_series(times, rows), device_series(times, rows), pace_series(times, rows)
     if host is None or chosen is None:
         return None
@@ -262,7 +264,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     for device, own_ns in times.gpu_ns.items():
         mine = with_kernels[times.rank[with_kernels] == times.device_ranks[device]]
         if pace_ns and own_ns[mine].any():
-            # Work launched in earlier steps or before the recording may fill a part of the step.
+            # In a part of the step, the device may run work of earlier steps or from before the recording.
             lasted_ns = np.maximum(times.end_ns - times.begin_ns, 1)
             measured = times.has_others[device] | np.array_equal(rows, with_kernels)
             busy_ns = np.where(measured, times.busy_ns[device], own_ns)[mine]
@@ -290,11 +292,11 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return each step's interval in nanoseconds. The pace is computed from the intervals of the host or of a device, whichever
-    are longer.
+    """Return each step's interval in nanoseconds. The step time is computed from intervals on the host or on a device,
+    whichever are longer.
 
-    A step's device interval is the longest interval of its rank's devices. If a step has no device work, its host interval is
-    used.
+    A step's device interval is the longest interval of the devices of its rank. If a step has no device work, its host interval
+    is used.
     """
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
@@ -307,10 +309,10 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """Return, by device row, the time windows in which the busy and idle time of the steps are measured.
+    """Return, for each device row, the time windows in which busy and idle time are measured.
 
     The steps default to `profiled_steps`. Each run of consecutive steps has one window, from the start of its first step to the
-    end of its last step (Note [A step's time]). If the trace has no steps, the window runs from the device's first work to its
+    end of its last step (Note [A step's time]). If the trace has no steps, the window of a device is from its first work to its
     last.
     """
     rows = profiled_steps(trace) if rows is None else rows
@@ -409,11 +411,12 @@ def _busy_within(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return the length of the union of each group's intervals, in nanoseconds. Groups are numbered from 0."""
+    """Return the total length of the time that the intervals of each group cover, in nanoseconds. Groups are numbered from
+    0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The code computes a running maximum of the end times within each group. Each group's ranks are shifted by the group number
-    # times the number of rows, so the running maximum restarts in each group.
+    # The running maximum of the end times is computed within each group. The ranks of each group are shifted by a multiple of
+    # the number of rows, so the running maximum restarts in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))
@@ -442,7 +445,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[of], end_ns[of])
         mine = steps.rank[phases.step[loads]] == ranks[of[0]]
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # If phases are timed by CUDA events, the device counts as busy until earlier work has completed.
+    # If phases are timed by CUDA events, the device is assumed to be busy until earlier work has completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])

@@ -1,4 +1,4 @@
-"""Convert the tables of a trace to pandas data frames, if pandas is installed.
+"""Converts the tables of a trace to pandas data frames, if pandas is installed.
 
     to_pandas(trace, "device").groupby("name").duration_ns.sum().nlargest(10)     # the kernels that took longest
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
     """Return one table of `trace` ("steps", "host", "device"...; see TABLES in the model) as a data frame.
 
-    The data frame has the table's columns and row order. If a column refers to another table (`device.launch` refers to
-    `host`), its values are index values of that table's frame. Columns of text become categorical columns. Kinds and origins
-    become categories too, with their names in lower case. The column `end_ns` is added after `duration_ns`. Missing values
-    (NONE in the table) become <NA>.
+    The data frame has the same columns and row order as the table. A column that refers to another table (such as
+    `device.launch` to `host`) contains index values of that table's frame. Columns of text become categorical columns. The
+    columns of kinds and origins become categories with lower-case names. The column `end_ns` is added after `duration_ns`.
+    Missing values, which are NONE in the trace, become <NA> in the data frame.
 
     Raises TraceError if the table does not exist or pandas is not installed.
     """

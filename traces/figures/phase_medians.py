@@ -1,4 +1,4 @@
-"""Measure phase times in three ways: on the host, between CUDA events, and as GPU busy time.
+"""Measures phase times in three ways: on the host, between CUDA events, and as GPU busy time.
 
 phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
 # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
@@ -18,11 +18,10 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """Describes a phase's median times per step. The three times are the host time, the time between two CUDA events, and the
-    GPU busy time of the work launched in the phase.
+    """Describes a phase's median times per step. The three times of a phase are its host time, the time between two CUDA
+    events, and the GPU busy time of the work that it launched.
 
-    A figure is None if the trace lacks the events or the device work to compute the figure. Steps with missing events are left
-    out.
+    A time is None if the trace lacks the events or the device work to compute it. Steps with missing events are left out.
     """
 
     median_ns: int | None = None
@@ -33,7 +32,7 @@ class PhaseMedians:
 def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:
     """Return the medians by phase name.
 
-    Times are taken from the steps `timed`, and busy time from the steps `with_kernels` (rows of `trace.steps`).
+    Host and event times come from the steps `timed`, and busy times from the steps `with_kernels` (rows of `trace.steps`).
     """
     busy_ns = phase_busy_ns(trace)
     return {
@@ -47,9 +46,9 @@ def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str
 
 
 def phase_waits_ns(trace: Trace) -> dict[str, Column]:
-    """Return how long the host waited for its devices in each phase: by phase name, one value per step, in nanoseconds.
+    """Return how long the host waited for its devices, by phase name with one value per step, in nanoseconds.
 
-    See `traces.analyses.waits`. The result is empty if no wait was recorded.
+    See `traces.analyses.waits`. If no wait was recorded, the result is empty.
     """
     phases, found = trace.phases, dict[str, Column]()
     rank_of_phase = trace.steps.rank[phases.step]

@@ -1,9 +1,9 @@
-"""Compute figures that do not need kernels: kinds of steps, the input pipeline, collectives, and the stages of nn.DataParallel.
+"""Computes figures that need no kernels: kinds of steps, waits for input data, collectives, and stages of nn.DataParallel.
 
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
 
-`traces.figures.summary` includes these figures. If a figure was not recorded, its value is empty or None.
+`traces.figures.summary` includes these figures. The value of a figure that was not recorded is empty or None.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class StepsOfKind:
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """Holds the time spent waiting for batches and pinning them. Figures that were not recorded are None."""
+    """Holds the time that the script spent waiting for batches and copying them to pinned memory. Figures that were not
+    recorded are None."""
 
     loaders: list[LoaderSettings]
     waits: int
@@ -42,10 +43,12 @@ class InputPipeline:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """Describes all calls of one collective on one backend, summed over ranks. `bytes` is None if no size is known.
+    """Sums up all calls of one collective on one communication backend, over all ranks. If no size of a call is known, `bytes`
+    is None.
 
-    The end of `timed` calls was recorded. For `bounded` calls, only an upper bound of the duration is known (see `Ending.BY`).
-    `duration_ns` is the sum over both. `median_ns` is the median of the timed calls, or of the bounds if no call was timed.
+    The end of `timed` calls was recorded. For `bounded` calls, only an upper bound of the duration was recorded (see
+    `Ending.BY`). `duration_ns` is the sum over both. `median_ns` is the median duration of the timed calls, or of the upper
+    bounds if no call was timed.
     """
 
     name: str
@@ -60,7 +63,7 @@ class CollectiveTotals:
 
 @dataclass(frozen=True, slots=True)
 class StageMedians:
-    """Holds the median times of one stage of nn.DataParallel on one device, on the host and between two CUDA events."""
+    """Holds the median times of one nn.DataParallel stage on one device, measured on the host and between two CUDA events."""
 
     name: str
     device: str | None
@@ -79,7 +82,7 @@ def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
 
 
 def input_pipeline(trace: Trace) -> InputPipeline | None:
-    """Return the figures of the input pipeline, or None if the trace has no waits, pins or loader settings."""
+    """Return figures of the data loading, or None if the trace has no waits for batches, pinning or loader settings."""
     loaders = list(trace.run_of(trace.ranks[0]).loaders)
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
     pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)
@@ -107,9 +110,10 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
 
 
 def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
-    """Return the time at which the last batch of each phase arrived. If no wait was recorded, the end of the phase is used.
+    """Return the time at which the last batch of each phase arrived. If a phase has no recorded wait, the end of the phase is
+    used.
 
-    `start_ns` and `end_ns` are the bounds of the rank's phases.
+    `start_ns` and `end_ns` are the starts and ends of the rank's phases.
     """
     waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
     arrival_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
@@ -119,7 +123,7 @@ def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) 
 
 
 def collectives(trace: Trace) -> list[CollectiveTotals]:
-    """Return totals by operation and backend, in decreasing order of time."""
+    """Return the totals of each kind of collective on each backend, in decreasing order of time."""
     table, texts = trace.collectives, trace.strings
     found = []
     for rows in map(table.take, grouped(table.name, table.backend)):
@@ -143,7 +147,7 @@ def collectives(trace: Trace) -> list[CollectiveTotals]:
 def stage_medians(trace: Trace) -> list[StageMedians]:
     """Return the stages of nn.DataParallel by name and device, in the order in which they first start.
 
-    Medians are taken over `steady_steps`. If no stage is in a steady step, all stages are used.
+    Medians are taken over `steady_steps`. If no stage is in a steady step, the stages of all steps are used.
     """
     phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
     steady = np.isin(phase_step, steady_steps(trace))

@@ -1,11 +1,12 @@
-"""Describe the problems of a recording in sentences, with their severity and their effect on the figures.
+"""Describes the problems of a recording in sentences, with their severity and their effect on the figures.
 
     problems = problems_of({"lost-kernel": 4}, kernels=2)
     problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."
     problems[0].severity    # Severity.SERIOUS
 
-An import counts problems by kind in `Trace.problems`. INFORMATION means that the problem changes no figure. WARNING means that
-some figures are slightly wrong or incomplete. SERIOUS means that figures on the first screen of `trace info` are unreliable.
+An import counts each kind of problem in `Trace.problems`. A problem of severity INFORMATION changes no figure. A problem of
+severity WARNING makes some figures slightly wrong or incomplete. A problem of severity SERIOUS makes figures on the first
+screen of `trace info` unreliable.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Describes one kind of problem. `text` contains "[singular|plural]" where the words depend on the count.
+    """Describes one kind of problem. `text` contains "[singular|plural]" wherever a word depends on the count.
 
-    In `text`, "{n}" is the count, "{of}" is the number of kernels in a complete recording, and "{what}" is the text after the
-    kind's name.
+    In `text`, "{n}" stands for the count, "{of}" for the number of kernels in a complete recording, and "{what}" for the text
+    after the kind's name.
     """
 
     severity: Severity
@@ -175,7 +176,7 @@ _NUMBERS = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
 
 
 def problems_of(counts: Mapping[str, int], kernels: int) -> list[Problem]:
-    """Return the problems of a trace with `kernels` kernels, the most serious first, then by kind."""
+    """Return the problems of a trace with `kernels` kernels, sorted by severity and then by kind."""
     found = [_problem(kind, count, kernels) for kind, count in counts.items() if count]
     return sorted(found, key=lambda problem: (-problem.severity, problem.kind))
 
@@ -187,7 +188,7 @@ def serious_problems(trace: Trace) -> list[Problem]:
 
 
 def hides_work(trace: Trace) -> str:
-    """Return why idle time and everything computed from idle time are unknown, or "".
+    """Return why idle time is unknown, or "" if it is known.
 
     Idle time is unknown if much device work is missing or was recorded at impossible times.
     """

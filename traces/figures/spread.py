@@ -25,10 +25,11 @@ _NINE_IN_TEN = 90
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Holds percentiles of a per-step value in two traces, and the relative error of the medians (Note [Periodic steps]).
+    """Holds percentiles of a per-step value in two traces, and the relative error of the medians as defined in
+    Note [Periodic steps].
 
     `noise_floor` is half the interquartile range of the recording divided by its median. It is None below four steps. An error
-    below the noise floor is not significant.
+    that is smaller than the noise floor is not significant.
     """
 
     recorded_median_ns: int | None
@@ -45,7 +46,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare the chosen rows of both columns of times. The noise floor is computed from the steps in `all_ours`."""
+    """Compare the values of two columns of times in the chosen rows. The noise floor is computed from the recorded times of the
+    steps `all_ours`."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
@@ -57,12 +59,12 @@ def median(values: Column) -> int | None:
 
 
 def median_per_step(values: Column) -> int | None:
-    """Return the median of consecutive steps' values by Note [Periodic steps], or None without values."""
+    """Return the median of the values of consecutive steps as defined in Note [Periodic steps], or None without values."""
     return median(means_of_periods(values))
 
 
 def period_of(values: Column) -> int:
-    """Return the period of these values in steps, or 1 if they do not repeat. See Note [Periodic steps]."""
+    """Return after how many steps the values repeat, or 1 if they do not repeat. See Note [Periodic steps]."""
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
     if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:
@@ -71,7 +73,8 @@ def period_of(values: Column) -> int:
 
 
 def means_of_periods(values: Column, period: int | None = None) -> Column:
-    """Return the mean of each run of `period` consecutive values. By default, the values' own period is used."""
+    """Return the mean of each group of `period` consecutive values. By default, `period` is the period of the values
+    themselves."""
     period = period_of(values) if period is None else period
     if period == 1 or len(values) < period:
         return values
@@ -84,7 +87,7 @@ def _differ_by(values: Column, period: int) -> float:
 
 
 def relative_error(recorded: float | None, replayed: float | None) -> float | None:
-    """Return replayed / recorded - 1. If a value is missing or the recorded value is 0, return None."""
+    """Return replayed / recorded - 1. The result is None if a value is missing or the recorded value is 0."""
     return replayed / recorded - 1 if recorded and replayed is not None else None
 
 

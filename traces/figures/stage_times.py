@@ -1,8 +1,8 @@
-"""Compares the times of the stages of nn.DataParallel (scatter, each replica, gather...) in two traces.
+"""Compares the times of nn.DataParallel stages (such as scatter, replicas and gather) in two traces.
 
     stage_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
-If a stage runs on several devices, the device is added to the stage's name: "parallel_apply (cuda:1)".
+If a stage runs on several devices, its name includes the device: "parallel_apply (cuda:1)".
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Key = tuple[str, str]  # the stage's name, then its device label or ""
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """Reports the median time of one stage of nn.DataParallel in two traces. If only one trace has the stage, the time of the
-    other trace is None.
+    """Holds the median time of one nn.DataParallel stage in both traces. If only one trace has the stage, the other trace's
+    time is None.
     """
 
     recorded_median_ns: int | None
@@ -34,9 +34,9 @@ class StageError:
 
 
 def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, StageError]:
-    """Return the errors of the nn.DataParallel stages in these steps, in the order in which the stages run.
+    """Return the errors of the nn.DataParallel stages in the given steps, in the order in which the stages run.
 
-    `ours` and `theirs` are rows of the steps of both traces.
+    `ours` and `theirs` are row numbers of the tables of steps.
     """
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
     keys = sorted(a.keys() | b.keys(), key=lambda key: min(_order(of, key) for of in (a, b)))

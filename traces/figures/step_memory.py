@@ -1,7 +1,7 @@
-"""Measure how far allocated memory rises during a step.
+"""Measures how far the allocated memory of a device rises during a step.
 
-The rise is computed from allocations and frees, so it is also known for recordings without memory totals. A recording has no
-totals if it began in the middle of a program.
+The rise is computed from allocations and frees, so it is also known if the recording has no totals of memory. If a recording
+began in the middle of a program, it does not contain the total of allocated memory.
 
     step_rises(trace)   # {0: 2_791_636_480}: by row of `trace.devices`, the median over steady steps
 """
@@ -14,7 +14,7 @@ from traces.model.trace import StepKind, Trace
 
 
 def step_rises(trace: Trace) -> dict[int, int]:
-    """Return the rise in bytes by device. Devices without memory events in steady steps are left out."""
+    """Return the rise in bytes by device. Devices without memory events in any steady step are left out."""
     events = trace.memory.take(trace.memory.device >= 0)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     steps = trace.steps.take(trace.steps.kind == StepKind.STEADY)

@@ -1,4 +1,4 @@
-"""Summarize a trace as the figures that `trace info` prints.
+"""Summarizes a trace as the figures that `trace info` prints.
 
 summarize(load("v100.msgpack")).counts
 # Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)
@@ -74,7 +74,7 @@ class Counts:
 class GpuUse:
     """Says how busy one GPU is. `busy_ns` covers the whole trace.
 
-    `idle_share` covers only the steps, like `Analyses.idle`. If a GPU has no work, its idle share is None.
+    `idle_share` covers only the steps, like `Analyses.idle`. If the GPU has no work, its idle share is None.
     """
 
     name: str
@@ -104,10 +104,11 @@ class StepSummary:
 class Summary:
     """Holds the figures of a trace. Medians are taken over `steady_steps`, and times are in nanoseconds.
 
-    `step_median_ns` is the pace, and `compute_side_median_ns` is the pace without waits for data.
+    `step_median_ns` is the step time, and `compute_side_median_ns` is the step time without waits for data.
 
-    `ops` lists the innermost ops around launches, and `calls` lists the outermost ops. Both lists have at most TOP rows and are
-    sorted by the device time of the work that the ops launched. Dictionaries use `Trace.device_label` as the key of a device.
+    `ops` lists the innermost ops around kernel launches, and `calls` lists the outermost ops. The lists `ops` and `calls` have
+    at most TOP rows, and are sorted by the device time of the work that the ops launched. The key of a device in a dictionary
+    is its `Trace.device_label`.
     """
 
     version: int
@@ -153,7 +154,8 @@ class Summary:
 
     @property
     def busy_shares(self) -> dict[str, float]:
-        """Return each working device's busy time as a share of the steps' time, or of the trace's time if it has no steps."""
+        """Return the busy time of each working device as a share of the steps' time, or of the trace's time if it has no
+        steps."""
         return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
 
     def to_json(self) -> Json:
