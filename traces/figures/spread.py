@@ -73,8 +73,8 @@ def period_of(values: Column) -> int:
 
 
 def means_of_periods(values: Column, period: int | None = None) -> Column:
-    """Return the mean of each group of `period` consecutive values. By default, `period` is the period of the values
-    themselves."""
+    """Return the moving averages of the values over windows of `period` values. By default, `period` is the period of the
+    values themselves."""
     period = period_of(values) if period is None else period
     if period == 1 or len(values) < period:
         return values

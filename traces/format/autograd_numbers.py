@@ -1,7 +1,7 @@
-"""Copies autograd numbers to steps that repeat the ops of a numbered step.
+"""Copies the numbers of autograd nodes from one step to later steps that run the same ops.
 
 A replay records the link between forward ops and backward nodes only in its first training steps (Note [Numbered steps] in
-replayer/gpu/steps.py). Two steps with the same ops in the same order on the same threads have the same autograd graph.
+replayer/gpu/steps.py). If two steps run the same ops in the same order on the same threads, their autograd graphs are equal.
 
     trace = with_node_numbers(trace)
 """
@@ -16,8 +16,8 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Return the trace with `sequence` and `forward_thread` filled in for repeated steps. The numbers differ from step to
-    step.
+    """Return the trace with the columns `sequence` and `forward_thread` also filled in for repeated steps. The numbers differ
+    from step to step.
 
     The trace must be sorted and have a single rank.
     """

@@ -1,9 +1,9 @@
 """Encodes tables as msgpack values that compress well, and decodes them without loss.
 
-A column with a single value is stored as that value, and a column of defaults is omitted. Other columns are stored as `[method,
-base, scale, planes]`. Values are first made small: growing values are replaced by differences, and values are divided by a
-common divisor. The small values are stored as byte planes (all lowest bytes, then all second-lowest...), because equal bytes
-next to each other compress better. See FORMAT.md.
+A column whose rows are equal is stored as a single value, and a column of default values is left out. Any other column is
+stored as `[method, base, scale, planes]`. Values are first made small: growing values become differences, and values are
+divided by their common divisor. Small integers are stored as byte planes (first the lowest byte of each, then the
+second-lowest...), because equal neighbouring bytes compress better. See FORMAT.md.
 
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
@@ -29,7 +29,7 @@ SIGNED = 4  # added for signed differences, stored as zigzag numbers
 # rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
-# In 29 measured recordings, the values of these columns grow from row to row, so differences between rows are small.
+# In 29 measured recordings, the values of these columns grow from row to row, so it is smaller to store differences.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -43,9 +43,9 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """Return `table` as msgpack values. `first_row` is the number of the first packed row in the whole table.
+    """Return `table` as msgpack values. `first_row` is the position of the first packed row in the whole table.
 
-    With `compact`, packing takes more time and gives fewer bytes. `unpack_table` reads both forms.
+    With `compact`, packing takes longer and the result is smaller. `unpack_table` reads both forms.
     """
     rows = len(table)
     if rows > MAX_ROWS:
@@ -67,8 +67,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # A table needs a column with at least one byte per row, so that a damaged file cannot claim a huge number of rows
-        # (FORMAT.md).
+        # At least one column must have a byte per row, so that a damaged file cannot claim a huge number of rows (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed
@@ -82,7 +81,7 @@ def claimed_rows(packed: Any) -> int:
 
 
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
-    """Build a table from the output of `pack_table`. Raises Damaged."""
+    """Decode a table that `pack_table` encoded. Raises Damaged."""
     rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)
     nested = packed.get("nested")
@@ -105,10 +104,10 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Return a column as `[method, base, scale, planes]`. With `divide`, values are divided by their common divisor if there is
-    one.
+    """Encode a column as `[method, base, scale, planes]`. With `divide`, the values are divided by their greatest common
+    divisor.
 
-    Note [Modular]: all arithmetic is modulo 2**64, so no column can overflow.
+    Note [Modular]: all arithmetic is modulo 2**64, so no value can overflow.
     """
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)
@@ -141,7 +140,7 @@ def _common_divisor(values: npt.NDArray[Any]) -> int:
 
 
 def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Build a column from the output of `pack_column`. If a stored column is a single number, all rows have this value. Raises
+    """Decode a column that `pack_column` encoded. A stored column that is a single number has this value in all rows. Raises
     Damaged.
     """
     if type(value) is int:

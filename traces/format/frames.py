@@ -1,8 +1,9 @@
-"""Reads and writes the container of a trace file: frames with checksums. A reader distinguishes truncated from damaged files.
+"""Reads and writes the container of a trace file, which is a sequence of frames with checksums. A reader distinguishes
+truncated from damaged files.
 
-A file is a header, then frames, then an end frame. The header and each frame are separate msgpack objects, so
-`msgpack.Unpacker` can walk any trace file. FORMAT.md gives the layout byte by byte. This module does not interpret the content
-of frames.
+A trace file consists of a header, data frames and an end frame. The header and each frame are separate msgpack objects, so
+`msgpack.Unpacker` can walk any trace file. FORMAT.md gives the layout byte by byte. This module does not interpret the data
+inside frames.
 
     writer = FrameWriter(sink=parts.append)
     writer.add(DATA, b"...")            # header and first frame are now in `parts`
@@ -33,26 +34,26 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# The compressor's preset dictionary (RFC 1950, FDICT) contains names of operators, kernels, runtime calls and columns. The
-# dictionary makes files of a hundred rows a third smaller. A change of the dictionary would make all existing files unreadable.
+# The preset dictionary of the compressor (RFC 1950, FDICT) contains names of operators, kernels, runtime calls and columns. The
+# preset dictionary makes files of a hundred rows smaller by a third. If the dictionary changed, no existing file could be read.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory
 MAX_CONTENT_BYTES = 64 << 20
 
-# With lc=0 and pb=0, files are 5 % smaller than with lzma's defaults, because neighbouring bytes of a plane are unrelated and
+# Files are 5 % smaller with lc=0 and pb=0 than with lzma's defaults, because neighbouring bytes of a plane are unrelated and
 # unaligned.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
-# With a shorter search for matches, compression takes half the time, and large files become less than 1 % larger. Readers do
-# not use these two settings.
+# If the compressor searches less long for matches, it takes half the time, and large files become less than 1 % larger. Readers
+# do not use these two settings.
 _LARGE_BYTES = 1 << 20
 _QUICK = {"nice_len": 64, "depth": 24}
 
 
 class Damaged(Exception):
-    """Raised for bytes that no version of trace-replay writes. Callers that know the file name convert Damaged to
-    TraceFormatError.
+    """Raised if a file contains bytes that no version of trace-replay writes. Callers that know the file name turn Damaged into
+    a TraceFormatError.
     """
 
     def __init__(self, reason: str, offset_bytes: int = 0) -> None:
@@ -62,7 +63,7 @@ class Damaged(Exception):
 
 
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
-    """Compress `content`. `level` only applies to DEFLATED, from 1 (fast) to 9 (small)."""
+    """Compress `content`. `level` applies to DEFLATED only, and ranges from 1 (fast) to 9 (small)."""
     if codec == STORED:
         return content
     if codec == DEFLATED:
@@ -104,7 +105,7 @@ class Frame:
 
 
 class FrameWriter:
-    """Writes a header and frames to `sink`. Each frame is written as one bytes object."""
+    """Writes a header and frames to `sink`. Each frame is passed to `sink` as one bytes object."""
 
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         header = HEADER.pack(MAGIC, FORMAT_VERSION)
@@ -126,8 +127,8 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """The result of scanning a file. Holds the complete data frames of a file, the end frame if present, and the offset where
-    complete frames end.
+    """The result of scanning a file. Holds the complete data frames of a file, the end frame if there is one, and the offset at
+    which complete frames end.
     """
 
     frames: list[Frame]
@@ -137,14 +138,14 @@ class Scan:
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:
-    """Walk the frames of `data`, a file's bytes, up to the end frame or the point of truncation. Raises Damaged.
+    """Find the frames in `data`, the bytes of a file, up to the end frame or the point of truncation. Raises Damaged.
 
-    `before` is the result of an earlier scan of a growing file. If `before` is given, `data` starts at the offset
-    `before.whole_bytes` and may contain no complete frame.
+    `before` is the result of an earlier scan of the same file, which has grown since. If `before` is given, `data` begins at
+    the offset `before.whole_bytes` and may have no complete frame.
 
-    Note [Cut or damaged]: a file that ends inside a frame was truncated, and everything before that frame is valid. Any
-    other error is damage. The head has its own checksum, so a corrupted length is not mistaken for truncation. Head
-    checksums are chained, so lost, duplicated or swapped frames also count as damage.
+    Note [Cut or damaged]: if a file ends inside a frame, it was truncated, and everything before that frame is valid. Any other
+    error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. Each head's
+    checksum includes the head before it, so lost, duplicated or swapped frames count as damage.
     """
     if before is None:
         whole = scan(data[HEADER.size :], header_scan(data))
@@ -177,13 +178,13 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
 
 
 def header_scan(data: bytes) -> Scan:
-    """Return a scan of the file header alone, for `scan` to continue from. Raises Damaged."""
+    """Return the result of scanning only the file header, from which `scan` can continue. Raises Damaged."""
     check_header(data)
     return Scan([], None, HEADER.size, zlib.crc32(data[: HEADER.size]))
 
 
 def check_header(data: bytes) -> None:
-    """Raise Damaged if `data`, the beginning of a file, is not the header of a trace of this format."""
+    """Raise Damaged if `data`, the beginning of a file, is not the header of a trace file of this format."""
     if not data:
         raise Damaged("the file is empty")
     if not data.startswith(MAGIC[: len(data)]):

@@ -8,7 +8,7 @@
     count = StepCount("replay-4711.msgpack")
     count.now()                    # 40: the number of steps written so far
 
-Each call reads only new data. The reader leaves an incomplete frame for the next call (Note [Cut or damaged]).
+Each call reads only new data. A frame that is still incomplete is left for the next call (Note [Cut or damaged]).
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Follower(_Tail):
         self._assembly = Assembly(UnpackLimit(0, None))  # our own child process writes the file, so no limit applies
 
     def more(self) -> bool:
-        """Read the data that was written since the last call, and return whether data was read. Raises TraceFormatError."""
+        """Read the data that was written to the file since the last call, and return whether there was any. Raises
+        TraceFormatError."""
         had_ended = self.ended
         with _as_format_error(self.path):
             frames = self.frames()
@@ -70,8 +71,7 @@ class Follower(_Tail):
         return bool(frames) or (self.ended and not had_ended)
 
     def trace(self) -> Trace:
-        """Return all rows so far, sorted. If a reference points to a row that is still missing, the reference is cleared.
-        Raises TraceFormatError."""
+        """Return all rows so far, sorted. A reference to a row that is still missing becomes NONE. Raises TraceFormatError."""
         with _as_format_error(self.path):
             trace = self._assembly.trace()
         copies: dict[str, Any] = {
@@ -81,8 +81,8 @@ class Follower(_Tail):
         for name, table in copies.items():
             setattr(trace, name, table)
         trace.strings = Strings(list(trace.strings.texts))
-        # A recorder writes the names of threads at the end of the file. Until the names are written, a thread's name is a
-        # number.
+        # A recorder writes thread names only at the end of the file. Until the file has the names of threads, the name of a
+        # thread is a number.
         for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
             trace.threads.append(Thread(min(trace.ranks), number))
         if not self.ended:
@@ -98,15 +98,15 @@ class StepCount(_Tail):
         self._steps = 0
 
     def now(self) -> int:
-        """Return the number of steps written so far. Raises TraceFormatError."""
+        """Return how many steps the file contains so far. Raises TraceFormatError."""
         with _as_format_error(self.path):
             self._steps += sum(rows_within(frame.content(), "steps") for frame in self.frames())
         return self._steps
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """Return the timeline that the replay process wrote. If this process has no timeline yet, return the largest timeline of
-    its descendants.
+    """Return the timeline file that the replay process wrote. If the replay process has no timeline yet, return the largest
+    timeline of its child processes.
     """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"

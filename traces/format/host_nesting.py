@@ -1,19 +1,19 @@
-"""Stores parents, starts and durations of host spans as depths and gaps, because nesting makes much of these columns
-redundant.
+"""Stores parents, starts and durations of host spans as depths and gaps, because nested spans have much redundancy in these
+columns.
 
-Host spans are stored in order of their start, with the index of the enclosing span. Each span is treated as a pair of brackets:
-`(` at the start and `)` at the end. The depths determine the sequence of brackets. The time between two neighbouring brackets
-is called a gap:
+A table of host spans is ordered by start, and each span has the index of the enclosing span. Each span is treated as a pair of
+brackets: `(` at the start and `)` at the end. The depths determine the sequence of brackets. The time between a bracket and the
+next one is called a gap:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-Depths repeat from step to step, so depths compress to almost nothing. A gap is a part of an op's time that none of its children
-covers. The start or end of an op is called a bracket. Gaps are small, and the gaps between the same two brackets are similar in
-all steps. Gaps are therefore sorted by the brackets around them. In recordings with nanoseconds, sorted gaps compress 15 %
-better than starts and durations.
+The depths of the spans repeat from step to step, so they compress to almost nothing. A gap is a part of an op's time that is
+not covered by any op called inside it. The start or end of an op is called a bracket. Gaps are small numbers, and the gaps
+between two given brackets are similar in all steps. Gaps are sorted by the brackets around them, so that similar gaps are
+neighbours. In recordings with nanosecond resolution, sorted gaps compress 15 % better than starts and durations.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Nest:
-    """Host spans as depths and gaps. Spans are ordered by start, and each span is enclosed by the earlier spans that have
-    not ended.
+    """Host spans as depths and gaps. Spans are ordered by start, and each span lies inside all earlier spans that have not
+    ended.
     """
 
     depth: Ints
@@ -43,8 +43,8 @@ class Nest:
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """Encode `spans` as depths and gaps. Returns None if the spans do not nest in order. `spans` may be a part of a table that
-    starts at row `first_row`.
+    """Encode `spans` as depths and gaps. Returns None if the spans are not ordered like nested calls. `spans` may be a part of
+    a table, from the row `first_row`.
     """
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
@@ -64,8 +64,8 @@ def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
 
 
 def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
-    """Return the columns parent, start_ns and duration_ns, given the names of the spans. Raises Damaged for invalid
-    depths.
+    """Return the columns `parent`, `start_ns` and `duration_ns` of a nest, given the names of the spans. Raises Damaged for
+    invalid depths.
     """
     depth = nest.depth
     if depth[0] != 0 or (depth < 0).any() or (np.diff(depth) > 1).any():
@@ -90,10 +90,10 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Return the positions of each row's opening and closing bracket among all brackets.
+    """Return the positions of each span's opening and closing bracket in the sequence of all brackets.
 
-    Before row i opens, i rows have opened, and all but `depth[i]` of these rows have closed. Opening and closing
-    brackets of one depth alternate.
+    Before span i starts, i spans have started, and all but `depth[i]` of them have ended. Among brackets of one depth, opening
+    and closing brackets alternate.
     """
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
@@ -107,10 +107,10 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort brackets by kind (span name, start or end), then by the kind of the previous bracket.
+    """Sort brackets by kind (the span's name, and start or end), and then by the kind of the bracket before.
 
-    Names are taken modulo 2**15, because radix sort works on 16-bit keys and is ten times faster. A collision only
-    makes the compression worse.
+    Names are taken modulo 2**15, because radix sort is ten times faster and works on 16-bit keys. A collision only makes the
+    compression worse.
     """
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)

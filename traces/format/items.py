@@ -1,4 +1,4 @@
-"""Reads and writes the content of frames: a sequence of items, each a msgpack pair of kind and value.
+"""Reads and writes the content of a frame, which is a sequence of items (msgpack pairs of kind and value).
 
 header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
 strings  texts to append to the string table
@@ -69,22 +69,24 @@ def text_items(trace: Trace) -> Iterator[bytes]:
 
 
 def number_items(trace: Trace) -> Iterator[bytes]:
-    """Yield the tables of `trace`. A table follows the tables that it refers to."""
+    """Yield the tables of `trace`. If a table refers to another table, it comes after that table."""
     for name in TABLES:
         yield from table_items(name, getattr(trace, name), 0, compact=True)
 
 
 def row_counts(trace: Trace) -> dict[str, int]:
-    """Return the row count of each non-empty table. Empty tables are left out, so a table added in a later release does
-    not change existing files.
+    """Return the number of rows of each table that is not empty. Empty tables are left out, so files stay the same when a later
+    release adds a table.
     """
     return {name: rows for name in TABLES if (rows := len(getattr(trace, name)))}
 
 
 def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
-    """Return the header item. `rows` gives the final row count of each table. If the counts are not known yet, `rows` is empty.
+    """Return the header item. `rows` gives the number of rows of each table in the complete file. If the row counts are not
+    known yet, `rows` is empty.
 
-    The header contains JSON instead of msgpack, because provenance may hold integers beyond 64 bits.
+    The header contains JSON instead of msgpack, because msgpack has no integers beyond 64 bits and the provenance may contain
+    them.
     """
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
@@ -100,29 +102,30 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
 
 
 def strings_item(texts: list[str]) -> Iterator[bytes]:
-    """Yield the string table, `_TEXTS_PER_ITEM` texts per item."""
+    """Yield items with the string table, `_TEXTS_PER_ITEM` texts per item."""
     for first in range(0, len(texts), _TEXTS_PER_ITEM):
         yield _pack("strings", texts[first : first + _TEXTS_PER_ITEM])
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
-    """Yield the rows of a table, at most MAX_ROWS per item. `first_row` is the number of its first row in the file."""
+    """Yield items with the rows of a table, at most MAX_ROWS per item. `first_row` is the number that the first of these rows
+    has in the file."""
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """Return the item with the number of texts and the row counts of the complete file. A file without this item was
-    truncated.
+    """Return the last item of a file, which has the number of texts and the row counts of the whole file. A file without this
+    item was truncated.
     """
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 
 class Assembly:
-    """Builds a trace from items, given in file order. All methods raise Damaged for invalid content.
+    """Builds a trace from the items of its file, given in file order. All methods raise Damaged for invalid content.
 
-    `limit` applies to rows and texts. Each item is counted before it is unpacked.
+    `limit` applies to rows and texts. Each item is counted against `limit` before it is unpacked.
     """
 
     def __init__(self, limit: UnpackLimit) -> None:
@@ -134,7 +137,7 @@ class Assembly:
         self._rows = dict.fromkeys(TABLES, 0)
 
     def add(self, content: bytes, offset_bytes: int) -> None:
-        """Add the content of the data frame at `offset_bytes`."""
+        """Add the items of the data frame at `offset_bytes` to the trace."""
         try:
             for kind, value in _unpack(content):
                 self._add(kind, value)
@@ -190,7 +193,7 @@ class Assembly:
             raise Damaged(str(error)) from error
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
-        """Compare the numbers of texts and rows with the counts in the end frame."""
+        """Compare the numbers of texts and rows that were read with the counts in the end frame."""
         try:
             counts = list(_unpack(content))
         except Damaged as error:
@@ -199,8 +202,8 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Describe the lost rows of a truncated file (", 12 of 30 device rows are missing"). If the header has no row counts,
-        the text is empty.
+        """Describe the rows that a truncated file lost (", 12 of 30 device rows are missing"). The text is empty if the file's
+        header has no row counts.
         """
         expected = self._header["rows"] if self._header else {}
         lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
@@ -218,13 +221,13 @@ def _pack(kind: str, value: Any) -> bytes:
 
 
 def rows_within(content: bytes, table: str) -> int:
-    """Return the number of rows of a table in a data frame's content. Raises Damaged."""
+    """Return how many rows of a table are in a data frame's content. Raises Damaged."""
     return sum(claimed_rows(value) for kind, value in _unpack(content) if kind == table)
 
 
 def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a frame. Oversized items are rejected before unpacking, because 64 MiB of empty lists would take
-    4 GB.
+    """Yield the items of a frame. Oversized items are rejected before they are unpacked, because 64 MiB of empty lists would
+    take 4 GB of memory.
     """
     lists_and_maps = 0
 
@@ -348,7 +351,8 @@ def _finite(text: str) -> float | None:
 
 
 def _levels(value: Any) -> int:
-    """Return the nesting depth of lists and objects. The function is not recursive, because the depth may be a thousand."""
+    """Return how deeply lists and objects are nested in a value. This function is not recursive, because the nesting can be a
+    thousand levels deep."""
     levels, inner = 0, [value]
     while outer := [one for one in inner if isinstance(one, dict | list)]:
         inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))

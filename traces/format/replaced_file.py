@@ -15,7 +15,8 @@ from typing import IO
 
 @contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing. A device or a pipe cannot be replaced, so it is written directly. Raises OSError."""
+    """Open a file for writing. A device or a pipe cannot be replaced by another file, so its content is written directly.
+    Raises OSError."""
     is_file = path.is_file() or not path.exists()
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:

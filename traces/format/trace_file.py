@@ -9,7 +9,7 @@
     stream.add("host", HostSpans.of(name=[0], start_ns=[100], duration_ns=[50]))
     stream.close()
 
-`load` also reads streamed files, whether closed or truncated. `save(load(part), path)` makes them smaller.
+`load` also reads files that a TraceStream wrote, even if they are truncated. `save(load(part), path)` makes them smaller.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWriteError
 
-# Small items share a frame, because each frame costs 19 bytes and restarts the compressor.
+# Small items share a frame, because a frame costs 19 bytes and the compressor starts anew in each.
 _SHARED_BYTES = 32 << 10
 _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`, as compactly as possible. Raises TraceWriteError, and then leaves `path` unchanged."""
+    """Write `trace` to `path` in as few bytes as possible. Raises TraceWriteError, and then leaves `path` unchanged."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
@@ -74,11 +74,11 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
-    """Read a trace file. Raises TraceFormatError if the file is not valid, or if a small file would take too much memory (see
-    UnpackLimit).
+    """Read a trace file. Raises TraceFormatError if the file is not valid, or if it would take too much memory for its size
+    (see UnpackLimit).
 
-    `is_ours` means that a child of this process has just written the file, so no size limit applies. For a truncated
-    file, `load` returns the complete frames, with `problems["truncated-file"]` and a sentence in `lacks`.
+    `is_ours` means that a child of this process has just written the file, so the size limit does not apply. If the file was
+    truncated, `load` returns the complete frames, with `problems["truncated-file"]` and a sentence in `lacks`.
     """
     try:
         data = _read(Path(path))
@@ -91,11 +91,11 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
 
 
 class TraceStream:
-    """Appends tables to a file during a run. If the process dies, everything that `add` has written is kept.
+    """Appends tables to a trace file during a run. If the process dies, the file still has everything that `add` wrote before.
 
-    Rows and texts are numbered in the order of adding, and indices in tables refer to these numbers. Texts, devices and threads
-    must be added before the tables that refer to them. `header` may be called again when more is known, and the last header
-    counts. Memory use is constant. The class is not thread-safe.
+    Rows and texts are numbered in the order in which they are added, and indices in tables refer to these numbers. Texts,
+    devices and threads must be added before the tables that refer to them. `header` may be called again when more is known,
+    because only the last header counts. Memory use is constant. The class is not thread-safe.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -129,7 +129,7 @@ class TraceStream:
             self.rows[name] += len(table)
 
     def close(self) -> None:
-        """Mark the file as complete. If the stream is already closed, or a write failed before, the call has no effect."""
+        """Mark the file as complete. The call has no effect if the stream is already closed or an earlier write failed."""
         if self._file is None:
             return
         self._writer.add(END, end_item(self.strings, self.rows))
@@ -203,8 +203,8 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Write a new file next to `target`, sync the file and rename it. Existing NAME.part files of killed recorders are
-    kept.
+    """Write a new file next to `target`, sync it to disk and rename it to `target`. Files named NAME.part that killed recorders
+    left are kept.
     """
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")

@@ -1,13 +1,14 @@
-"""Limits how much memory a small file may use. Declared sizes are checked before anything is allocated.
+"""Limits how much memory a small compressed file may use. The sizes that a file declares are checked before memory is
+allocated.
 
     limit = UnpackLimit.of(file_bytes=690_000)
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-In 30 real recordings, tables and texts in memory are 6 to 68 times as large as the trace file. The JSON text of a profile is 10
-to 30 times as large as its .gz file. A file of zeros decompresses to 1000 times its size with DEFLATE and to 7000 times with
-LZMA. Constant columns add another factor of 40. Users who trust a file can set another limit, in megabytes, in the environment
-variable TRACE_UNPACK_LIMIT_MB.
+In 30 real recordings, the tables and texts in memory are 6 to 68 times as large as the trace file. The JSON text of a profile
+is 10 to 30 times as large as the compressed .gz file. A file of zeros grows to 1000 times its size when it is decompressed with
+DEFLATE, and to 7000 times with LZMA. Constant columns add another factor of 40. Users who trust a file can set another limit
+(in megabytes) with the environment variable TRACE_UNPACK_LIMIT_MB.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ _TIMES_THE_FILE = 128
 
 
 class TooLarge(Exception):
-    """Raised for a file that would unpack to more than its limit."""
+    """Raised for a file whose unpacked data would exceed its limit."""
 
 
 @dataclass(frozen=True)
 class UnpackLimit:
-    """The size limit of one file. `limit_bytes` is None for files written by this process and its children."""
+    """The size limit of one file. `limit_bytes` is None if this process or one of its children wrote the file."""
 
     file_bytes: int
     limit_bytes: int | None
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:
-        """Return the limit for a file of `file_bytes` bytes. Raises TooLarge if the environment variable is not a number."""
+        """Return the memory limit for a file of `file_bytes` bytes. Raises TooLarge if the value of the environment variable
+        TRACE_UNPACK_LIMIT_MB is not a number."""
         told = os.environ.get(VARIABLE)
         if told is None:
             return cls(file_bytes, _BASE_BYTES + _TIMES_THE_FILE * file_bytes)
@@ -43,7 +45,7 @@ class UnpackLimit:
         return cls(file_bytes, int(told) * 10**6)
 
     def check(self, unpacked_bytes: int, what: str) -> None:
-        """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` describes the data and its size in the message."""
+        """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` names the data and its size for the error message."""
         if self.limit_bytes is None or unpacked_bytes <= self.limit_bytes:
             return
         enough_mb = math.ceil(4 * unpacked_bytes / 10**6)

@@ -3,9 +3,9 @@
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
-`reading/` finds the files and parses them into events, `spans/` turns events into host and device spans, and `structure/` finds
-steps, phases and collectives. `ranks.py` combines the ranks into one trace. Files written by `trace export` contain a note on
-their origin (traces/chrome/export_notes.py).
+`reading/` parses files into events, `spans/` turns events into host and device spans, and `structure/` finds steps, phases and
+collectives. `ranks.py` combines the ranks into one trace. Files that `trace export` wrote contain a note that says so
+(traces/chrome/export_notes.py).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
     """Import a recording: a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) with one file per rank.
 
-    `marks_are_steps` means that each step mark is exactly one step, as in profiles made by our recorder. Unreadable
-    parts are counted by kind in the trace's `problems`. Raises TraceImportError if nothing can be read, or if the rank
-    of a file cannot be identified.
+    `marks_are_steps` means that each profiler step is exactly one training step, as in profiles that our recorder made. Parts
+    of a file that cannot be read are counted by kind in `problems` of the trace. Raises TraceImportError if nothing can be
+    read, or if the rank of a file cannot be identified.
     """
     path = Path(path)
     problems: Counter[str] = Counter()
@@ -46,8 +46,8 @@ def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Turn garbage collection off. A parsed trace is millions of live objects, and scanning these objects doubles the
-    import time.
+    """Turn garbage collection off. Garbage collection would scan the millions of live objects of a parsed trace, which doubles
+    the time of an import.
     """
     was_on = gc.isenabled()
     gc.disable()

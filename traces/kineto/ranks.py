@@ -2,7 +2,7 @@
 
     trace = assemble([Source("rank0.json", "rank0.json", text0), Source("rank1.json", "rank1.json", text1)], problems)
 
-Each file becomes a trace, and `traces.combining.merge` merges the traces.
+Each file becomes a trace, and `traces.combining.merge` joins these traces.
 """
 
 from __future__ import annotations
@@ -60,11 +60,10 @@ class _Recording:
 def assemble(
     sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False, marks_are_steps: bool = False
 ) -> Trace:
-    """Build the trace from the contents of files. `marks_are_steps` is as in `read_kineto`.
+    """Build one trace from the contents of several files. `marks_are_steps` is as in `read_kineto`.
 
-    With `strangers`, files that are not recordings are skipped, counted and listed in `provenance["skipped_files"]`. At
-    least one file must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be
-    identified.
+    With `strangers`, files that are not recordings are skipped and listed in `provenance["skipped_files"]`. At least one of the
+    files must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be identified.
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
@@ -98,7 +97,7 @@ def assemble(
 def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
     """Combine the recordings of one file. Profiler cycles of one process are joined.
 
-    A process gets the next free rank if it has no rank, or if its rank is already taken.
+    A process without a rank, or with a rank that is already taken, gets the next free rank.
     """
     if len(recordings) < 2 or any(part.exported for part in recordings):
         return recordings
@@ -151,7 +150,8 @@ def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Tr
 
 
 def _rank_numbers(recordings: list[_Recording]) -> list[int]:
-    """Return each recording's rank from its events or header. If events and header lack the rank, the file name gives the rank.
+    """Return the rank of each recording, which is read from its events or header. If neither the events nor the header contain
+    the rank, it is taken from the file name.
 
     Raises TraceImportError with file names if a rank is unknown or occurs twice.
     """
@@ -188,10 +188,10 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
     """Return the rank in each file name, such as 3 for "rank3.json", "worker3.pt.trace.json" and, if unambiguous,
     "run-TP-3.trace.json".
 
-    Inference servers write each rank's position in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0"). If
-    all first numbers are different, they are the ranks. Otherwise the files are sorted by their positions, and the rank is the
-    index in this order. A plain number only counts as the rank if the file names are otherwise equal. The numbers must be 0 to
-    one less than the number of files.
+    Inference servers write the positions of a rank in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0").
+    If the first numbers in the file names are all different, they are the ranks. If the first numbers repeat, the files are
+    sorted by all numbers, and the rank is the index in this order. A bare number in a file name counts as the rank only if the
+    rest of the names is equal. The ranks must be the numbers from 0 to one less than the number of files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]
@@ -209,7 +209,8 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
 
 
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
-    """Group pieces by rank, see Note [Merged ranks]. If some pieces have ranks, the pieces without a rank are dropped."""
+    """Group the parts of a recording by rank, as described in Note [Merged ranks]. If some of the parts have ranks, the parts
+    without a rank are dropped."""
     ranks: dict[int | None, list[Piece]] = {}
     for piece in pieces:
         ranks.setdefault(piece.rank, []).append(piece)
@@ -293,9 +294,9 @@ def _read_rank(
 
 
 def _stream_numbers(groups: Groups) -> str:
-    """Return the meaning of stream numbers on AMD GPUs, see `Run.stream_numbers`.
+    """Return what stream numbers mean on AMD GPUs (see `Run.stream_numbers`).
 
-    If the events have a separate field for the queue, the stream numbers are the program's streams.
+    If events have a separate field for the hardware queue, their stream numbers are those of the program's streams.
     """
     work = [rows for category, rows in groups.complete.items() if DEVICE_CATEGORIES.get(category) == DeviceKind.KERNEL]
     if not any(len(rows) for rows in work):
