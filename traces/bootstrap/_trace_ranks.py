@@ -108,12 +108,12 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """Free the objects of the script's own modules, and keep the interpreter from tearing down modules that the ranks share.
+    """Free the objects of the script's own modules at exit, and keep Python from tearing down modules that the ranks share.
 
     Python's teardown at exit writes to nearly every object of a module. After a fork, the ranks share each memory page until
     one of them writes to the page, which copies it. If several ranks exit together, each of them makes its own copies of the
-    pages. The script's objects must be freed because this closes the script's files. The garbage collector would not free them
-    at exit, because it ignores frozen objects.
+    pages. The script's objects must be freed so that its open files are closed. The garbage collector ignores frozen objects,
+    so it would not free the script's objects at exit.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}

@@ -1,9 +1,10 @@
 """Runs first in every Python interpreter of a traced run. Waits until the script imports torch, then starts the recorder or the
 replayer.
 
-`traces.script.launch` puts this folder first on PYTHONPATH and a session folder in the environment. Python imports a module
-called `sitecustomize` before any user code runs. So this module also runs in subprocesses, spawned workers and torchrun's
-children. The script is still run by `python script.py`, so argv, `__main__`, `sys.path[0]` and tracebacks are unchanged.
+`traces.script.launch` puts this folder first on PYTHONPATH and the path of the session folder in TRACE_SESSION. Python imports
+a module called `sitecustomize` before any user code runs. This module therefore also runs in subprocesses, spawned workers and
+torchrun's children. The script is still run by `python script.py`, so argv, `__main__`, `sys.path[0]` and tracebacks are
+unchanged.
 
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
@@ -65,7 +66,8 @@ class AfterImport:
 
 
 class Session:
-    """Holds what one process knows about a run of `traces.script.launch.run_child`. TRACE_SESSION names the session folder."""
+    """Holds the state of a traced run (see `traces.script.launch.run_child`) in one process. TRACE_SESSION names the session
+    folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -162,10 +164,10 @@ def leave_last(is_fork: bool) -> None:
     """Exit without teardown after a failed script. atexit calls functions in reverse order, so this function is registered
     first to run last.
 
-    After an uncaught error, Python tears down modules while the error's traceback still refers to their objects. Libraries
-    built with nanobind (such as triton's) then print a long list of leaked objects after the error. Forked ranks always print
-    the list of leaked objects, because objects from before the fork are never freed. Therefore stderr goes to /dev/null from
-    here.
+    After an uncaught error, Python tears down modules while the error's traceback still refers to their objects. After an
+    uncaught error, libraries built with nanobind (such as triton's) print a long list of leaked objects. Forked ranks always
+    print the list of leaked objects, because objects from before the fork are never freed. Therefore stderr goes to /dev/null
+    from here.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):

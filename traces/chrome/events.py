@@ -73,7 +73,7 @@ class RankEvents:
         self._nest()
 
     def _nest(self) -> None:
-        """Compute when each span begins and ends on its track; see Note [Strict nesting]."""
+        """Compute the start and end of each span on its track, as described in Note [Strict nesting]."""
         host, device, marks = self.trace.host, self.trace.device, self._marks
         is_step_mark = self.trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep#"))
         uncut = np.concatenate(

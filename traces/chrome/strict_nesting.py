@@ -40,8 +40,8 @@ def nested_ends(
 ) -> Column:
     """Return the ends of the spans, clipped so that any two spans of a track are disjoint or nested.
 
-    With `keep_later`, the earlier of two crossing spans is always clipped. If a span in the mask `uncut` crosses another span,
-    the other span is clipped. See Note [Strict nesting].
+    With `keep_later`, the earlier of two partially overlapping spans is always clipped. If a span in the mask `uncut` partially
+    overlaps another span, the other span is clipped. See Note [Strict nesting].
     """
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()

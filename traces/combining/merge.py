@@ -126,8 +126,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     evaluation and warm-up steps keep their kind. Their phases are cut by ops. All other data is taken from `recording`.
 
     If the clock of one trace does not count from 1970, the traces are aligned by the starts of their steps. `Run.clean`
-    compares clean and profiled steps. `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to clean
-    ones (see profiler_cost.py).
+    compares clean and profiled steps. `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to times
+    without the profiler (see profiler_cost.py).
 
     If the profile has no device work, the trace's level of detail stays unchanged and `lacks` mentions the missing work. If the
     profile contains none of the steps, the function only counts a problem.
@@ -337,7 +337,7 @@ def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: 
 
     The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
     as a part of the next step's `loader` phase. In a profile, the averaging of weights is a separate phase before the wait for
-    a batch. Each clean step is split like the first profiled step that has these phases and an equal number of passes. The
+    a batch. The model for a clean step is the first profiled step that has these phases and an equal number of passes. The
     profiled step gives the proportions of the phases, and the delay of the device behind the host.
     """
     leads: dict[int, list[_Lead]] = {}

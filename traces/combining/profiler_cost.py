@@ -126,7 +126,8 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # The balance is the profiler's overhead that no gap between events has absorbed yet, like the backlog of a queue.
+            # This balance is the profiler's overhead that gaps between events have not absorbed yet, like the backlog of a
+            # queue.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))
@@ -211,8 +212,8 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return one array for each step that has some of the named phases. Each array has the indices in `rows` of the step's
-        phases with these names."""
+        """Return one array per step that has a phase with one of the given names. Each array has the indices in `rows` of the
+        step's phases with the given names."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]
@@ -279,7 +280,7 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return `run` with `profiler_cost` and `host_scale`, if `trace` has both clean and profiled steps."""
+    """Return `run` with `profiler_cost` and `host_scale`, if `trace` has steps with and without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)

@@ -46,9 +46,9 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
     """Return the process id of each rank, in the order of the ranks. `main` is the process id of the script itself.
 
     Several processes may claim the same rank, because child processes inherit its number. If several processes claim a rank, a
-    process that trained wins over one that only evaluated. If both or neither trained, a process that used the GPU wins over
-    one that did not. If processes are still equal, the main process wins, then the one with the most steps, then the one with
-    the most GPU work. Processes without steps or GPU work, such as torchrun, count only if no other process has the rank.
+    process that trained wins over one that only evaluated. Among processes that are still equal, one that used the GPU wins
+    over one that did not. The next criteria are whether it is the main process, how many steps it has, and how much GPU work it
+    has. Processes without steps or GPU work, such as torchrun, count only if no other process has the rank.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 

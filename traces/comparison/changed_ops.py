@@ -209,7 +209,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
     """Return a replay's missing ops. Ops that were called only outside the compared steps do not count as missing.
 
     For example, the first step creates the optimizer's state with ops that later steps do not call. A recording that began
-    after the first step cannot contain these ops.
+    after the first step cannot contain ops of the first step.
     """
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
@@ -224,9 +224,9 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return, for rows of both device tables, the number of the group of ops that replaced each other, or NONE.
+    """Return a group number for rows of both device tables: ops that replaced each other have the same number, all others NONE.
 
-    All rows of ops that replaced each other get the same group number. `steps` are the compared steps of both traces. See
+     `steps` are the compared steps of both traces. See
     Note [Replaced, not gone].
     """
     by_phase = bool(len(first.phases) and len(second.phases))
@@ -345,11 +345,11 @@ def _in_graph(trace: Trace) -> Column:
 
 
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
-    """Find ops for the kernels of `mine` whose op is unknown, from the ops that launch such kernels in the other trace.
+    """Assign kernels of unknown ops in `mine` to the ops that launched these kernels in the other trace.
 
-    At the end of a recorded phase, a replay plays the kernels that are still missing, which no op launches. An op never gets
-    more launches than it has in the other trace. The same phase is tried first. A kernel whose op remains unknown counts as an
-    op that is named after the kind of the kernel.
+    At the end of a recorded phase, a replay plays the phase's remaining kernels without an op that launches them. An op never
+    gets more launches than it has in the other trace. The same phase is tried first. A kernel whose op remains unknown counts
+    as an op that is named after the kind of the kernel.
     """
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
@@ -458,7 +458,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # Ops replace each other only if both traces launch GPU work with ops of the group.
+    # A group of ops counts only if both traces launch GPU work with ops of the group.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):

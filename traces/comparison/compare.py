@@ -10,9 +10,9 @@ The compared figure `steps` is the time per step on the host or on the slowest d
 the time in which collectives wait for other ranks. A verdict is positive only if the errors of the step time and of the GPU
 time are both within tolerance.
 
-Each step of a replay stores the number of the recorded step on which it is based. The replay is compared with exactly these
-recorded steps, each as often as it was replayed. Two recordings are compared over all of their steps. Warm-up steps are left
-out unless all steps are warm-up steps, and evaluation steps are compared separately.
+Each step of a replay stores the number of the recorded step on which it is based. A replay is compared with exactly the
+recorded steps on which its steps are based, each as often as it was replayed. Two recordings are compared over all of their
+steps. Warm-up steps are left out unless all steps are warm-up steps, and evaluation steps are compared separately.
 
 A profiler slows steps down. If a recording has steps with and without a profiler, times come from the steps without it, and
 kernels from the steps with it. The relative error `error` is `replayed / recorded - 1`, or null if the recorded figure is 0.
@@ -185,8 +185,8 @@ class MemoryComparison:
 class ComparedFigures:
     """Holds the result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
 
-    If step time and GPU time are both known, both must be within tolerance. If both times are known, `judged` is the step time,
-    unless only the GPU time is outside the tolerance.
+    If the step time and the GPU time are both known, both errors must be within tolerance. If both times are known, `judged` is
+    the step time, unless only the GPU time is outside the tolerance.
 
     If the traces are of different programs, `within_tolerance` is False whatever their times. `within_tolerance` is None if it
     is unknown whether the program is the same, or if no figure is in both traces. Identical traces pass.
@@ -316,8 +316,8 @@ def compare(
 ) -> Comparison:
     """Compare `other` with `recorded`. `other` is a replay of `recorded` or another recording.
 
-    Each list of `changes` has up to `top` rows. Pass `analyses` if they have already been computed, because computing them
-    takes seconds for large traces.
+    Each list in the result's `changes` has at most `top` rows. Pass `analyses` if they have already been computed, because
+    computing them takes seconds for large traces.
     """
     ours, theirs = _steps_to_compare(recorded, other)
     timed = _clean(recorded, ours)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
@@ -506,8 +506,7 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
     of backward passes and optimizer steps.
 
     Steps are matched by number, because the steps of a script differ and a profile has only a few of them. For example, some
-    steps of the script begin with an epoch's metrics. If the step numbers of the traces do not match, `_same_kinds` selects the
-    steps.
+    steps also compute the metrics of an epoch. If the step numbers of the traces do not match, `_same_kinds` selects the steps.
     """
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}

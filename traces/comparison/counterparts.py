@@ -147,8 +147,8 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
 def _replaced(
     first: Trace, second: Trace, sides: list[_LaunchedWork], left: list[Column], pairs: StepPairs
 ) -> tuple[Column, Column, list[Column]]:
-    """Pair the remaining device work if a different op in the second trace replaced its op. If one trace has fewer kernels, its
-    last kernel is paired with all remaining kernels of the other trace."""
+    """Pair the remaining device work of an op with the work of the op that replaced it in the second trace. If one trace has
+    fewer kernels, its last kernel is paired with all remaining kernels of the other trace."""
     mine: list[int] = []
     theirs: list[int] = []
     if len(left[0]) and len(left[1]):

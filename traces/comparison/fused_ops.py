@@ -91,7 +91,7 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
 
 
 def _stretches(trace: Trace, rows: Column, is_fused: list[bool], known: set[str]) -> list[_Stretch]:
-    """Return the groups of fused kernels that have no other kernel between them."""
+    """Return the groups of consecutive fused kernels."""
     found: list[_Stretch] = []
     for place, row in enumerate(rows.tolist()):
         if is_fused[place]:

@@ -192,7 +192,7 @@ def _by_names_alone(
 ) -> Verdict:
     """Compare traces without recorded shapes. `names` is the similarity of the two traces' op names.
 
-    Sizes of copies to the device indicate the batch size, and kernel names indicate the dtypes.
+    The sizes of copies to the device show the batch size, and the names of kernels show the dtypes.
     """
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
@@ -285,8 +285,8 @@ def _dtype_similarity(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tup
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """Return an example of an op with different numbers of calls per step in the two traces, or "".
 
-    If the counts differ, the number of layers differs or one trace lacks an op, such as dropout. Ops are counted by name alone
-    unless both traces have shapes.
+    If the counts differ, the number of layers differs or one trace lacks an op, such as dropout. If one of the traces has no
+    shapes, ops are counted by name alone.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
@@ -414,8 +414,8 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
     used.
 
     Some enclosing ops have the same name as an op inside, such as `conv2d` around autocast's casts and `cudnn_convolution`. If
-    both have the same name, the op inside stands for the call. Other ops inside a call are compared if the other trace has ops
-    of their name. If the other trace has no ops of their name, they are left out as a part of the call, such as the `fill_` in
+    an op has the same name as an op inside it, the inner op stands for the call. Other ops inside a call are compared if the
+    other trace has ops of their name. Ops inside a call that the other trace does not have are left out, such as the `fill_` in
     `mse_loss_backward`.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]

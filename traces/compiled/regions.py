@@ -162,7 +162,7 @@ def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int
 
 def _codes(trace: Trace, kind: Column, unit: Column) -> dict[int, int]:
     """Return, for each call of a compiled region, the host row of the code that Inductor generated. The keys of the result are
-    the rows of the calls."""
+    the host rows of the calls."""
     graphs = np.flatnonzero(kind == _Range.GRAPH)[::-1].tolist()  # Code may call code. The outermost range comes last here.
     return {int(unit[row]): row for row in graphs if _graph_key(trace.strings[trace.host.name[row]])}
 

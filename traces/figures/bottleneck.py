@@ -3,10 +3,10 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 Time is lost to data, to the host, to other ranks (communication that does not overlap with compute), or to unknown causes. The
-largest of them is the limit. The rule differs if the host runs ahead of a device or a device is hardly ever idle
-(Note [What limits the pace] in `traces.figures.pace`). If the compute time of this device exceeds the time lost to the largest
-cause, the device is the limit. Idle time is the step time minus the GPU time, so it does not include the overhead of the
-profiler. Steps that ran under the profiler only determine the shares of the causes.
+largest of them is the limit. There is an exception for a device that is hardly ever idle or behind the host
+(Note [What limits the pace] in `traces.figures.pace`). The device is the limit if its compute time exceeds the time lost to the
+largest cause. Idle time is the step time minus the GPU time, so it does not include the overhead of the profiler. Steps that
+ran under the profiler only determine the shares of the causes.
 """
 
 from __future__ import annotations

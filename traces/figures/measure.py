@@ -50,7 +50,7 @@ def busy_by_device(trace: Trace) -> dict[int, Intervals]:
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
-    """Return the busy time of each stream. The keys of the result are (row of `trace.devices`, stream number)."""
+    """Return the busy time of each stream. The keys of the result are pairs of a row of `trace.devices` and a stream number."""
     spans = trace.device.take(work_rows(trace))
     streams = [spans.take(rows) for rows in grouped(spans.device, spans.stream)]
     return {(int(of.device[0]), int(of.stream[0])): Intervals(of.start_ns, of.end_ns) for of in streams}
@@ -70,10 +70,10 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the rows of the clean training steps.
+    """Return the rows of the training steps that ran without the profiler and are not warm-up steps.
 
-    A trace without clean training steps uses its profiled steps, or else its warm-up steps, or else its evaluation steps.
-    Evaluation steps under the profiler are used only if there are no other profiled steps.
+    If a trace has no such steps, its profiled steps are used, or else its warm-up steps, or else its evaluation steps.
+    Evaluation steps that ran under the profiler are used only if there are no other evaluation steps.
     """
     rows = _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
     clean = rows[~ran_under_profiler(trace)[rows]]
@@ -245,7 +245,8 @@ def backlog(trace: Trace) -> Column:
 def launch_steps(trace: Trace) -> Column:
     """Return, for each device span, the row of the step (in `trace.steps`) in which it was launched.
 
-    Spans launched outside steps or before the recording get NONE. See Note [A step's time] in `traces.figures.pace`.
+    Device spans that were launched outside of all steps or before the recording get NONE. See Note [A step's time] in
+    `traces.figures.pace`.
     """
     return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
@@ -258,7 +259,7 @@ def phase_windows(trace: Trace) -> TimeWindows:
 def launch_phases(trace: Trace) -> Column:
     """Return, for each device span, the row of the phase (in `trace.phases`) in which it was launched.
 
-    Spans launched outside phases or before the recording get NONE.
+    Device spans that were launched outside of all phases or before the recording get NONE.
     """
     return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 

@@ -91,8 +91,8 @@ class StepTimes:
     """Holds the times of each step in nanoseconds, as defined in Note [A step's time]. Each column has one value per row of
     `trace.steps`.
 
-    The dictionaries' keys are rows of `trace.devices`. The value is NONE (in `gpu_ns`, 0) if the step belongs to another rank
-    or is before the device's first work.
+    The dictionaries' keys are rows of `trace.devices`. For steps of other ranks, and for steps before a device's first work,
+    the value is NONE (0 in `gpu_ns`).
     """
 
     host_interval_ns: Column

@@ -59,7 +59,8 @@ def median(values: Column) -> int | None:
 
 
 def median_per_step(values: Column) -> int | None:
-    """Return the median of the values of consecutive steps as defined in Note [Periodic steps], or None without values."""
+    """Return the median of the values of consecutive steps as defined in Note [Periodic steps], or None if there are no
+    values."""
     return median(means_of_periods(values))
 
 

@@ -108,8 +108,8 @@ def strings_item(texts: list[str]) -> Iterator[bytes]:
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
-    """Yield items with the rows of a table, at most MAX_ROWS per item. `first_row` is the number that the first of these rows
-    has in the file."""
+    """Yield items with the rows of a table, at most MAX_ROWS per item. `first_row` is the position of the first of these rows
+    in the file's table."""
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))

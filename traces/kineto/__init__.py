@@ -4,7 +4,7 @@
     trace.problems  # {"kernel-without-launch": 12}
 
 `reading/` parses files into events, `spans/` turns events into host and device spans, and `structure/` finds steps, phases and
-collectives. `ranks.py` combines the ranks into one trace. Files that `trace export` wrote contain a note that says so
+collectives. `ranks.py` combines the ranks into one trace. Files that `trace export` wrote contain a note on their origin
 (traces/chrome/export_notes.py).
 """
 

@@ -190,8 +190,8 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
 
     Inference servers write the positions of a rank in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0").
     If the first numbers in the file names are all different, they are the ranks. If the first numbers repeat, the files are
-    sorted by all numbers, and the rank is the index in this order. A bare number in a file name counts as the rank only if the
-    rest of the names is equal. The ranks must be the numbers from 0 to one less than the number of files.
+    sorted by the positions in their names, and the rank is the index in this order. A bare number in a file name counts as the
+    rank only if the rest of the names is equal. The ranks must be the numbers from 0 to one less than the number of files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]
@@ -209,7 +209,7 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
 
 
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
-    """Group the parts of a recording by rank, as described in Note [Merged ranks]. If some of the parts have ranks, the parts
+    """Group the parts of a recording by rank, as described in Note [Merged ranks]. If some recordings have ranks, recordings
     without a rank are dropped."""
     ranks: dict[int | None, list[Piece]] = {}
     for piece in pieces:
