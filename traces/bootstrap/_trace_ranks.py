@@ -29,8 +29,7 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# This list holds the modules that were imported before the fork. The list of modules contains itself, so Python never frees the
-# list.
+# The list of modules contains itself, so Python never frees the list.
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 
@@ -71,8 +70,8 @@ def _folder_of(script: str) -> str:
 
 
 def fork_ranks(count: int) -> int:
-    """Fork this process into `count` ranks, and return the rank's number in each of them. The parent process exits with the
-    exit code of the first failed rank, or 0."""
+    """Fork this process into `count` ranks, and return in each rank the rank's number. The parent process exits with the exit
+    code of the first failed rank, or 0."""
     gc.freeze()  # garbage collection would write to the shared pages of existing objects
     sys.stdout.flush()
     sys.stderr.flush()
@@ -110,8 +109,8 @@ def mark_rank(rank: int) -> None:
 def leave_shared_modules() -> None:
     """Free the objects of the script's own modules at exit, and keep Python from tearing down modules that the ranks share.
 
-    Python's teardown at exit writes to nearly every object of a module. After a fork, the ranks share each memory page until
-    one of them writes to the page, which copies it. If several ranks exit together, each of them makes its own copies of the
+    Python's teardown at exit writes to nearly every object of a module. After a fork, all ranks share a memory page until one
+    rank writes to the page, which copies the page. If several ranks exit together, each rank makes its own copies of the memory
     pages. The script's objects must be freed so that its open files are closed. The garbage collector ignores frozen objects,
     so it would not free the script's objects at exit.
     """

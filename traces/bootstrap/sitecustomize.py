@@ -133,7 +133,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork this process into the requested number of ranks, and return in each of them. Errors are printed here, because Python
+    """Fork this process into the requested number of ranks, and return in each rank. Errors are printed here, because Python
     continues without a traceback if `sitecustomize` raises an error."""
     try:
         with by_fork.path_of(sys.argv[0]):

@@ -200,7 +200,8 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Return time ranges around steps and nn.DataParallel stages if the trace has no such ranges. Also return their names.
+        """Return time ranges around steps and nn.DataParallel stages, or none if the trace already has them. Also return their
+        names.
 
          Step ranges go on the main thread, where readers look for
         the contents of a step. If the trace has no threads, step ranges go on the track of the phases.

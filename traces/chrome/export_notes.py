@@ -44,7 +44,7 @@ class EventNotes:
 
 @dataclass
 class ExportNotes:
-    """Holds the notes of one rank's file. `threads`, `devices`, `tables` and `events` belong to this rank. All other fields
+    """Holds the notes of one rank's file. `threads`, `devices`, `tables` and `events` describe one rank, and all other fields
     describe the whole trace.
     """
 
@@ -71,7 +71,7 @@ class ExportNotes:
         return cls(*facts, part.threads, list(tracks), part.devices, machine, run, tables, events)
 
     def text(self, strings: Strings) -> str:
-        """Return the notes as JSON text. `strings` is the string table to which the indices in `tables` refer."""
+        """Return the notes as JSON text."""
         used: dict[int, int] = {}
         tables = {
             name: {

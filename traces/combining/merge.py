@@ -120,7 +120,7 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return `recording` with the steps of these `numbers` replaced by the steps of `profile`.
+    """Return `recording` with some of its steps (`numbers`) replaced by the steps of `profile`.
 
     The result has the profile's host and device spans and memory events. Replaced steps get the kind StepKind.PROFILED, but
     evaluation and warm-up steps keep their kind. Their phases are cut by ops. All other data is taken from `recording`.
@@ -337,8 +337,8 @@ def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: 
 
     The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
     as a part of the next step's `loader` phase. In a profile, the averaging of weights is a separate phase before the wait for
-    a batch. The model for a clean step is the first profiled step that has these phases and an equal number of passes. The
-    profiled step gives the proportions of the phases, and the delay of the device behind the host.
+    a batch. A clean step takes the proportions of the first profiled step that has these phases and an equal number of passes.
+    The delay of the device behind the host also comes from the profiled step.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):

@@ -177,7 +177,7 @@ class _StagePace:
 
 
 def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
-    """Return the names of a phase and its stages, and the times at which each of them begins and ends.
+    """Return the names of a phase and its stages, and the times at which the phase and each stage begin and end.
 
     Stages that overlap with stages of another name are left out.
     """
@@ -436,7 +436,8 @@ def _of_same_events(own_ns: Column, counts: Column) -> Column:
 
 
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
-    """Return the time in the `loader` phase of each clean training step with such a phase. See Note [The wait for a batch]."""
+    """Return the time in the `loader` phase of each training step that has this phase and ran without the profiler. See
+    Note [The wait for a batch]."""
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))

@@ -84,8 +84,8 @@ class NameChange:
 class Replacement:
     """Holds names in the first trace and different names of the same work in the second trace, with counts and times per step.
 
-    The names are sorted by time. If `Replacement` lists several names for one trace, the counts and times are sums over these
-    names. `op` is defined as in `NameChange`. See Note [Replaced, not gone].
+    The names are sorted by time. If several names of one trace are listed, counts and times are sums over all listed names.
+    `op` is defined as in `NameChange`. See Note [Replaced, not gone].
     """
 
     recorded_names: tuple[str, ...]
@@ -120,7 +120,7 @@ class Changes:
 @dataclass
 class _NameTotal:
     """Describes, for one trace, the GPU time per step of all kernels that are compared under one name. Several kernel names are
-    compared as one if they differ only in details. `names` maps each kernel name to its time."""
+    compared as one if they differ only in details."""
 
     count: float = 0.0
     time_ns: float = 0.0
@@ -226,8 +226,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
     """Return a group number for rows of both device tables: ops that replaced each other have the same number, all others NONE.
 
-     `steps` are the compared steps of both traces. See
-    Note [Replaced, not gone].
+    See Note [Replaced, not gone].
     """
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
@@ -332,8 +331,8 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 def _in_graph(trace: Trace) -> Column:
     """Return a mask of the device spans that a CUDA graph launched.
 
-    One op launches all kernels of a CUDA graph, so this op does not show what a kernel computes. In a replay, one op may launch
-    several kernels even without a CUDA graph.
+    All kernels of a CUDA graph have the same launching op, so the op does not show what a kernel computes. In a replay, one op
+    may launch several kernels even without a CUDA graph.
     """
     launch, host = trace.device.launch, trace.host
     known = launch >= 0
@@ -345,7 +344,7 @@ def _in_graph(trace: Trace) -> Column:
 
 
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
-    """Assign kernels of unknown ops in `mine` to the ops that launched these kernels in the other trace.
+    """For kernels of unknown ops in `mine`, find the ops that launched the same kernels in the other trace.
 
     At the end of a recorded phase, a replay plays the phase's remaining kernels without an op that launches them. An op never
     gets more launches than it has in the other trace. The same phase is tried first. A kernel whose op remains unknown counts

@@ -534,8 +534,7 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 def _clean(trace: Trace, rows: Column) -> Column:
     """Replace profiled steps in `rows` by steps that ran without the profiler, if the trace has any.
 
-    If steps differ in their number of passes, a profiled step is replaced by clean steps (without profiler) that have the same
-    number.
+    If steps differ in their number of passes, a profiled step is replaced by unprofiled steps with the same number of passes.
     """
     profiled = ran_under_profiler(trace)
     of_kind = StepKind.STEADY if (trace.steps.kind[rows] == StepKind.PROFILED).any() else StepKind.EVALUATION

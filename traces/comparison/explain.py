@@ -3,9 +3,9 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-A reason compares one figure of both traces. The figure can be the time of a phase, an op, a kernel, a compiled region or a
-graph break, idle time, or communication that does not overlap with compute. If a difference has several components, they are
-listed below it and are not added to the total again. `phase` is the phase or op to which a reason belongs.
+A reason compares one figure of both traces. The compared figure is, for example, the time of a phase, of an op or of a graph
+break, or idle time. The components of a difference are listed below the difference, and are not added to the total again.
+`phase` is the phase or op to which a reason belongs.
 
 By default, the host times of the phases are compared, because they add up to the step time. Host times do not determine the
 step time if the host runs ahead of the device in one trace, or if the device limits both traces. If the host does not determine
@@ -170,7 +170,7 @@ def _paired(
 ) -> Iterator[tuple[str, list[IdleTime], list[IdleTime]]]:
     """Yield a label for each compared device, and the idle times of the device in both traces.
 
-    A step is that of one rank. If the traces have different numbers of ranks, the means of all devices are therefore compared.
+    A step is that of one rank. If the traces have different numbers of ranks, the means over all devices are compared.
     """
     if ranks.recorded != ranks.replayed:
         yield f"a GPU (A: {len(before)}, B: {len(after)})", list(before.values()), list(after.values())
@@ -185,7 +185,7 @@ def _paired(
 
 
 def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
-    """Return the mean idle time per step of these devices that has a given cause."""
+    """Return the mean idle time per step that has a given cause, over the given devices."""
     known = [of.by_reason.get(reason, 0) // of.steps for of in idle if of.steps]
     return sum(known) // len(known) if known else None
 

@@ -17,8 +17,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """Return, for each host row in `ops`, the outermost enclosing op with the same canonical name, so with the same work. NONE
-    gives NONE."""
+    """Return, for each host row in `ops`, the outermost enclosing op with the same canonical name. NONE gives NONE."""
     host = trace.host
     if not len(host):
         return np.asarray(ops)

@@ -4,9 +4,9 @@ Traces of one program differ between PyTorch releases, and between the recorder 
 release, `aten::conv2d` launches its kernel in `aten::cudnn_convolution` or in `aten::convolution`. One of the traces may use
 the in-place variant of an activation function. Optimizers and backward passes may run different kernels in the two traces.
 
-All PyTorch releases do the same work in the forward pass and the loss, so this work is compared per step as a set with counts.
-The set has one entry for every op that launches device work: its name, its largest input shape and its input dtype. torch.optim
-puts a named range around each optimizer step, which shows the optimizer.
+All PyTorch releases do the same work in the forward pass and the loss, so the op calls of both are compared per step. The set
+has one entry for every op that launches device work: its name, its largest input shape and its input dtype. torch.optim puts a
+named range around each optimizer step, which shows the optimizer.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
@@ -306,7 +306,7 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 
 
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
-    """Return the number of calls per step for each op key.
+    """Return how often per step each combination of op name and input shapes occurs.
 
     The first of several steps may contain additional calls that prepare inputs and optimizer state. These calls do not count.
     """

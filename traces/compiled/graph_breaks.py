@@ -40,7 +40,7 @@ class GraphBreak:
 
 
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
-    """Return the graph breaks between these calls of compiled regions.
+    """Return the graph breaks between the given calls of compiled regions.
 
     A profile shows a graph break as a compiled region inside the range of another region. A replay shows a graph break in the
     name of the function that Dynamo compiled. `functions` has these names by region.

@@ -90,7 +90,7 @@ class CompiledFigures:
 
 
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:
-    """Return the figures of one rank. If `steps` are given, only compiled regions that were called in these steps count."""
+    """Return the figures of one rank. If `steps` are given, only compiled regions that were called in the given steps count."""
     chosen = None if steps is None else set(steps.tolist())
     calls = [call for call in region_calls(trace, rank) if not chosen or call.step in chosen]
     by_name: dict[str, list[RegionCall]] = {}

@@ -124,7 +124,8 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
 def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     regions = np.flatnonzero(kind == _Range.REGION)
-    # If a compiled region contains graphs or other regions, it does not count as a call, because it only calls them.
+    # If a compiled region contains graphs or other regions, the region does not count as a call, because it only calls its
+    # contents.
     within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
     return graphs + [row for row in regions.tolist() if row not in within]
 
@@ -142,8 +143,8 @@ def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
 
 
 def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int, ...]:
-    """Return the rows of the outermost ops in a compiled call that launched this GPU work. If a compiled region itself launched
-    kernels, its call counts as one op."""
+    """Return the rows of the outermost ops in a compiled call that launched the given GPU work. If a compiled region itself
+    launched kernels, its call counts as one op."""
     host = trace.host
     is_op = ((host.kind == HostKind.OP) | is_graph_launch(trace)) & ~is_region_range(trace)
     rows: dict[int, None] = {}

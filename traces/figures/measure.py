@@ -72,8 +72,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 def steady_steps(trace: Trace) -> Column:
     """Return the rows of the training steps that ran without the profiler and are not warm-up steps.
 
-    If a trace has no such steps, its profiled steps are used, or else its warm-up steps, or else its evaluation steps.
-    Evaluation steps that ran under the profiler are used only if there are no other evaluation steps.
+    If a trace has only other steps, profiled steps are used, or else warm-up steps, or else evaluation steps. Evaluation steps
+    that ran under the profiler are used only if there are no other evaluation steps.
     """
     rows = _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
     clean = rows[~ran_under_profiler(trace)[rows]]
@@ -192,8 +192,8 @@ def launch_time_ns(trace: Trace) -> Column:
     """Return the time at which the host launched each device span.
 
     If the launch of a device span is unknown, the span's start counts as the launch time. A stream runs its work in the order
-    of launches. If the stream's next work was launched before this start, the launch time of the stream's previous work is
-    used.
+    of launches. If the stream's next work was launched before the start of the span, the launch time of the stream's previous
+    work is used.
     """
     spans = trace.device
     known = spans.launch >= 0
@@ -282,8 +282,8 @@ def phase_names(trace: Trace) -> Column:
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     """Return, for each device span, the row of `trace.host` with the innermost (or outermost) op that launched it.
 
-    Spans that no op launched get NONE. The launch of a CUDA graph is treated as an op. A compiled region is a range around its
-    ops, but these ops also count as outermost ops.
+    Spans that no op launched get NONE. The launch of a CUDA graph is treated as an op. Ops inside a compiled region count as
+    outermost ops, because the region is only a range around them.
     """
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
@@ -467,7 +467,7 @@ def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
 
 
 def rank_of_device(trace: Trace, device: int) -> int:
-    """Return the rank to which a row of `trace.devices` belongs. If the table of devices has no such row, return 0."""
+    """Return the rank to which a row of `trace.devices` belongs. If the table of devices does not have the row, return 0."""
     return trace.devices[device].rank if device < len(trace.devices) else 0
 
 

@@ -10,10 +10,10 @@ next one is called a gap:
     1    0       105    9               1
     2    0       120    20              1
 
-The depths of the spans repeat from step to step, so they compress to almost nothing. A gap is a part of an op's time that is
-not covered by any op called inside it. The start or end of an op is called a bracket. Gaps are small numbers, and the gaps
-between two given brackets are similar in all steps. Gaps are sorted by the brackets around them, so that similar gaps are
-neighbours. In recordings with nanosecond resolution, sorted gaps compress 15 % better than starts and durations.
+Depths of spans repeat from step to step, so depths compress to almost nothing. A gap is a part of an op's time that is not
+covered by any op called inside it. The start or end of an op is called a bracket. Gaps are small numbers, and the gaps between
+two given brackets are similar in all steps. Gaps are sorted by the brackets around them, so that similar gaps are neighbours.
+In recordings with nanosecond resolution, sorted gaps compress 15 % better than starts and durations.
 """
 
 from __future__ import annotations

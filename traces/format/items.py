@@ -85,8 +85,7 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
     """Return the header item. `rows` gives the number of rows of each table in the complete file. If the row counts are not
     known yet, `rows` is empty.
 
-    The header contains JSON instead of msgpack, because msgpack has no integers beyond 64 bits and the provenance may contain
-    them.
+    The header contains JSON instead of msgpack, because the provenance may contain integers of more than 64 bits.
     """
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
@@ -108,8 +107,8 @@ def strings_item(texts: list[str]) -> Iterator[bytes]:
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
-    """Yield items with the rows of a table, at most MAX_ROWS per item. `first_row` is the position of the first of these rows
-    in the file's table."""
+    """Yield items with the rows of a table, at most MAX_ROWS per item. `first_row` is the number that the item's first row has
+    in the file."""
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))

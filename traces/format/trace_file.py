@@ -9,7 +9,8 @@
     stream.add("host", HostSpans.of(name=[0], start_ns=[100], duration_ns=[50]))
     stream.close()
 
-`load` also reads files that a TraceStream wrote, even if they are truncated. `save(load(part), path)` makes them smaller.
+`load` also reads files that were written with TraceStream, even if they are truncated. `save(load(part), path)` makes them
+smaller.
 """
 
 from __future__ import annotations

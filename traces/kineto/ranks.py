@@ -2,7 +2,7 @@
 
     trace = assemble([Source("rank0.json", "rank0.json", text0), Source("rank1.json", "rank1.json", text1)], problems)
 
-Each file becomes a trace, and `traces.combining.merge` joins these traces.
+Each file becomes a trace, and `traces.combining.merge` joins the traces.
 """
 
 from __future__ import annotations
@@ -189,9 +189,10 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
     "run-TP-3.trace.json".
 
     Inference servers write the positions of a rank in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0").
-    If the first numbers in the file names are all different, they are the ranks. If the first numbers repeat, the files are
-    sorted by the positions in their names, and the rank is the index in this order. A bare number in a file name counts as the
-    rank only if the rest of the names is equal. The ranks must be the numbers from 0 to one less than the number of files.
+    If the first numbers in the file names are all different, the first numbers are the ranks. If the first numbers repeat, the
+    files are sorted by the positions in their names, and the rank is the index in this order. A bare number in a file name
+    counts as the rank only if the rest of the names is equal. The ranks must be the numbers from 0 to one less than the number
+    of files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]
