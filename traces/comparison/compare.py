@@ -235,7 +235,7 @@ class ComparedFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictFacts:
-    """Holds the answer to the question whether both traces are of the same program."""
+    """Holds the verdict on whether both traces are of the same program."""
 
     same_program: bool | None  # null if unknown
     reason: str

@@ -122,8 +122,7 @@ def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
 
 
 def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest list of pairs that are in the same order in both traces.
-    """
+    """Return the longest list of pairs that are in the same order in both traces."""
     ends: list[int] = []
     lengths = []
     for _, other in pairs:

@@ -4,9 +4,9 @@ Traces of one program differ between PyTorch releases, and between the recorder 
 release, `aten::conv2d` launches its kernel in `aten::cudnn_convolution` or in `aten::convolution`. One of the traces may use
 the in-place variant of an activation function. Optimizers and backward passes may run different kernels in the two traces.
 
-All PyTorch releases do the same work in the forward pass and the loss, so the op calls of both are compared per step. The set
-has one entry for every op that launches device work: its name, its largest input shape and its input dtype. torch.optim puts a
-named range around each optimizer step, which shows the optimizer.
+All PyTorch releases do the same work in the forward pass and the loss, so the ops of the two phases are compared per step. Only
+ops that launch device work are compared: by name, largest input shape and input dtype. torch.optim puts a named range around
+each optimizer step, which shows the optimizer.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
@@ -45,7 +45,7 @@ _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 # Phases of every training step. Every trace of a training program has these phases, with or without recorded kernels.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# The order of ops is compared in the first few steps only. A program may take a different branch in some steps.
+# The order of ops is compared in several steps, because a program may take a different branch in some of them.
 _ORDERS = 4
 
 # Arithmetic, masks, copies and indexing between layers. Ops in this set may run in any order, so their order does not identify
@@ -306,7 +306,7 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 
 
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
-    """Return how often per step each combination of op name and input shapes occurs.
+    """Return how many op calls per step have each key, which is the op's name with or without shapes.
 
     The first of several steps may contain additional calls that prepare inputs and optimizer state. These calls do not count.
     """

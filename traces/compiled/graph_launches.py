@@ -23,9 +23,9 @@ class CudaGraph:
     """A CUDA graph. CUDA graphs are numbered in the order of their first launches. Counts and times are given per step that
     launches the graph.
 
-    `gpu_ns` is the time in which the device executes work of the graph. `gaps_ns` is the time within a launch of the graph,
-    from its first to its last kernel, in which none of its work runs. `host_ns` is the median duration of the calls that launch
-    the graph. `longest` names the kernels with the largest total time.
+    `gpu_ns` is the time in which the device executes work of the graph. `gaps_ns` is the time between the first and the last
+    kernel of a launch in which no work of the graph runs. `host_ns` is the median duration of the calls that launch the graph.
+    `longest` names the kernels with the largest total time.
     """
 
     name: str

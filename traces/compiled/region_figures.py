@@ -36,8 +36,8 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One compilation of a function. Counts and times are per step in which the compiled region was called. Host times are
-    medians.
+    """One compilation of a function. Counts and times are given per step in which the compiled region was called. Host times
+    are medians.
 
     `gpu_ns` is the time in which the device executes kernels of the region, in forward and backward pass together. `fused_ns`
     is the time in which the device executes fused kernels of the region. `host_ns` is the time that the host spends in the

@@ -211,8 +211,8 @@ class _Numbers:
         return told
 
     def _forward_of(self, number: str, sequence: int) -> tuple[str, str]:
-        """Return the number and the inputs of the forward pass that belongs to a backward pass, and remove it from the open
-        forward passes."""
+        """Return the number and the inputs of the forward pass that belongs to a backward pass, and drop the forward pass from
+        the open ones."""
         known = self._by_sequence.pop(sequence, None)
         alike = [told for told in self._open if told[0] == number] or self._open
         forward = known or (alike[-1] if alike else ("", ""))

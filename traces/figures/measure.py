@@ -37,8 +37,7 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def by_value(column: Column) -> dict[int, Column]:
-    """Return the rows of each value of one column.
-    """
+    """Return the rows of each value of one column."""
     return {int(column[rows[0]]): rows for rows in grouped(column)}
 
 
@@ -102,7 +101,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return one number per step. Two steps are of the same kind if they have equal numbers of backward passes and of optimizer
+    """Return one number per step. Two steps get the same number if they have equal numbers of backward passes and of optimizer
     steps.
 
     The numbers can be compared between traces. A script with several trainers has several kinds of steps. For example, a GAN
