@@ -34,9 +34,7 @@ class StageError:
 
 
 def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, StageError]:
-    """Return the errors of the nn.DataParallel stages in the given steps, in the order in which the stages run.
-
-    """
+    """Return the errors of the nn.DataParallel stages in the given steps, in the order in which the stages run."""
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
     keys = sorted(a.keys() | b.keys(), key=lambda key: min(_order(of, key) for of in (a, b)))
     devices: dict[str, set[str]] = {}
