@@ -4,12 +4,12 @@
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # rows of the two device tables; NONE if one trace has no counterpart
 
- The first pairing requires the same op, input shapes, phase and kernel
-name. If several kernels match, the k-th kernel of one trace is paired with the k-th kernel of the other trace. Unpaired work is
-then compared without shapes, then without phase, then without op. The last pairing compares the op but not the kernel name, so
-an op may run different kernels in the two traces. Work that is still unpaired is paired with the work that replaced it, such as
-the kernels of three ops with one fused kernel. If a fused kernel replaces several kernels, its whole time counts in the first
-of the pairs. Device work without a counterpart counts as gone or new.
+The first pairing requires the same op, input shapes, phase and kernel name. If several kernels match, the k-th kernel of one
+trace is paired with the k-th kernel of the other trace. Unpaired work is then compared without shapes, then without phase, then
+without op. The last pairing compares the op but not the kernel name, so an op may run different kernels in the two traces. Work
+that is still unpaired is paired with the work that replaced it, such as the kernels of three ops with one fused kernel. If a
+fused kernel replaces several kernels, its whole time counts in the first of the pairs. Device work without a counterpart counts
+as gone or new.
 
 Kernel names are compared without parameters and without the numbers that Inductor appends
 (`traces.comparison.changed_ops.kernel_key`).
