@@ -203,8 +203,8 @@ class RankEvents:
         """Return time ranges around steps and nn.DataParallel stages, or none if the trace already has them. Also return their
         names.
 
-         Step ranges go on the main thread, where readers look for
-        the contents of a step. If the trace has no threads, step ranges go on the track of the phases.
+        Step ranges go on the main thread, where readers look for the contents of a step. If the trace has no threads, step
+        ranges go on the track of the phases.
         """
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
