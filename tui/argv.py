@@ -6,14 +6,13 @@
 
 Options before the script belong to trace. The first word that is not an option is the script. Everything after the script is
 passed to the script, including `-o` and `--help`. As an exception, `--trace FILE` or `--trace=FILE` after the script is an
-option of trace. The exception does not apply after a `--`, to a second `--trace`, or if `--trace` was already given before the
-script. Option names cannot be abbreviated.
+option of trace. If `--trace` was also given before the script, or comes after a `--`, the option belongs to the script. Option
+names cannot be abbreviated.
 
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-No setting of click splits a command line in this way. With interspersed arguments, click takes the script's `-t5` and `--help`.
-Without interspersed arguments, click misses `--trace` after the script and leaves a `--` in the arguments.
+The library click cannot split a command line in this way.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Split(NamedTuple):
 
 
 def split(words: list[str], options: Mapping[str, bool]) -> Split:
-    """Splits a command line. `options` maps each trace option to whether a value follows the option."""
+    """Splits a command line. `options` has the names of trace's options, and True for each option that takes a value."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]
@@ -58,8 +57,8 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
 
 
 def _after_script(ours: list[str], script: list[str], names: int) -> Split:
-    """Moves FOLLOWER and its value from the script's arguments to the trace options. The first words of `script` are the
-    script's name or `-m` and the module's name. `names` is the number of these words.
+    """Moves the option `--trace` and its value from the script's arguments to the options of trace. `script` begins with the
+    script's name, or with `-m` and a module's name. `names` is 1 for a script's name, and 2 for `-m` and a module's name.
     """
     if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
         return Split(ours, script)
@@ -76,7 +75,7 @@ def _after_script(ours: list[str], script: list[str], names: int) -> Split:
 
 
 class ScriptCommand(Command):
-    """A command that runs a script. The last parameter takes the script and the script's arguments."""
+    """A command that runs a script. The last parameter of the command holds the script's name and the script's arguments."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         names = self.option_names(ctx)
@@ -96,13 +95,14 @@ class ScriptCommand(Command):
         return ["[OPTIONS]", "{SCRIPT | -m MODULE} [ARGUMENTS]..."]
 
     def option_names(self, ctx: Context) -> dict[str, bool]:
-        """Returns all option names of this command, and whether a value follows each name."""
+        """Returns the names of the command's options, and True for each option that takes a value."""
         options = [param for param in self.get_params(ctx) if isinstance(param, TyperOption)]
         return {name: not option.is_flag for option in options for name in option.opts}
 
 
 def tool_environment_note() -> str:
-    """Returns a note if uv or pipx installed trace. In that case, scripts cannot import the user's packages."""
+    """Returns a note if uv or pipx installed trace. Scripts cannot import the user's packages if uv or pipx installed trace
+    into an environment of its own."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

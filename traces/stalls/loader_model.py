@@ -1,15 +1,16 @@
-"""Model a DataLoader on another machine, with W workers on C cores that feed a GPU. The input is the cost of loading a batch.
+"""Predict how fast a DataLoader with W workers on C CPU cores can supply a GPU with batches. The prediction needs the measured
+cost of loading one batch.
 
     cost = BatchCost(cpu_ns=900_000_000, read_bytes=14_000_000, seeks=128)
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-The model follows the rules of torch.utils.data. Worker b mod W makes batch b and has at most `prefetch` batches in progress or
-waiting. The script gets the batches in order.
+The model follows the rules of torch.utils.data. With W workers, worker b mod W makes batch number b, and each worker is at most
+`prefetch` batches ahead of the script. The script gets the batches in order.
 
-Cores are shared evenly by all computing processes, including the script's own host work and other programs. The disk serves one
-read at a time (`storage_model.Disk`). Each batch is made in `_PARTS` turns of reading and computing, so workers compete for the
-disk as they do when reading files.
+All computing processes share the CPU cores evenly, including the training script and other programs. The modeled disk serves
+one read at a time. A worker makes a batch by reading and computing in turns, `_PARTS` times, so workers compete for the disk as
+real ones do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SCRIPT = -1  # stands for the script's process in place of a worker's number
 
 @dataclass(frozen=True)
 class BatchCost:
-    """Holds the cost of making one batch in a worker."""
+    """Holds the CPU time and the disk reads that a DataLoader worker needs for one batch."""
 
     cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
     read_bytes: int = 0  # bytes read from the disk because no cache has them
@@ -35,7 +36,7 @@ class BatchCost:
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """Holds the predicted run with the given workers and cores. Times are in nanoseconds."""
+    """Holds the predicted step time and waiting time of a training run. Times are in nanoseconds."""
 
     step_ns: int
     wait_ns: int
@@ -54,14 +55,14 @@ def loaded(
     steps: range | None = None,
     others: float = 0,
 ) -> LoaderRun:
-    """Simulate a long run, or `steps` steps counted from the first one, and return means.
+    """Simulate a training run with a DataLoader, and return the mean step time and waiting time.
 
-    If `costs` has several entries, batch b uses the entry at index b modulo the number of entries. A late batch delays the
-    batches after it. `step_ns` is the time of a step with a ready batch. `host_ns` is the part of the step that the script
-    computes on a core. If `step_ns` or `host_ns` is a sequence, it has one time for each step. `others` is the number of other
-    programs that compute all the time.
+    If `cost` is a sequence of n costs, batch number b has the cost at index b modulo n. `step_ns` is the duration of a training
+    step that does not wait for data. `host_ns` is the CPU time that the training script itself needs for one step. If `host_ns`
+    is a sequence, it has one time for each step. `others` is the number of CPU cores that other programs would keep busy all
+    the time.
 
-    Raises ValueError without workers or cores. Loading in the script's own process is measured, not modeled.
+    Raises ValueError without workers or cores. Loading without workers (num_workers=0) is not modeled.
     """
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")
@@ -96,8 +97,8 @@ class _Simulation:
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
         self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
 
-        # All processes share the cores evenly, so one clock shows the progress of each process. If there are fewer cores than
-        # processes, this clock runs slower than real time.
+        # CPU time that each computing process has received so far: all processes share the cores evenly, so one number is
+        # enough.
         self._work_ns = 0.0
         self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
         self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step
@@ -135,9 +136,9 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """Start the worker's next batch if its index was already sent.
+        """Start the worker's next batch, if the script is at most `_ahead` batches behind.
 
-        The loader sends a batch's index to a worker when the script receives the batch `_ahead` places earlier.
+        As in torch.utils.data, a worker may start batch b when the script has received batch b - `_ahead`.
         """
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:

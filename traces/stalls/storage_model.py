@@ -1,4 +1,4 @@
-"""Model a disk and a cache to predict the time to read a data set.
+"""Predict the time to read a data set from a disk with a file cache.
 
     disk = Disk(bytes_per_s=530_000_000, latency_ns=60_000)
     disk.read(now_ns=0, size_bytes=110_000)                 # 267_547: when the bytes have arrived
@@ -42,15 +42,15 @@ class Disk:
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Return the time at which the bytes arrive. `seeks` is the number of seeks. It is 0 if the read continues where the
-        last read ended."""
+        """Return the time at which a read of `size_bytes` bytes is complete. `seeks` is the number of seeks: 0 for a read that
+        continues where the previous read ended."""
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Return the share of reads that a warm cache serves if it holds `cached_share` of the data set.
+    """Return the hit rate of a warm file cache that has room for the share `cached_share` of a data set.
 
     Raises ValueError if `cached_share` is outside 0 to 1. See Note [Hit rate of a cache].
     """
@@ -63,7 +63,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Describes a warm cache of files. Within a run, the cache serves all reads of a file or none."""
+    """Describes a warm cache of files. A file is either always or never in the modeled cache during a run."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

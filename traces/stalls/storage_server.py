@@ -1,13 +1,14 @@
-"""Share one modeled disk among all processes of a run. The script and its loader workers ask a server when each read from this
-disk ends.
+"""Simulate one disk that all processes of a training run share. The training script and its DataLoader workers send each read
+to a server.
 
     with StorageServer(folder / "storage", Disk(530e6, 60_000), CacheShare(0.35, CachePolicy.LRU)) as server:
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
-A message is one line of JSON, and the server's first message describes the modeled storage. A process asks only about bytes on
-a modeled disk that are not in the cache. The server answers with the CLOCK_MONOTONIC time at which the bytes arrive. If no disk
-is modeled, processes do not ask the server, because a round trip per read would itself be a stall.
+A message is one line of JSON, and the server's first message describes the modeled storage. A process sends a request only for
+bytes that are not in the modeled cache. The server answers with the time (CLOCK_MONOTONIC) at which the simulated disk has read
+the bytes. Without a modeled disk, processes send no requests, because waiting for the server's answers would slow down data
+loading.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """Holds the cost of loading one batch, or a sum of such costs. Times were measured in the process or thread that loaded the
-    batch.
+    """Holds the time and the bytes needed to load one batch, or the sum over several batches. The times were measured in the
+    process or thread that loaded the batch.
     """
 
     batches: int = 0
@@ -79,10 +80,10 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Inside a `with` block, the server answers requests on the Unix socket `path`.
+    """Server on the Unix socket `path`, which answers requests while its `with` block runs.
 
-    With `drop_cached`, the run reads from this machine's own disk. Files are dropped from the page cache before each read,
-    except files that `cache` holds.
+    With `drop_cached`, no disk is modeled: the run reads from the real disk of this machine. Before each read of a file, the
+    operating system drops the file from its page cache, unless the modeled `cache` holds the file.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class StorageServer:
 
 
 class StorageClient:
-    """Connects a process to the server. The connection is opened at the first use. A forked process opens its own connection.
+    """Connects a process to the server. The connection to the server is opened when it is first needed. A forked process opens
+    its own connection.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,9 +161,9 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Drop the file from this machine's cache before a read at a new place, if the run asks for that.
+        """Drop the file from the operating system's page cache, if the run was started with `drop_cached`.
 
-        The outcome is added to `loading`.
+        The counts in `loading` show whether this worked.
         """
         with self._lock:
             self._connected()
@@ -205,10 +207,10 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Ask the kernel to drop a file's pages, and check whether the first page is still in memory.
+    """Ask the Linux kernel to drop a file from the page cache, and check whether the file's first page is gone.
 
-    Return False if the page is still in memory, as on a memory file system. Return None if the system lacks preadv2 with
-    RWF_NOWAIT, which is needed for this check.
+    Return False if the page is still in memory, for example because the file system itself is in memory. Return None on systems
+    without the call preadv2 and its flag RWF_NOWAIT, which the check needs.
     """
     if not hasattr(os, "posix_fadvise"):
         return None

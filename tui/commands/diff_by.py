@@ -1,4 +1,4 @@
-"""Runs `trace diff A B --by function`: compares GPU time by the Python function that launched the work."""
+"""Runs `trace diff A B --by function`: compares how much GPU time each Python function launched in two traces."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tui.trace_names import load_trace
 
 @dataclass(frozen=True, slots=True)
 class FunctionFacts(FunctionChange):
-    """A function in both traces. If only one trace has a function, the function's figures for the other trace are null."""
+    """A function in both traces. A function that only one trace contains has null figures for the other trace."""
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace
 
 
 @dataclass(frozen=True)
 class DiffByFunctionFacts:
-    """Holds the GPU time of both traces by the Python function that launched the work. The function with the largest difference
-    comes first."""
+    """Holds the GPU time that each Python function launched, in both traces. Functions are sorted by the difference between the
+    traces, largest first."""
 
     functions: list[FunctionFacts]
 
@@ -34,7 +34,7 @@ _MOST = 25  # maximum number of functions in the table, --json has all functions
 
 def by_function(first: str, second: str, json: bool) -> int:
     """Prints the table of GPU time by function. Always returns 0, because no limit is checked. Raises TraceError if a trace has
-    no stacks.
+    no Python call stacks.
     """
     changes = function_changes(load_trace(first), load_trace(second))
     lacking = [

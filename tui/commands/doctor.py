@@ -5,8 +5,8 @@
     ok    a replay         3 steps of the bundled P100 in 4.1 s
     warn  locked memory    64.0 KiB: pinned memory beyond that is not page-locked; raise it with `ulimit -l unlimited`
 
-Checks of torch and of a replay run in child processes, so this process does not import torch. If replays cannot work because a
-check fails, the exit code is 1.
+Checks of torch and of a replay run in child processes, so this process does not import torch. The exit code is 1 if a failed
+check means that replays cannot work on this machine.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result of one check. `advice` suggests a fix, and is "" if no fix is needed."""
+    """The result of one check. `advice` suggests a fix for the problem, or is empty if there is no problem."""
 
     check: str
     state: Health
@@ -87,7 +87,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """The checks of this machine. `works` is false if a check that replays depend on has failed."""
+    """The checks of this machine. `works` is false if replays cannot work on this machine."""
 
     works: bool
     findings: list[Diagnosis]
@@ -116,7 +116,7 @@ def run(json_wanted: bool) -> int:
 
 
 def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end. A command that hangs is killed and gets a special exit code."""
+    """Runs a command to its end. A command that does not end in time is killed."""
     try:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -1,12 +1,12 @@
-"""Runs `trace fit`: finds the GPUs that a script fits on, and the largest batch for each, with a virtual GPU.
+"""Runs `trace fit`, which finds the GPUs that a script fits on, and the largest batch size for each GPU.
 
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The first run uses a virtual GPU with unlimited memory and shows which memory the script requests. A second run at another batch
-size shows how each request grows. The allocator then repeats these requests with the memory of each GPU
-(memory/rerun_requests.py). More GPUs therefore need no more runs. `--verify` checks the largest batch size of each GPU: the
-script runs again at this size and at the next larger size.
+The first run uses a virtual GPU with unlimited memory and shows which memory the script requests. A second run of the script at
+another batch size shows how each memory request grows with the batch size. A model of PyTorch's memory allocator then repeats
+the script's memory requests with the memory of each GPU. More GPUs therefore need no more runs. With `--verify`, the script
+runs again at the largest batch size found for each GPU, and at the next larger size.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _TAIL_LINES = 5  # lines of a failed script's output to show
 
 @dataclass(frozen=True)
 class _FitRun:
-    """Holds the memory requests of one run: one log for each device of each process, by rank."""
+    """Holds all memory requests of one run of the script, for each process and device."""
 
     logs: list[RequestLog]
     workload: WorkloadSignature
@@ -73,7 +73,7 @@ class _FitRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """Holds the memory that a script requests, and one entry per GPU."""
+    """Holds the memory that a script requests, and for each GPU whether the script fits."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]
@@ -136,7 +136,8 @@ def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
 
 
 def _machine(card: Card, count: int) -> Trace:
-    """Returns a trace with the GPUs and one empty step. All GPU work is estimated, because only memory matters here."""
+    """Returns a trace that names the GPUs and has one step without any work. The times of GPU work are estimates, because only
+    the memory requests matter for `trace fit`."""
     devices = [Device(rank=0, index=i, name=card.names[0], total_memory_bytes=_ROOM_BYTES) for i in range(count)]
     version = importlib.metadata.version("torch")
     built = re.search(r"\+cu(\d+)(\d)", version)
@@ -176,8 +177,8 @@ def _changes(log: RequestLog) -> bool:
 
 
 def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
-    """Runs the script at another batch size and returns how the requests scale. If the requests at another batch size cannot be
-    found, returns an empty list and a note.
+    """Runs the script at another batch size, and returns how its memory requests grow with the batch size. If the second run
+    gives no usable memory requests, returns an empty list and a note with the reason.
     """
     batch = need.batch
     assert batch is not None
@@ -206,10 +207,10 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
 
 
 class _Peaks:
-    """Gives the script's peak allocated bytes by batch size.
+    """Returns the peak of the script's allocated bytes at each batch size.
 
-    The peaks can be compared with the library only on one GPU. The value of the script's option must also be the batch size of
-    the model's input.
+    Memory peaks are compared with the library only if the script uses one GPU. The option's value must be equal to the batch
+    size of the model's input.
     """
 
     def __init__(self, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need) -> None:
@@ -219,8 +220,8 @@ class _Peaks:
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
-        """Returns the measured limit, or the reason why that limit does not apply to this script. If the batch sizes cannot be
-        compared, the limit and the reason are both None.
+        """Returns the largest batch size that was measured on a GPU, or the reason why this limit does not apply to the script.
+        Returns no limit and no reason if the batch sizes of the script and the library cannot be compared.
         """
         if limit is None or self.batch is None:
             return None, None
@@ -253,7 +254,8 @@ def _card_fit(
 
 
 def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
-    """Runs the script at each limit found. Checks the script's actual requests against the allocator of each GPU."""
+    """Runs the script at each limit found. Checks for each GPU whether the memory requests of the script fit into the GPU's
+    memory."""
     runs: dict[int, list[RequestLog] | None] = {}
     told = []
     for one in found:
@@ -290,10 +292,10 @@ def _given(words: Sequence[str], option: str) -> str | None:
 
 
 def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Finds the word that contains an option's value. Returns its index and the part of the word before the value, such as
-    `--batch-size=`. Returns None if the option is absent.
+    """Finds the word of the command line that contains the value of an option. Returns the index of this word, and the text
+    before the value, such as `--batch-size=`. Returns None if the option is absent.
 
-    A number instead of an option name is the position of an argument, counted from 1.
+    If `option` is a number n, the batch size is the script's n-th argument.
     """
     if option.isdigit():
         at = int(option) + (words[0] == "-m")
@@ -307,7 +309,8 @@ def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
 
 
 def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
-    """Returns the script's words with another batch size. An option without "-" is added in the form `batch=8`."""
+    """Returns the script's command line with another batch size. An option whose name does not begin with "-" is added to the
+    command line in the form `batch=8`."""
     if (place := _position_of(words, option)) is not None:
         at, before = place
         return [*words[:at], f"{before}{batch}", *words[at + 1 :]]

@@ -1,7 +1,7 @@
-"""Finds the step time and the largest measured batch of a workload on each GPU, for `trace fit`.
+"""Finds for `trace fit` the step time of a script on each GPU, and the largest batch size that was measured there.
 
-If the library has the workload, step times come from the library. If the library does not have the workload, step times are
-estimated and marked as estimates.
+If the library has measured step times of the script's network, the result uses the measured times. If the library has no
+measurement of the script's network, step times are estimated and marked as estimates.
 
     known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
@@ -53,9 +53,9 @@ class StepTime:
 
 
 class KnownTimes:
-    """Gives times of one workload at one batch size. Without a timeline, nothing is estimated.
+    """Finds the step time of one training script at one batch size on each GPU. Without a timeline, nothing is estimated.
 
-    If the script does not train (`trains` is False), the step time is the measured forward pass of training, marked as an
+    For a script that only evaluates (`trains` is False), the step time is the measured time of the forward pass, marked as an
     estimate.
     """
 
@@ -67,7 +67,7 @@ class KnownTimes:
         self._by_card: dict[str, Column | None] = {}
 
     def limit(self, card: Card) -> MeasuredLimit | None:
-        """Returns the measured limit, or None if the library has no measurement of this workload on this GPU."""
+        """Returns the largest batch size that was measured on a GPU, or None if the library has no measurement."""
         return next((MeasuredLimit.of(cell) for of, cell in self._cells if of is card), None)
 
     def step(self, card: Card) -> StepTime | None:
@@ -119,7 +119,8 @@ class KnownTimes:
 
     @cached_property
     def _off(self) -> list[tuple[str, float]]:
-        """Returns the ratio of measured to estimated step time for each GPU in the library, and the name of the entry."""
+        """Returns for each GPU in the library the measured step time divided by the estimated one, and the name of the library
+        entry."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 
@@ -130,12 +131,12 @@ class KnownTimes:
     def _estimated_ns(self, card: Card) -> float | None:
         """Returns the GPU time of a training step (or an evaluation step), without communication between ranks.
 
-        The first step is left out because it creates the optimizer's state. With several GPUs, the busiest GPU counts.
+        The first training step is left out, because the optimizer creates its state in this step. With several GPUs, the
+        busiest GPU counts.
         """
         durations_ns = self._durations_ns(card)
         if durations_ns is None or self._ran is None:
             return None
-        # A simulated host never waits and finishes its steps early, so steps are timed on the GPU.
         trace, steady = self._ran, self._steady
         phases = trace.phases.take(steady[trace.phases.step] & (trace.phases.device_end_ns > 0))
         if not len(phases):
@@ -161,7 +162,6 @@ class KnownTimes:
         for step in np.flatnonzero(self._steady).tolist():
             begin_ns, end_ns = trace.steps.start_ns[step], trace.steps.start_ns[step] + trace.steps.duration_ns[step]
             reduced: list[tuple[int, int]] = []
-            # If the simulated host takes no time, all calls of a step happen at the step's end.
             for row in np.flatnonzero((rows.call_ns > begin_ns) & (rows.call_ns <= end_ns)).tolist():
                 name, size_bytes, ranks = strings[int(rows.name[row])], max(int(rows.bytes[row]), 0), int(rows.group_size[row])
                 took_ns = costs.next(name, size_bytes, ranks).duration_ns
@@ -185,13 +185,12 @@ class KnownTimes:
 
     @cached_property
     def _computes(self) -> Column:
-        """Returns a mask over the timeline's device table that selects all work except communication between ranks."""
+        """Returns a boolean array that selects all GPU work except communication between ranks."""
         assert self._ran is not None
         return np.asarray(self._ran.device.is_work & ~communication_kernels(self._ran))
 
     def _durations_ns(self, card: Card) -> Column | None:
-        """Returns the duration of each row of the timeline's device table on a given GPU. Returns None if the durations are
-        unknown.
+        """Returns the estimated duration of each piece of GPU work on another GPU. Returns None if the durations are unknown.
         """
         if card.names[0] not in self._by_card:
             self._by_card[card.names[0]] = self._scaled_ns(card)
