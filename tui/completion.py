@@ -1,4 +1,4 @@
-"""Completes the name of a trace in the shell: entries of the library, trace files and folders.
+"""Completes the names of library entries, trace files and folders when the user presses Tab in the shell.
 
     trace_names("p1")    # ["p100-no-cudnn"]
 """

@@ -1,11 +1,10 @@
-"""Formats numbers and tables as text: human units, right-aligned columns, names shortened to fit the terminal.
+"""Formats numbers with units, and tables that fit the width of the terminal.
 
     time_text(176_100_000)                       # "176.1 ms"
     table(["kernel", "time"], [["sgemm", "81.0 µs"]], width=30)
     # ["kernel                  time",
     #  "sgemm                81.0 µs"]
 
-The module formatting.py does not write to a terminal. The caller passes the terminal's width and whether to use colour.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def time_text(time_ns: float | None, *, signed: bool = False) -> str:
 
 
 def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
-    """Formats bytes as "31.7 GiB" or "512 B". With `signed`, the text has a sign: "-1.2 MiB"."""
+    """Formats bytes as "31.7 GiB" or "512 B". If `signed` is true, positive numbers have a plus sign."""
     if size_bytes is None or (size_bytes < 0 and not signed):
         return ABSENT
     sign = ("-" if size_bytes < 0 else "+" if size_bytes > 0 else "") if signed else ""
@@ -75,7 +74,7 @@ def share_text(share: float | None) -> str:
 
 
 def rough_text(share: float | None) -> str:
-    """Formats an estimated share without decimals: "21 %" for 0.214. Callers write "±" or "expected error" before it."""
+    """Formats a share that is only an estimate, without decimals: "21 %" for 0.214."""
     return ABSENT if share is None else f"{100 * share:.0f} %"
 
 
@@ -88,7 +87,8 @@ def error_text(error: float | None) -> str:
 
 
 def paint(text: str, style: str, *, colour: bool) -> str:
-    """Returns `text` in a style ("bold", "dim", "red", "blue", "green"). Without `colour`, returns the text unchanged."""
+    """Adds the terminal codes for a style ("bold", "dim", "red", "blue", "green") to `text`. Without `colour`, returns the text
+    unchanged."""
     return f"{_STYLES[style]}{text}{_RESET}" if colour and style and text else text
 
 
@@ -98,7 +98,8 @@ def printable(text: str, *, colour: bool) -> str:
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Formats a figure for each device. More than four devices are shown as a range: "61.8 % (cuda:0) to 99.0 % (cuda:4)"."""
+    """Formats a figure for each device. For more than four devices, only the lowest and the highest value are shown: "61.8 %
+    (cuda:0) to 99.0 % (cuda:4)"."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -108,7 +109,8 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
 def fit(text: str, width: int) -> str:
     """Cuts `text` to at most `width` characters, with "…" at the cut.
 
-    Runs of whitespace become one space. Spaces at the beginning of a text are kept, because they show the depth of a row.
+    Runs of whitespace become one space. Spaces at the beginning of a text are kept, because indentation shows how deeply a row
+    is nested.
     """
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
@@ -116,10 +118,10 @@ def fit(text: str, width: int) -> str:
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cuts texts to `width` characters like `fit`, but keeps different texts different.
+    """Cuts texts to at most `width` characters, so that different texts stay different.
 
-    If the beginnings are equal, the cut moves to the middle to show the ends. If the beginnings and ends of two texts are
-    equal, the texts get numbers: "multi_tensor_apply…#2".
+    Texts that begin with the same characters are cut in the middle, so that their ends are shown. Texts that agree at both the
+    beginning and the end get numbers, such as "multi_tensor_apply…#2".
     """
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
@@ -138,13 +140,13 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Returns a short name for each kernel. Kernels that differ only in parameter types keep their full names."""
+    """Returns a short name for each kernel."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Joins names and counts the rest: "aten::mul + aten::add and 3 more"."""
+    """Joins the first names and counts the other names: "aten::mul + aten::add and 3 more"."""
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return " + ".join(map(kernel_text, names[:2])) + more
 
@@ -154,8 +156,8 @@ def table(
 ) -> list[str]:
     """Returns the lines of a table that is at most `width` wide. A table without rows has no lines.
 
-    The first column is cut to the remaining width, and the other columns are right-aligned. `stretch` makes the table exactly
-    `width` wide, which aligns the columns of several tables. rich.table cannot cut two names so that they stay different.
+    The first column is cut to the remaining width, and the other columns are right-aligned. If `stretch` is true, the table is
+    exactly `width` characters wide, so the columns of several tables line up.
     """
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
@@ -171,9 +173,8 @@ def table(
 
 
 def curve_text(values: Sequence[float]) -> str:
-    """Draws a curve with one character per value. The height of each character is relative to the largest value: "·▁▃█".
+    """Draws a small chart with one character for each value. The largest value gets the highest character: "·▁▃█".
 
-    textual's Sparkline is a widget, and this text also appears in tables and in the HTML report.
     """
     most = max(values, default=0.0)
     return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)
@@ -183,7 +184,8 @@ Value = str | int | float | None
 
 
 class Unit(Enum):
-    """The kind of values in a column. The unit of a column determines the format on the screen and the header in a file.
+    """The kind of values in a column. Each column has a unit, which determines the format of its values and the column's
+    heading in CSV files.
 
         Unit.TIME.text(1_200_000)       # "1.2 ms"
     """
@@ -226,7 +228,7 @@ class Head(NamedTuple):
 
 
 class FigureTable(NamedTuple):
-    """Represents a table of values, for the terminal, the HTML report and the app. The first column has names."""
+    """Table of values that the terminal, the HTML report and the timeline app can show. The first column has names."""
 
     title: str
     heads: list[Head]
@@ -239,10 +241,10 @@ class FigureTable(NamedTuple):
 def side_by_side(
     title: str, head: str, figures: Sequence[Head], sides: Sequence[Mapping[str, tuple[Value, ...]]], words: Sequence[str]
 ) -> FigureTable:
-    """Returns the figures of one trace or of two. `sides` holds the figures of each name for each trace, and `words` holds the
-    names of the traces.
+    """Returns the table lines that show figures of one trace, or of two traces side by side. `sides` has the figures by row
+    name for each trace, and `words` has the displayed names of the traces.
 
-    With two traces, the first figure gets a column for each trace and one for the change.
+    For two traces, the first figure is shown for each trace, followed by the change.
     """
     if len(sides) == 1:
         return FigureTable(title, [Head(head), *figures], [(name, *values) for name, values in sides[0].items()])

@@ -5,8 +5,8 @@
     @app.command(rich_help_panel=LOOK, epilog="$ trace info v100.msgpack\n\nWhat goes under the options.")
     def info(trace: str, json: Annotated[bool, typer.Option("--json", rich_help_panel="Output")] = False) -> int: ...
 
-Lines of an epilog that begin with "$ " are examples. Typer's own help pages need rich, which takes longer to import than
-everything else that `trace --help` does.
+In the text after the options, lines that begin with "$ " are shown as examples. Typer's own help pages are not used, because
+they import the library rich, which is slow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMON = ("-q", "--quiet", "-v", "--verbose", "--color")  # the names of these o
 
 
 def _remember(key: str) -> Callable[[typer.Context, Any], Any]:
-    """Returns a callback that stores an option's value for `tui.terminal`."""
+    """Returns a function that stores the value of a common option (-q, -v or --color) for `tui.terminal`."""
 
     def remember(context: typer.Context, value: Any) -> Any:
         context.find_root().meta[key] = value
@@ -66,7 +66,7 @@ def _common(
         When, _option(COLOUR, "Colour: if stdout is a terminal and NO_COLOR is not set (auto), always, or never.", "--color")
     ] = "auto",
 ) -> None:
-    """Declares the common options; the other commands copy them from here."""
+    """Declares the options that all commands have."""
 
 
 class Command(TyperCommand):
@@ -91,8 +91,6 @@ class Group(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """Typer application whose commands are `Command` objects by default."""
-
     def __init__(self, **facts: Any) -> None:
         # without rich, which is slow to import
         super().__init__(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": HELP_NAMES}, **facts)
@@ -127,7 +125,7 @@ def help_text(command: TyperCommand | TyperGroup, name: str, width: int) -> str:
 
 
 def _write_page(command: Command | Group, ctx: Context, formatter: HelpFormatter) -> None:
-    """Writes the whole help page, as wide as the terminal."""
+    """Writes the help page of the command, as wide as the terminal."""
     width = min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
     _write_sized_page(command, ctx, formatter, width, look(sys.stdout)["colour"])
 
@@ -161,8 +159,8 @@ def _write_text(text: str, formatter: HelpFormatter) -> None:
 
 
 def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpFormatter, colour: bool) -> None:
-    """Writes (section, label, help) entries. The sections of a help page keep the order of their first entries, and common
-    options come last."""
+    """Writes (section, label, help) entries. Sections appear in the order in which the command declares their options, and the
+    common options come last."""
     found: dict[str, list[tuple[str, str]]] = {}
     for section, label, text in entries:
         found.setdefault(section, []).append((paint(label, "blue", colour=colour), " ".join(text.split())))
@@ -174,7 +172,7 @@ def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpForm
 
 
 def _entry(param: Parameter, ctx: Context) -> tuple[str, str, str]:
-    """Returns the section, label and help of an option or argument."""
+    """Returns an option's section of the help page, its label and its help text."""
     record = param.get_help_record(ctx) or ("", "")
     if isinstance(param, TyperArgument):
         return "Arguments", param.metavar or record[0], param.help or ""

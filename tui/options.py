@@ -1,9 +1,9 @@
-"""Declares the arguments and options of commands with many options: one dataclass per command, one field per option.
+"""Declares the arguments and options of commands in dataclasses, with one field for each option.
 
     ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack", speed=2.0)
 
-`tui.cli` declares the commands with these dataclasses (`tui.help.from_options`) and passes the objects on unchanged. An option
-is named after its field, with dashes, unless names are given.
+The module `tui.cli` makes a command from each dataclass. Unless names are given, the option for the field `gpu_memory` is
+called `--gpu-memory`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def flag(name: str, text: str, group: str | None = None) -> Any:
 
 
 def option(metavar: str | None, text: str, *names: str, group: str | None = None, **limits: Any) -> Any:
-    """An option with a value. `limits` are typer's arguments `min`, `max` and `autocompletion`."""
+    """An option with a value. `limits` are passed to typer, for example `min`, `max` or `autocompletion`."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, **limits)
 
 
 def share(text: str, name: str) -> float:
-    """Returns 0.05 for "5%" or "0.05", the value of option `name`. Raises BadParameter for a bare number of 1 or more."""
+    """Parses a percentage: returns 0.05 for "5%" or "0.05". Raises BadParameter for a number of 1 or more without a percent
+    sign."""
     number, percent = text.strip().removesuffix("%").rstrip(), text.strip().endswith("%")
     if not re.fullmatch(r"\d+\.?\d*|\.\d+", number):
         raise typer.BadParameter(f"{text!r} is not a share; write 5% or 0.05", param_hint=name)

@@ -1,4 +1,5 @@
-"""Writes results as JSON on stdout or into files. A file gets its final name only when it is complete.
+"""Writes the results of commands to stdout or to files. A file is first written under a temporary name, so an incomplete file
+never has the final name.
 
     require_writable(Path("out/report.json"))  # before the long work; raises OSError
     write_json(Path("out/report.json"), facts)
@@ -20,11 +21,12 @@ from tui.terminal import look
 
 
 class TraceOutputError(OSError):
-    """Raised if the file name has the wrong ending for this output. The message of the error is one line for the user."""
+    """Raised if the name of an output file has the wrong ending."""
 
 
 def open_standard_streams() -> None:
-    """Opens closed standard streams (`trace info T >&-`) on the null device. Unencodable characters are written escaped."""
+    """Opens the null device in place of each standard stream that the shell has closed (`trace info T >&-`). Unencodable
+    characters are written escaped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -34,17 +36,17 @@ def open_standard_streams() -> None:
 
 
 def show_text(text: str) -> None:
-    """Prints a result without control sequences, because names in a recording are untrusted."""
+    """Prints text without the control sequences that names in an untrusted recording may contain."""
     print(printable(text, colour=look(sys.stdout)["colour"]))
 
 
 def json_text(facts: object) -> str:
-    """Returns the JSON of a result, which is a dataclass. docs/json.md lists the results."""
+    """Returns the JSON text of a dataclass object that a command prints."""
     return json.dumps(as_json(facts), indent=2, allow_nan=False)
 
 
 def require_writable(path: Path | None) -> None:
-    """Raises the OSError that a later write to `path` would raise, if the problem is already visible."""
+    """Checks that `path` can probably be written, and raises the OSError that writing would raise."""
     if path is None:
         return
     if path.is_dir():

@@ -1,4 +1,5 @@
-"""Runs `trace import`: converts a profiler's JSON into a trace file and reports its problems, most serious first.
+"""Runs `trace import`, which converts a JSON file of torch.profiler into a trace file and reports problems of the profiler's
+file.
 
     $ trace import worker0.pt.trace.json.gz -o v100.msgpack
     trace: 8772 kernels, 324 copies, 32124 host ops, 12838 memory events, 6 steps on Tesla V100-DGXS-32GB
@@ -28,7 +29,7 @@ _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 
 @dataclass(frozen=True, slots=True)
 class ImportFacts(Summary):
-    """Holds the summary of the imported trace, and the file that contains the trace."""
+    """Holds a summary of the imported trace, and the path of the trace file."""
 
     output: str
 
@@ -60,7 +61,7 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
 
 
 def default_name(recording: Path) -> str:
-    """Returns the default output file: the recording's name without the profiler's endings, plus ".msgpack"."""
+    """Returns the default output file, such as "train.msgpack" for the profiler's file "train.pt.trace.json.gz"."""
     name = recording.resolve().name
     for ending in _ENDINGS:
         name = name.removesuffix(ending)

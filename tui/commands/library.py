@@ -1,4 +1,4 @@
-"""Runs `trace library list | show | add | check | remove`: shows the library, and manages the user's own entries.
+"""Runs the commands `trace library list`, `show`, `add`, `check` and `remove`.
 
     list_(Filters(gpu="v100"), json=False)
     show("v100/resnet50", json=False)
@@ -46,8 +46,8 @@ _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters entries of the library. An entry passes a filter if the field contains the word or matches a pattern such as
-    `wide*`. The filter "" matches everything.
+    """Filters entries of the library. Each filter is a word that a field of the entry must contain, or a pattern such as
+    `wide*` that the field must match. An empty filter accepts every entry.
     """
 
     gpu: str = ""
@@ -62,7 +62,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class ListFacts:
-    """Holds the entries of the library that pass the filters."""
+    """Holds the library entries that match the user's filters."""
 
     entries: list[EntryFacts]
     faults: list[str]  # files of the library that cannot be read
@@ -92,7 +92,7 @@ class CellMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """Holds the measured step times of one network on one GPU. Lists have one value per batch size in `batches`."""
+    """Holds the measured step times of one network on one GPU. Each list has one value for each batch size in `batches`."""
 
     name: str
     board: Board
@@ -125,7 +125,7 @@ class AddFacts:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """Holds the findings for each file, and the number of errors."""
+    """Holds the problems that were found in each file, and the number of errors."""
 
     files: dict[str, list[Fault]]
     errors: int
@@ -203,7 +203,8 @@ def show(name: str, json: bool) -> int:
 
 
 def _shown_cell(name: str) -> LibraryCell:
-    """Returns the cells of a library entry, with or without a batch size, or the cells of a file that has only one entry."""
+    """Returns the measured step times of a library entry. The name may be an entry's name, or the path of a file that has only
+    one entry."""
     path = Path(name)
     if path.suffix != SUFFIX or not path.is_file():
         return find_cell(name.partition("@")[0])
@@ -215,7 +216,8 @@ def _shown_cell(name: str) -> LibraryCell:
 
 
 def add(path: Path, name: str, json: bool) -> int:
-    """Copies a file of cells, or a recording, into the user's folder. Existing files are never overwritten."""
+    """Copies a file of measured step times, or a recording, into the user's own library. Existing files are never
+    overwritten."""
     file = read_cells(path) if path.suffix == SUFFIX else None
     trace = load(find(path)) if file is None else Trace()
     gpu, model = gpu_of(trace, gpus()) if file is None else file.gpu, path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)
@@ -281,7 +283,8 @@ def check(paths: list[Path], json: bool) -> int:
 
 
 def remove(name: str, json: bool) -> int:
-    """Removes an entry from the user's folder. If the file has other entries, only this entry is removed from the file."""
+    """Removes an entry from the user's own library. A file that holds several entries is rewritten without the removed
+    entry."""
     own = user_folder()
     recording = own / f"{name}{TRACE_SUFFIX}"
     target = recording
@@ -362,7 +365,7 @@ def _workload(cell: LibraryCell) -> dict[str, Any]:
 
 
 def _figures(cell: LibraryCell) -> list[list[str]]:
-    """Returns lines for some of the measured batch sizes: the time of each phase, and the peak memory."""
+    """Returns table rows with the time of each phase and the peak memory, for some of the measured batch sizes."""
     chosen = [batch for batch in _SHOWN_BATCHES if batch in cell.batches]
     chosen = sorted({*chosen, int(cell.batches[0]), cell.last_batch})
     head = ["batch", *cell.phases_ns, *(["peak memory"] if len(cell.peak_bytes) else [])]

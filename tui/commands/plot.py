@@ -1,4 +1,4 @@
-"""Runs `trace plot`: draws one figure about one trace or two.
+"""Runs `trace plot`, which draws one figure about one or two traces.
 
     $ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
     trace: wrote memory.pdf

@@ -1,4 +1,4 @@
-"""Runs `trace predict`: estimates a recording under other conditions, with the expected error.
+"""Runs `trace predict`, which estimates the step time of a recorded program under other conditions.
 
     run(PredictOptions("v100.msgpack", on_gpu="T4"))
 """
@@ -27,7 +27,7 @@ _GPUS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionFacts(PredictedFigures):
-    """Holds the estimate of a recording under other conditions. Times are in nanoseconds per step."""
+    """Holds the predicted step times of a recorded program under other conditions. Times are in nanoseconds per step."""
 
     estimated: bool  # always true
     conditions: Conditions
@@ -37,7 +37,7 @@ class PredictionFacts(PredictedFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFacts:
-    """Holds one estimate per combination of the values in `--sweep`."""
+    """Holds one prediction for each combination of the conditions that `--sweep` varies."""
 
     estimated: bool = True  # always true
     sweep: str
@@ -80,7 +80,8 @@ def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:
 
 
 def _sweep(recorded: Trace, asked: PredictOptions, conditions: Conditions) -> list[Prediction]:
-    """Returns a prediction for each combination of the swept values. Raises TraceError if no combination can be predicted."""
+    """Returns a prediction for each combination of the conditions that `--sweep` varies. Raises TraceError if none of the
+    combinations can be predicted."""
     axes = [axis.strip() for axis in asked.sweep.split(",") if axis.strip()]
     unknown = [axis for axis in axes if axis not in ("gpus", "batch", "nproc")]
     if unknown or not axes:

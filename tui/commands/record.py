@@ -1,4 +1,4 @@
-"""Runs `trace record`: starts the script in a child process with the recorder, then merges its output into one file.
+"""Runs `trace record`, which records a training script in a child process and then writes one trace file.
 
     $ trace record train.py --epochs 1
     trace: wrote train.msgpack (212.4 KiB): 40 steps (3 warm-up, 32 clean, 5 profiled) of train.py
@@ -6,9 +6,9 @@
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. The partial files
-and the profiler's recordings are merged into one trace with all ranks. If this process is killed, the partial files remain
-readable: use `trace info train.msgpack.<pid>.part`.
+Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. At the end, `trace
+record` merges these files into one trace with all ranks. If this process is killed, the partial files remain readable: use
+`trace info train.msgpack.<pid>.part`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _ProcessFiles:
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
     """Records the script and returns the script's exit code. `stderr` is the file descriptor for the script's stderr.
 
-    A sweep sets `is_brief`, so that its runs print no summaries.
+    With `is_brief`, no summary of the recording is printed.
     """
     output = record.output or Path(default_name(record.script))
     require_writable(output)
@@ -64,7 +64,8 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
-    # The exit code is the script's. If only saving the recording failed, the exit code reports this error.
+    # The exit code is the script's. If the script succeeded but saving the recording failed, the exit code tells that saving
+    # failed.
     try:
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Runs `trace record --sweep`: runs a script once per batch size and writes the results as one library entry.
+"""Runs `trace record --sweep`, which records a script at several batch sizes and writes the step times as one library entry.
 
     $ trace record --sweep "--batch-size=1..256" train.py
     trace: batch 1: 9 steps of 12.3 ms, forward 4.1 ms
@@ -7,8 +7,9 @@
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
-The batch size of a run is read from the model's inputs. The output file is rewritten after each run, so a killed sweep keeps
-its results. Only an out-of-memory error, found in the script's stderr, ends a sweep successfully before its last value.
+The batch size of a run is read from the model's inputs. The output file is rewritten after each run, so the results of finished
+runs are kept if the command is killed. If a run ends with an out-of-memory error, larger batch sizes are skipped, and the
+command succeeds.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """Holds an option of the script and the values to run the script with."""
+    """Holds the script's option for the batch size, and all values with which the script is run."""
 
     text: str  # the sweep as typed by the user
     before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "
@@ -49,7 +50,7 @@ class Sweep:
 
     @classmethod
     def of(cls, text: str) -> Sweep:
-        """Parses `text`. Raises TraceError if the text does not describe a sweep."""
+        """Parses `text`. Raises TraceError if `text` is not of the form OPTION=VALUES."""
         at = max(text.rfind("="), text.rfind(" ")) + 1
         before, values = text[:at], _values(text[at:])
         if not before.strip(" =") or not values:
@@ -63,8 +64,8 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Runs the sweep. Returns 0 if there are results and only an out-of-memory error ended the sweep. Otherwise returns the
-    script's exit code.
+    """Runs the sweep. Returns 0 if at least one batch size was recorded and no run failed for another reason than lack of
+    memory. Otherwise returns the script's exit code.
     """
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
@@ -129,7 +130,8 @@ def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _values(text: str) -> tuple[int, ...]:
-    """Returns the values of a sweep. "1..256" doubles from 1 to 256, "8..64+8" goes in steps of 8, and "16,24,32" is a list."""
+    """Returns all batch sizes that a text describes: "16,24,32" lists them, "1..256" means 1, 2, 4, 8 up to 256, and "8..64+8"
+    means 8, 16, 24 up to 64."""
     if (found := _RANGE.fullmatch(text)) is not None:
         first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
         if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):
@@ -147,7 +149,7 @@ def _values(text: str) -> tuple[int, ...]:
 
 
 class _Tee:
-    """Copies the script's stderr to this process's stderr, and keeps the end of the text."""
+    """Copies the script's stderr to our own stderr, and keeps the last part of the text."""
 
     def __init__(self) -> None:
         self._reader, self.descriptor = os.pipe()

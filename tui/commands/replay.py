@@ -1,8 +1,8 @@
-"""Runs `trace replay`: starts the script in a child process with the virtual GPU, then compares the times.
+"""Runs `trace replay`, which runs a script on a virtual GPU and compares the step times with the recording.
 
     run(ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack"))  # the script's exit code
 
-In the child, `replayer.child` writes one timeline per process that used the GPU into a temporary folder.
+The module `replayer.child` runs the script in a child process, and each process that used the GPU writes a timeline file.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, source, result, Path(out), prediction)
         except (TraceError, OSError) as error:
-            # The exit code is the script's. If only saving the timeline failed, the exit code reports this error.
+            # The exit code is the script's. If the script succeeded but saving the timeline failed, the exit code tells that
+            # saving failed.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)
@@ -92,14 +93,15 @@ def _run(replay: ReplayOptions, rooms: dict[str, object], recorded: Trace, out: 
 
 
 def _words(replay: ReplayOptions) -> list[str]:
-    """Returns the words after `python`: the script, or the module that `torchrun` stands for."""
+    """Returns the arguments for the Python interpreter: the script, or a module in place of the command `torchrun`."""
     if replay.script[0] == "torchrun" and not Path("torchrun").exists():
         return ["-m", "torch.distributed.run", *replay.script[1:]]
     return replay.script
 
 
 def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
-    """Returns the slowdown of each rank that --slow names. `nproc` is the number of ranks, or 0 if unknown."""
+    """Returns the slowdown factor of each rank that the option `--slow` names. `nproc` is the number of ranks, or 0 if
+    unknown."""
     found: dict[str, float] = {}
     for part in text.split(",") if text else []:
         match = _SLOW.fullmatch(part.strip())
@@ -114,7 +116,7 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
     """Returns the configuration for a recording. `memory` is --gpu-memory. Raises TraceError if the recording does not suffice.
 
-    On the recorded clock, waits for data take the recorded time.
+    With `--clock recorded`, waiting for data takes as long as in the recording.
     """
     gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_kernels_of_one(config.gpus, gpus, bool(len(work_rows(recorded))))
@@ -123,8 +125,8 @@ def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConf
 
 
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
-    """Returns the sizes in bytes from --gpu-memory. `--gpu-memory` may give no size, one size for all devices, or one size per
-    device."""
+    """Returns the sizes in bytes from --gpu-memory. The option `--gpu-memory` gives one memory size for all devices or one for
+    each device."""
     given = tuple(sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
         raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size, or one per device")
@@ -132,7 +134,7 @@ def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
 
 
 def _did_gpu_work(replayed: Trace) -> bool:
-    """Returns whether the script launched GPU work. Here, recorded phase times alone do not count as GPU work."""
+    """Returns whether the script launched GPU work. A recording with only the times of phases does not suffice."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 
@@ -175,7 +177,7 @@ def _estimate_sentence(prediction: Prediction) -> str:
 
 
 def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:
-    """Writes the requested files. If writing one file fails, the other file is still written."""
+    """Writes the requested files. If the timeline cannot be written, the report is still written, and the reverse."""
     try:
         if replay.output is not None:
             save(replayed, replay.output)

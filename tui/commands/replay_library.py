@@ -1,4 +1,4 @@
-"""Supports `trace replay` with library entries (cells). Chooses the entry, and builds the trace to compare the replay with.
+"""Finds the library entry for `trace replay`, and makes a trace of the entry's step times for the comparison with the replay.
 
     choice = choice_of("", gpu="v100", estimate=False)          # by the script's workload
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
@@ -39,7 +39,7 @@ _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"}
 
 @dataclass(frozen=True)
 class ReplaySource:
-    """Says where a replay takes its times from: a recording, a library entry, or estimates for a GPU."""
+    """Describes where a replay takes its times from: a recording, a library entry, or estimates for a GPU."""
 
     name: str
     recorded: Trace
@@ -49,7 +49,8 @@ class ReplaySource:
     is_estimate: bool = False
 
     def file_in(self, folder: Path) -> Path:
-        """Returns the file for the script's process. A source without a file is written into `folder`."""
+        """Returns the path of the trace file for the process that runs the script. If the replayed times are not in a file yet,
+        they are written to a new file in `folder`."""
         if self.path is not None:
             return self.path
         path = saved_in(folder, self.name)
@@ -64,7 +65,8 @@ class ReplaySource:
 
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
-    """Returns the source for --trace, --gpu and --estimate. Raises TraceError."""
+    """Returns where the replay takes its times from, according to the options `--trace`, `--gpu` and `--estimate`. Raises
+    TraceError."""
     if gpu and estimate and gpus > 1:  # the library's entries are for one GPU
         return ReplaySource(gpu, card_alone(gpu, gpus), is_estimate=True)
     choice = choice_of(trace, gpu, estimate)
@@ -79,8 +81,8 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Returns whether a name means a GPU. If a file or a library entry has the given name, the file or entry takes precedence
-    over a GPU."""
+    """Returns whether a word of the command line is the name of a GPU. The result is False for a GPU's name that is also the
+    name of a trace file or of a library entry."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False
@@ -90,8 +92,8 @@ def is_gpu_name(name: str) -> bool:
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
-    """Returns the cells for --gpu, or for a --trace that names a library entry. Returns None for a recording. Raises
-    TraceLibraryError.
+    """Returns the library entry for the option `--gpu`, or for an option `--trace` that names a library entry. Returns None if
+    `trace` is the name of a recording. Raises TraceLibraryError.
     """
     if gpu and trace:
         raise TraceLibraryError(f"--gpu {gpu} and --trace {trace} both choose the times; give only one of them")
@@ -111,7 +113,8 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks(gpu: str) -> bool:
-    """Returns whether a GPU is in the table of GPUs but not in the library. Raises TraceLibraryError if it is in neither."""
+    """Returns whether a GPU is known to trace but no library entry was measured on the GPU. Raises TraceLibraryError for an
+    unknown GPU."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:
@@ -124,7 +127,8 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str, gpus: int = 1) -> Trace:
-    """Returns an empty trace for GPUs of a kind that the library lacks. See Note [A card that the library lacks]."""
+    """Returns a trace without steps, for a GPU model that no library entry was measured on. See
+    Note [A card that the library lacks]."""
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
     alone.grain = "kernel"
@@ -151,14 +155,14 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 
 
 def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
-    """Returns the GPU of the chosen library entry, and a trace of that GPU without steps."""
+    """Returns the GPU that the chosen library entry was measured on, and a trace of the GPU without steps."""
     file = read_cells(choice.files[0])
     return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
 
 
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
-    """Returns the recording that corresponds to the library entry. The recording has one step for each kind of step in the
-    replay.
+    """Returns a trace with the step times of the library entry, which is compared with the replay. The trace has one step for
+    each kind of step that was replayed.
     """
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
@@ -168,13 +172,13 @@ def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
 
 
 def library_messages(replayed: Trace) -> tuple[str, ...]:
-    """Returns messages on how the library's times were found."""
+    """Returns the messages that the replay wrote about its use of library entries."""
     notes = replayed.run_of(replayed.ranks[0]).replay
     return notes.library_messages if notes is not None else ()
 
 
 def sentences(replayed: Trace) -> list[str]:
-    """Describes how steps were timed, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
+    """Describes where the times of replayed steps came from, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
     told: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
         for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:
@@ -198,7 +202,8 @@ def was_measured(replayed: Trace) -> bool:
 
 
 def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:
-    """Returns the library entries used by the first rank. All ranks of a program use the same batch sizes."""
+    """Returns the library entries from which the replay's first rank took step times. The first rank stands for all ranks,
+    because all ranks use the same batch sizes."""
     notes = replayed.run_of(replayed.ranks[0]).replay
     return notes.cells if notes is not None else ()
 
@@ -214,5 +219,4 @@ def require_phases_enough(strict: bool, gpus: int) -> None:
 
 
 def saved_in(folder: Path, name: str) -> Path:
-    """Returns the path of a trace that the child process replays."""
     return folder / f"{name.replace('/', '-')}.msgpack"

@@ -1,8 +1,8 @@
-"""Runs `trace replay --view`: shows the timeline app during a replay.
+"""Runs `trace replay --view`, which shows the timeline app during a replay.
 
-The app does not change how the script runs. The script's output is shown in the app (key `o`), and printed to the terminal when
-the app is closed. A script that is still running at that time continues in the terminal. The app reads the keyboard, so the
-script's stdin is empty.
+ The script's output is shown in the app (key `o`), and printed to the terminal when
+the app is closed. If the user closes the app while the script is running, the script continues in the terminal. The app reads
+the keyboard, so the script's stdin is empty.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def can_view() -> bool:
 def run_with_view(
     rooms: Mapping[str, object], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
 ) -> ChildResult:
-    """Calls `run_child` while the app is open, and returns its result. `folder` has the replay's timelines."""
+    """Runs the script in a child process while the app is open, and returns the result of `run_child`. `folder` has the
+    replay's timelines."""
     live = Live((name, recorded), folder)
     failures: list[Exception] = []
     stdin = no_input()
@@ -59,7 +60,8 @@ def run_with_view(
 
 
 def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    """Waits for the script without reaping it, because the launcher does that. SIGTERM and SIGHUP also close the app."""
+    """Waits until the script ends, but leaves the exit status for the code that started the script. SIGTERM and SIGHUP also
+    close the app."""
     done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if done is None:
         return

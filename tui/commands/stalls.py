@@ -1,9 +1,10 @@
-"""Runs `trace stalls`: measures how long a script waits for data, and finds the cause and a fix.
+"""Runs `trace stalls`, which measures how long a script waits for data, and finds the cause and a fix.
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs three times on the virtual GPU, in real time: with one batch that is ready in memory, with its own loader on
-cached data, and with its own loader on a simulated disk. `traces.stalls.data_stalls` compares the runs.
+The script runs three times on the virtual GPU, in real time. In the first run, one batch is ready in memory. In the second run,
+the script's own data loader reads cached files. In the third run, the data loader reads from a simulated disk.
+`traces.stalls.data_stalls` compares the runs.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class StallsFacts(Stalls):
 
 
 def disk_of(text: str) -> Disk:
-    """Returns the disk that `text` describes by a name ("ssd") or by a rate ("530MB/s"). Raises TraceError for invalid text."""
+    """Returns the disk that `text` describes, either by a name ("ssd") or by its speed ("530MB/s"). Raises TraceError for
+    invalid text."""
     if text in DISKS:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())
@@ -136,9 +138,9 @@ def _run(
     folder: Path, asked: StallsOptions, path: Path | None, choice: LibraryChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
-    """Runs the script once. Returns the timeline, the data loaded for each batch, and the exit code.
+    """Runs the script once. Returns the run's timeline, the bytes and times of loading each batch, and the script's exit code.
 
-    `path` is None if the times are from the library.
+    `path` is None if step times come from a library entry instead of a recording.
     """
     out, socket = folder / "out", folder / "storage"
     out.mkdir(exist_ok=True)

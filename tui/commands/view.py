@@ -1,4 +1,4 @@
-"""Runs `trace view`: the timeline app, a picture of it, or, without a terminal, the summary as text."""
+"""Runs `trace view`, which opens the timeline app, or prints a summary if there is no terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """Returns the columns and lines of a size such as "130x40"."""
+    """Parses a terminal size such as "130x40" into columns and lines."""
     columns, x, lines = text.partition("x")
     if not (x and columns.isdecimal() and lines.isdecimal() and 20 <= int(columns) <= 1000 and 10 <= int(lines) <= 1000):
         raise typer.BadParameter("must be COLUMNSxLINES, as in 130x40", param_hint="--size")
