@@ -140,7 +140,7 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Returns a short name for each kernel."""
+    """Returns a short name for each kernel, or the full name if two kernels would get the same short name."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 
@@ -173,9 +173,7 @@ def table(
 
 
 def curve_text(values: Sequence[float]) -> str:
-    """Draws a small chart with one character for each value. The largest value gets the highest character: "·▁▃█".
-
-    """
+    """Draws a small chart with one character for each value. The largest value gets the highest character: "·▁▃█"."""
     most = max(values, default=0.0)
     return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)
 
@@ -241,8 +239,8 @@ class FigureTable(NamedTuple):
 def side_by_side(
     title: str, head: str, figures: Sequence[Head], sides: Sequence[Mapping[str, tuple[Value, ...]]], words: Sequence[str]
 ) -> FigureTable:
-    """Returns the table lines that show figures of one trace, or of two traces side by side. `sides` has the figures by row
-    name for each trace, and `words` has the displayed names of the traces.
+    """Makes a table of figures of one trace, or of two traces side by side. `sides` has the figures by row name for each trace,
+    and `words` has the displayed names of the traces.
 
     For two traces, the first figure is shown for each trace, followed by the change.
     """

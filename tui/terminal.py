@@ -1,9 +1,9 @@
-"""Decides how output looks, from the terminal and the options -q, -v and --color.
+"""Determines the width, colour and amount of output from the terminal and the options -q, -v and --color.
 
     print(info_text(summary, "v100", **look(sys.stdout)))
     if not is_quiet(): print("trace: wrote v100.msgpack", file=sys.stderr)
 
-`tui.help` stores these options in the context of the running command. Without a running command, the defaults apply.
+The options are stored in the context object of the library click. Without a running command, the defaults apply.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Look(TypedDict):
 
 
 def look(stream: TextIO) -> Look:
-    """Returns the width and the use of colour for text on `stream`. Piped text is 100 columns wide and has no colour.
+    """Returns how wide text on `stream` may be, and whether it may have colour. Piped text is 100 columns wide and has no
+    colour.
 
     The option --color takes precedence over NO_COLOR (no-color.org).
     """
@@ -39,7 +40,7 @@ def look(stream: TextIO) -> Look:
 
 
 def is_quiet() -> bool:
-    """Returns whether only results and errors are printed (--quiet)."""
+    """Returns True if the user gave --quiet, so that only results and errors are printed."""
     return bool(_asked(QUIET, False))
 
 

@@ -1,4 +1,4 @@
-"""Finds the trace for a name on the command line: a file, or an entry of the library.
+"""Finds the trace file or library entry that a name on the command line refers to.
 
     find_trace("train.msgpack"), load_trace("p100-no-cudnn")
 """
@@ -16,7 +16,8 @@ from tui.running.narration import say
 
 
 def find_trace(name: str) -> Path:
-    """Returns the file of a trace. Prints a message if the name is from an earlier release. Raises TraceLibraryError."""
+    """Returns the file of a trace. Prints a message if the trace had this name in an earlier release and now has another name.
+    Raises TraceLibraryError."""
     path = find(name)
     new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
     if new_name is not None and any(entry.path == path for entry in entries()):
@@ -30,7 +31,8 @@ def load_trace(name: str) -> Trace:
 
 
 def load_pace(name: str) -> tuple[Path, Trace]:
-    """Loads a trace for a replay, which must contain GPU work. Returns the file and the trace. Raises TraceError."""
+    """Loads a trace that can be replayed, which means that it contains GPU work. Returns the file and the trace. Raises
+    TraceError."""
     path = find_trace(name).resolve()
     trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):

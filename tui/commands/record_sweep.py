@@ -50,7 +50,7 @@ class Sweep:
 
     @classmethod
     def of(cls, text: str) -> Sweep:
-        """Parses `text`. Raises TraceError if `text` is not of the form OPTION=VALUES."""
+        """Parses `text`. Raises TraceError if the text is not an option followed by batch sizes."""
         at = max(text.rfind("="), text.rfind(" ")) + 1
         before, values = text[:at], _values(text[at:])
         if not before.strip(" =") or not values:

@@ -1,12 +1,13 @@
 """Makes the SVG charts of the HTML page: line charts, paired bars and stacked bars.
 
-Colours are CSS variables of the page, which follow light and dark mode. The text in a chart is selectable text, and a chart
-loads no other files.
+The charts use the colours of the HTML page, which follow the reader's light or dark mode. Readers can select and copy the text
+in a chart.
 
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
 
-The report does not use matplotlib, which is an optional dependency and cannot draw with CSS variables.
+The charts are drawn without matplotlib, because matplotlib is an optional dependency and cannot use the colours of the HTML
+page.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ PLAIN = {
 
 
 def escape(text: str) -> str:
-    """Returns text that is valid in XML. Names in a recording may contain characters that XML forbids."""
+    """Escapes text for XML, and replaces characters that XML forbids."""
     return html.escape(printable(text, colour=False))
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A line of a chart. `side` is "a" or "b" and gives the colour. `faded` has the x values of dimmed points."""
+    """A line of a chart. `side` is "a" for the first trace and "b" for the second, and determines the line's colour. `faded`
+    has the x values of points that are drawn in a paler colour."""
 
     name: str
     x: Column
@@ -58,8 +60,8 @@ def line_chart(
     limit: tuple[str, float] | None = None,
     has_whole_x: bool = False,
 ) -> str:
-    """Returns a line chart. `has_whole_x` means that x is a count. `band` is a y range to shade, and `limit` is a named y
-    level.
+    """Returns a line chart. `has_whole_x` means that x is a count. `band` is a range of y values to shade, and `limit` is a
+    horizontal line with a name.
     """
     lines = [line for line in lines if len(line.x)]
     if not lines:
@@ -110,7 +112,8 @@ def line_chart(
 
 
 def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str]) -> str:
-    """Returns a chart with one or two bars per row. Each row of the chart has a label, values, and the texts of the values."""
+    """Returns a chart that shows one or two bars in each row. Each row has a label, one value for each bar, and the text beside
+    each bar."""
     if not rows:
         return ""
     high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0
@@ -130,8 +133,8 @@ def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]
 
 
 def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, str], texts: Mapping[str, str]) -> str:
-    """Returns a chart with one stacked bar per row. `kinds` maps each kind to its colour, and `texts` maps each kind to its
-    label.
+    """Returns a bar chart in which each bar is a stack of coloured parts. `kinds` has the colour of each part of a bar, and
+    `texts` has the labels for the legend.
     """
     high = max((sum(parts.values()) for _, parts in rows), default=0.0) or 1.0
     shapes, y = [], 4.0

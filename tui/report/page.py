@@ -1,10 +1,10 @@
-"""Builds the page of `trace report`: one self-contained HTML file about one trace, or about two side by side.
+"""Builds the page of `trace report`: one self-contained HTML file about one trace, or about two traces side by side.
 
     page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
     Path("report.html").write_text(page)
 
-The HTML page has no scripts and loads no other files. Charts are inline SVG, colours follow light and dark mode, and the page
-can be printed. Curves and tables are shortened, so a recording of a million events gives a page of about 100 kB.
+The HTML page has no scripts and loads no other files. Colours follow the reader's light or dark mode, and the page can be
+printed. Only part of the data is shown, so a recording of a million events gives an HTML page of about 100 kB.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
 
 
 def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
-    """Returns the verdict, four main figures and the notes."""
+    """Returns the beginning of the HTML page: the verdict, four main figures and the notes."""
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
         texts = filter(None, [compilation_difference(comparison), *(said for said, _ in rest)])
@@ -102,7 +102,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
 
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
-    """Returns four main figures. For two traces, the figures compare the steps that both traces have."""
+    """Returns four main figures. For two traces, the figures cover only steps that both traces contain."""
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
         of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)
@@ -155,7 +155,8 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
 
 
 def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
-    """Returns the median host time of each phase for each trace. For two traces, the page shows the same steps as `trace diff`.
+    """Returns for each phase its median time on the host, in each trace. For two traces, the page shows the same steps as
+    `trace diff`.
     """
     if comparison is not None:
         return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
@@ -163,7 +164,7 @@ def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> 
 
 
 def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], str]:
-    """Returns the steps of each trace's first rank, their positions on the x axis, and the label of that axis."""
+    """Returns the steps of the first rank of each trace, the x values of the steps in a chart, and the label of the x axis."""
     found = []
     for side in sides:
         steps = side.trace.steps
@@ -189,7 +190,8 @@ def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
-    """Returns a chart of the device with the highest peak in each trace. The curves start at the first memory event."""
+    """Returns a chart of the allocated memory over time, for the device of each trace that uses the most memory. Each curve of
+    the memory chart starts at the trace's first memory event."""
     lines, limit = [], None
     for label, letter, side in zip(labels, "ab", sides, strict=False):
         trace = side.trace
@@ -206,12 +208,14 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
-    """Returns the row of the device with the highest peak, and the device's curve. Returns None without memory events."""
+    """Returns the index of the device that used the most memory, and this device's memory over time. Returns None without
+    memory events."""
     return max(memory_curves(trace).items(), key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
 
 
 def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
-    """Returns at most `points` points of a curve. The highest point of each range is kept, so peaks stay visible."""
+    """Selects at most `points` points of a curve to draw. From each group of neighbouring points, the highest point is kept, so
+    peaks stay visible."""
     if len(x) <= points:
         return x, y
     bounds = np.linspace(0, len(x), points + 1).astype(np.int64)
@@ -312,7 +316,8 @@ def _text(text: str) -> str:
     return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
-# Colour-blind readers can distinguish blue and orange. The causes of idle time have colours of the Okabe-Ito palette.
+# Colour-blind readers can distinguish blue and orange. The reasons for GPU idle time have colours of the Okabe-Ito palette,
+# which colour-blind readers can distinguish.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

@@ -1,8 +1,8 @@
-"""Draws the figures of `trace plot` with matplotlib, about one trace or two, as SVG, PNG or PDF.
+"""Draws figures for `trace plot` with matplotlib, as SVG, PNG or PDF files.
 
     draw("memory", [NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)], Path("memory.pdf"))
 
-matplotlib is the optional extra [plots]. If matplotlib is not installed, the error says how to install it.
+matplotlib is the optional extra [plots].
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
-    """Writes the figure to `path`. Raises TraceError if matplotlib is missing or the traces lack the data."""
+    """Writes the figure to `path`. Raises TraceError if matplotlib is not installed, or if the traces lack the data for the
+    figure."""
     try:
         import matplotlib
     except ImportError:
@@ -61,8 +62,8 @@ def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
 
 
 def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the time of each step. Steps that are not steady are hollow. The plot shades the range between the quartiles of the
-    first trace."""
+    """Draws the time of each step. Steps that are not steady are hollow. A shaded band shows the range between the quartiles of
+    the first trace's step times."""
     from matplotlib.ticker import MaxNLocator
 
     own, numbers, x_label = step_axis(sides)
@@ -119,7 +120,8 @@ def _idle(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the memory of each trace's device with the highest peak. The memory capacity is drawn if it is close to the peak.
+    """Draws the allocated memory over time, for the device of each trace that uses the most memory. A line shows the GPU's
+    memory capacity, if the highest memory use is close to the capacity.
     """
     highest = 0.0
     for side, colour in zip(sides, _COLOURS, strict=False):

@@ -1,1 +1,1 @@
-"""Prints messages on stderr for commands that run a script, such as progress and how the run ended."""
+"""Prints messages on stderr while a command runs a script and after the script has ended."""

@@ -3,8 +3,8 @@
     why_no_kernels(["function ... failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"])
     # Obstacle("the process lacks the privilege to record kernels ...", "run as root ...")
 
-`trace record` reports the problem at the end of a recording, and `trace doctor` reports it beforehand. Both commands look for a
-CUPTI error in the warnings of Kineto, the library behind torch.profiler.
+ The cause is found by
+looking for a CUPTI error in the warnings of Kineto, the library behind torch.profiler.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Obstacle(NamedTuple):
-    """Describes why no kernels are recorded. `reason` is a clause without a full stop, and `remedy` suggests a fix."""
+    """Describes why no kernels are recorded."""
 
     reason: str
     remedy: str
@@ -47,7 +47,7 @@ _UNKNOWN = Obstacle("torch.profiler reported no device work", "run trace doctor,
 
 
 def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
-    """Returns the obstacle named by Kineto's warnings, or None."""
+    """Returns the reason that Kineto's warnings give for missing kernels."""
     # longest first, because one name contains another
     text = "\n".join(warnings)
     for error in sorted(_BY_ERROR, key=len, reverse=True):

@@ -1,9 +1,9 @@
-"""Prints messages on stderr for commands that run a script: how a run ended, or why a run has no result.
+"""Prints messages on stderr about a script's run: how the script ended, or why there is nothing to save.
 
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
     hint_misplaced_option(["train.py", "--strict"], refused=True)
 
-A failed script has already printed its error, so the command prints at most one more line.
+If a script fails, Python has already printed the error, so the command adds at most one line.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Explains why nothing was `done` ("replayed", "recorded"). If the script ran without an error, `unused` says what it did
-    not do ("did not use the GPU").
+    """Explains why nothing was `done` ("replayed", "recorded"). `unused` says what the script failed to do ("did not use the
+    GPU").
 
-    A failed script needs no explanation, because the script has already printed an error.
+    Prints nothing if the script failed, because Python has already printed the script's error.
     """
     if result.returncode:
         return
@@ -49,7 +49,7 @@ def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
 
 
 def ending_text(returncode: int) -> str:
-    """Describes how a script failed, such as "the script ended with exit code 3" or "SIGTERM ended the script"."""
+    """Describes an exit code in words, such as "the script ended with exit code 3" or "SIGTERM ended the script"."""
     if 128 < returncode <= 128 + signal.NSIG:
         with suppress(ValueError):  # the number is no signal, so the script chose the exit code
             return f"{signal.Signals(returncode - 128).name} ended the script"
@@ -57,10 +57,10 @@ def ending_text(returncode: int) -> str:
 
 
 def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
-    """Prints a hint if an option of this command was given after the script.
+    """Prints a hint if the user probably typed an option of trace after the script's name instead of before.
 
-    The hint appears if the script `refused` its command line or if the option's value is a trace file. The hint also appears if
-    the option has a long name that the script's file does not contain.
+    The hint is printed if the script rejected its command line (`refused`), or if the option's value is a trace file. The hint
+    is also printed for a long option name that does not appear in the script's source code.
     """
     context = get_current_context(silent=True)
     if context is None or not isinstance(context.command, ScriptCommand):
@@ -78,7 +78,8 @@ def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
 
 
 def _mentions(script: str, option: str) -> bool:
-    """Returns whether the script's file contains the option. Returns True if the script's file cannot be read (-m MODULE)."""
+    """Returns whether the name of an option appears in the script's source code. Returns True if the script's source code
+    cannot be read, as with -m MODULE."""
     try:
         text = Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError:

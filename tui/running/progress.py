@@ -1,9 +1,9 @@
-"""Shows a line with the elapsed seconds on stderr during long work, if stderr is a terminal.
+"""Shows the elapsed seconds of long work in a line on stderr, if stderr is a terminal.
 
     with working("reading worker0.pt.trace.json.gz"):
         trace = read_kineto(path)
 
-rich.progress is not used: its import takes longer than most commands wait, and it redraws stderr while the script prints there.
+The library rich.progress is not used, because importing it takes longer than most of the work whose progress is shown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _ERASE = "\r\x1b[K"
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows `what` and the elapsed seconds while the body runs, then erases the line. Requires a terminal on stderr.
+    """Shows a line with `what` and the elapsed seconds while the `with` block runs, then erases the line. Requires a terminal
+    on stderr.
 
     With --verbose, prints the duration afterwards instead. With --quiet, prints nothing.
     """

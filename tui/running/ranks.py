@@ -1,4 +1,4 @@
-"""Rejects numbers of ranks that cannot run on this machine, before anything starts.
+"""Checks before a run whether this machine can run a given number of ranks.
 
     require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 10.6 GiB, and 4.0 GiB are available; ...
 """
@@ -32,7 +32,7 @@ def require_ranks(count: int, available: int | None) -> None:
 
 
 def require_torchrun(words: list[str]) -> None:
-    """Raises TraceError if the command line of torchrun asks for more ranks on this machine than PyTorch can number."""
+    """Raises TraceError if `torchrun` is asked to start more ranks on one machine than PyTorch can address as GPUs."""
     found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
     if found is not None and int(found[1]) > MOST_DEVICES:
         raise TraceError(
@@ -42,7 +42,7 @@ def require_torchrun(words: list[str]) -> None:
 
 
 def available_bytes() -> int | None:
-    """Returns the memory that programs can still get on this machine, or None if unknown."""
+    """Returns the free memory of this machine in bytes, or None if unknown."""
     try:
         told = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:

@@ -4,8 +4,8 @@
         run_child(..., meanwhile=meanwhile)
     # trace: step 40 of 500, 2.1 steps/s, 3 min 39 s left
 
-Progress is printed as whole lines at growing intervals, because the script writes to the same terminal. The total number of
-steps comes from the script's option for it, or from a recording of the same script with the same arguments.
+Each message is a new line, because the script also writes to the terminal, and the time between messages grows. The total
+number of steps is taken from an option of the script such as `--steps`, or from a recording of the same command.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 @contextmanager
 def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yields a function that prints progress until the body ends. The caller passes the script's process id to the yielded
-    function.
+    """Yields a function that prints the replay's progress until the `with` block ends. The argument of the yielded function is
+    the process id of the script.
 
-    `folder` has the replay's timelines, and `words` are the script and its arguments.
+    `folder` contains the timelines that the replay writes, and `words` are the script and its arguments.
     """
     done = threading.Event()
     expected = expected_steps(words, recorded)
@@ -51,7 +51,7 @@ def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iter
 
 
 def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
-    """Returns the expected number of steps of the run, or None if unknown."""
+    """Returns the number of steps that the script will probably run, or None if unknown."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if found := _STEPS_OPTION.match(word):
             number = found[1] or following
@@ -63,7 +63,8 @@ def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
 
 
 def progress_text(steps: int, expected: int | None, per_s: float) -> str:
-    """Formats the progress: "step 40 of 500, 2.1 steps/s, 3 min 39 s left". The remaining time is omitted if unknown."""
+    """Describes the progress of a replay, such as "step 40 of 500, 2.1 steps/s, 3 min 39 s left". The remaining time is omitted
+    if unknown."""
     rate = f"{per_s:.3g} steps/s" if per_s >= 1 else f"{1 / per_s:.3g} s per step"
     if expected is None or steps > expected:
         return f"{counted(steps, 'step')}, {rate}"

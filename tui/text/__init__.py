@@ -1,4 +1,4 @@
-"""Formats results as text for a terminal, with one module for each command. These modules do not compute figures.
+"""Formats the results of commands as text for a terminal. These modules do not compute figures.
 
 Results go to stdout and messages to stderr. `tui/formatting.py` formats numbers, units and tables.
 """

@@ -1,4 +1,4 @@
-"""Formats analyses of one trace or of two: idle time, launches, communication, rates, modules and the critical path.
+"""Formats analyses of traces as tables: idle time, launches, communication, rates, modules and the critical path.
 
     for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
     for head, rows in both_sections(comparison.analyses): ...                   # of two
@@ -37,13 +37,13 @@ REASONS = {
 
 
 def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
-    """Yields the title and the lines of each section. A section without data has no lines."""
+    """Yields sections of text, each as a title and a list of lines. A section without data has no lines."""
     for title, head, cells in analysis_rows(of):
         yield title, table(head, cells, width=width, indent=2)
 
 
 def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yields the title, headings and cells of each table."""
+    """Yields tables, each as a title, a list of headings and a list of rows."""
     many = len(of.idle) > 4
     heads = ["", "mean of all"] if many else ["", *of.idle]
     yield "GPU idle by reason" + per_step_words(of.idle, together=many), heads, idle_rows(of.idle, together=many)
@@ -86,7 +86,8 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
 
 
 def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
-    """Returns one row per rank. If there are more than `_MOST_OPS` ranks, one row has the means of the similar ranks."""
+    """Returns table rows that show how often each rank was the last one to start a collective operation. If there are many
+    ranks, all ranks with similar figures share one row, which shows their means."""
     similar = set(similar_ranks(found) if len(found) > _MOST_OPS else ())
     late = [row for row in found if row.rank not in similar]
     cells = [
@@ -106,8 +107,8 @@ def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
 
 
 def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yields the title and the rows of each comparison. Each row of a comparison has a label and one cell per trace. `streams`
-    are the pairs of streams.
+    """Yields tables that compare two traces, each as a title and a list of rows. Each row has a label and one value for each
+    trace. `streams` says which stream of the second trace corresponds to each stream of the first trace.
     """
     pair = (sides.recorded, sides.replayed)
     idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
@@ -151,7 +152,8 @@ def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[K
 def paired_launches(
     sides: Both[Analyses], streams: Iterable[StreamShare]
 ) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
-    """Returns the streams of both traces by name, such as "cuda:0 stream 7/0". `streams` are the pairs of streams."""
+    """Returns the launches on each CUDA stream of both traces, keyed by a name such as "cuda:0 stream 7/0". `streams` says
+    which stream of the second trace corresponds to each stream of the first trace."""
     rows_of: list[dict[tuple[str, int | None], StreamLaunches]] = [
         {(row.device, row.stream): row for row in of.launches} for of in (sides.recorded, sides.replayed)
     ]
@@ -191,8 +193,8 @@ def _indented(path: str) -> str:
 
 
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
-    """Returns the idle time per step by reason, for each device or averaged over devices (`together`). Reasons without time are
-    omitted.
+    """Returns table rows with the GPU idle time per step for each reason. With `together`, times are averaged over all devices.
+    Reasons without time are omitted.
     """
     columns = [idle] if together else [{device: of} for device, of in idle.items()]
     times = [idle_per_step(of) for of in columns]
@@ -200,7 +202,7 @@ def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
 
 
 def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
-    """Returns the mean idle nanoseconds per step and device, keyed by the text of the reason."""
+    """Returns for each reason the mean GPU idle time in nanoseconds per step and device."""
     return {
         words: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) / max(len(idle), 1)
         for reason, words in REASONS.items()
@@ -243,7 +245,8 @@ def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
 
 
 def exposure_sentence(of: Communication | None) -> str:
-    """Describes the communication in a step of a trace. Returns "" if no communication on a device was recorded."""
+    """Describes in a sentence how much of the communication between ranks overlaps with computation. Returns "" if no
+    communication on a device was recorded."""
     whole_ns = 0 if of is None else of.exposed_per_step_ns + of.hidden_per_step_ns
     if of is None or not whole_ns:
         return ""
@@ -253,8 +256,8 @@ def exposure_sentence(of: Communication | None) -> str:
 
 
 def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
-    """Returns rows with one column per trace. The first rows of the table have times per step and rank. The other rows have the
-    count and bytes of each operation.
+    """Returns rows with one column per trace. The first rows have the communication time per step and rank. The other rows have
+    the number of calls and the bytes of each communication operation.
     """
     both = [sides.recorded, sides.replayed]
     per_step = [None if of is None else (of.exposed_per_step_ns, of.hidden_per_step_ns) for of in both]

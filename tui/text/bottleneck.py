@@ -23,7 +23,7 @@ _WAITS_FOR = {"data": "data", "host": "the host", "other ranks": "communication 
 def answer(summary: Summary) -> str:
     """Returns the first sentence of a report: what the GPU waits for, and how much shorter a step could be.
 
-    If the trace has no steps, the function returns "".
+    Returns an empty string for a trace without steps.
     """
     pace, of = summary.pace, summary.bottleneck
     if pace is None or of is None:
@@ -77,7 +77,8 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
 
 
 def lag_sentence(pace: StepPace | None, which: str = "The GPU") -> str:
-    """Returns a sentence if the device falls further behind the host in each step. Otherwise returns ""."""
+    """Returns a warning if the GPU falls further behind the host in each step. Returns an empty string if the GPU keeps up with
+    the host."""
     if pace is None or not pace.falls_behind_ns:
         return ""
     return f"{which} falls {time_text(pace.falls_behind_ns)} further behind the host in each step."

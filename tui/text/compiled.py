@@ -40,9 +40,9 @@ _FUSED = [
 
 
 def compilation_difference(comparison: Comparison) -> str:
-    """Returns a sentence if only one trace is compiled, or if the traces have different numbers of regions. Otherwise "".
+    """Returns a sentence if only one trace has compiled code, or if the traces have different numbers of compiled regions.
 
-    The returned sentence says what the difference means for the figures.
+    The sentence tells the reader what the difference means for the comparison.
     """
     both = comparison.compiled
     if both is None or not (both.recorded.is_compiled or both.replayed.is_compiled):
@@ -64,7 +64,7 @@ def compilation_difference(comparison: Comparison) -> str:
 
 
 def compilation_notes(comparison: Comparison) -> list[str]:
-    """Returns notes on what was compiled in the second trace."""
+    """Returns sentences about the compiled code in the second trace."""
     both = comparison.compiled
     if both is None or not both.replayed.is_compiled:
         return []
@@ -82,7 +82,7 @@ def compilation_notes(comparison: Comparison) -> list[str]:
 
 
 def compiled_line(of: CompiledFigures | None) -> str:
-    """Returns the main figures of compiled code in one trace, or "": "2 regions with 87 % of the GPU's work (...)"."""
+    """Describes the compiled code of one trace, such as "2 regions with 87 % of the GPU's work (...)"."""
     if of is None or not (of.regions or of.compilations):
         return ""
     counts = f", {counted(of.recompiles, 'recompilation')}" if of.recompiles else ""
@@ -94,7 +94,7 @@ def compiled_line(of: CompiledFigures | None) -> str:
 
 
 def graphs_line(of: CompiledFigures | None) -> str:
-    """Returns the main figures of CUDA graphs in one trace, or "": "2 CUDA graphs with 29.4 % of the GPU's work"."""
+    """Describes the CUDA graphs of one trace, such as "2 CUDA graphs with 29.4 % of the GPU's work"."""
     if of is None or not of.graphs:
         return ""
     return f"{counted(len(of.graphs), 'CUDA graph')} with {share_text(of.graph_share)} of the GPU's work"
@@ -106,10 +106,9 @@ def compiled_tables(
     fused: Sequence[FusedOps] = (),
     most_kernels: int | None = KERNELS_SHOWN,
 ) -> list[FigureTable]:
-    """Returns the tables of compiled code of one trace or of two: regions, fused kernels, graph breaks, compilations, CUDA
-    graphs, and eager ops that were fused.
+    """Returns tables about the compiled code in one or two traces, such as compiled regions, fused kernels and graph breaks.
 
-    `most_kernels` limits the table of fused kernels to those with the most GPU time. None: all.
+    The table of fused kernels shows the `most_kernels` kernels with the most GPU time, or all kernels for None.
     """
     known = [of or CompiledFigures() for of in sides]
     figures = _REGION if len(sides) == 1 else _REGION[:_SHARED]
@@ -147,7 +146,7 @@ def _compilations(found: Sequence[Compilation]) -> dict[str, tuple[Value, ...]]:
 
 
 def _longest(table: FigureTable, most: int | None) -> FigureTable:
-    """Returns the rows with the most time in any trace."""
+    """Returns a table with only the rows that have the longest times in any trace."""
     columns = [place for place, head in enumerate(table.heads) if head.unit is Unit.TIME]
 
     def time_ns(row: tuple[Value, ...]) -> float:
@@ -162,7 +161,7 @@ def _figures(region: Region) -> tuple[Value, ...]:
 
 
 def _label(region: Region) -> str:
-    """Returns the number of a compiled region and its kernels: "0/1: 5 fused kernels (gelu_native_layer_norm...), mm, addmm".
+    """Describes a compiled region by its number and its kernels: "0/1: 5 fused kernels (gelu_native_layer_norm...), mm, addmm".
     """
     names = ", ".join(_fused_ops(kernel.name) for kernel in region.fused[:_NAMES_SHOWN])
     more = "..." if len(region.fused) > _NAMES_SHOWN else ""

@@ -3,8 +3,7 @@
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
 
-In coloured output, red means longer and blue means shorter. In output without colour, the signs of the figures show what is
-longer and what is shorter.
+Red marks times that became longer, and blue marks times that became shorter.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def diff_text(
 ) -> str:
     """Returns the report for a terminal of `width` columns. With `details`, the report has all tables.
 
-    `recorded` and `other` are the displayed names of the traces. `next_step` is the command suggested at the end.
+    `recorded` and `other` are the displayed names of the traces. `next_step` is a command that the report suggests at its end.
     """
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.largest_reason(), ""]
@@ -110,7 +109,8 @@ def diff_text(
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
-    """Returns sentences with the result and the reason. Each sentence has a style ("green", "red", "bold" or "")."""
+    """Returns sentences that tell the verdict of the comparison and the reason. Each sentence has a style ("green", "red",
+    "bold" or "")."""
     verdict = comparison.verdict
     if verdict.same is None:
         said = "NOT JUDGED: the traces do not show whether this is the same program."
@@ -147,8 +147,7 @@ def _differences(comparison: Comparison) -> str:
 
 
 def warning_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes on the figures, most serious first. Problems come first, then estimates, then notes on how figures were
-    measured.
+    """Returns notes on the figures, most serious first.
     """
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     said = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
@@ -188,8 +187,8 @@ def warning_sentences(comparison: Comparison) -> list[str]:
 
 
 def estimate_sentences(comparison: Comparison) -> list[str]:
-    """Describes which parts of the replay's GPU time were recorded and which were estimated, and how far such estimates are
-    off. Parts under 0.1 % are omitted.
+    """Describes which part of the replay's GPU time was estimated, and how large the error of the estimates is. Kinds of
+    estimates with less than 0.1 % of the GPU time are omitted.
     """
     coverage = comparison.coverage
     if coverage is None:
@@ -224,14 +223,15 @@ def time_cells(recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
 
 
 def labels_of(changes: Sequence[NameChange]) -> list[str]:
-    """Returns a label for each change. If several ops launched kernels with the same name, the label also has the op."""
+    """Returns a label for each change. If several ops launched kernels of one name, the label also names the op."""
     counts = Counter(change.name for change in changes)
     texts = kernel_texts([change.name for change in changes])
     return [f"{of.op}: {text}" if of.op and counts[of.name] > 1 else text for of, text in zip(changes, texts, strict=True)]
 
 
 def change_cells(of: NameChange | Replacement) -> list[str]:
-    """Returns the counts, both times and the difference: "4→2", "1.2 ms", "1.0 ms", "-0.2 ms"."""
+    """Returns table cells with the number of calls and the time in both traces, such as "4→2", "1.2 ms", "1.0 ms", "-0.2
+    ms"."""
     counts = dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count))
     times = time_text(of.recorded_ns), time_text(of.replayed_ns)
     return ["→".join(counts), *times, time_text(of.replayed_ns - of.recorded_ns, signed=True)]
@@ -257,7 +257,6 @@ class _DiffPage:
     def names(self, recorded: str, other: str) -> list[str]:
         """Returns the name of each trace with the number of compared steps."""
         counts, ranks = self.of.steps_compared, self.of.ranks
-        # A replay repeats recorded steps, so the report does not mention the number of compared recorded steps.
         ours = 0 if self.of.replay else counts.recorded
         rows = ((self.first, recorded, ours, ranks.recorded), (self.second, other, counts.replayed, ranks.replayed))
         longest = max(len(self.first), len(self.second))
@@ -269,7 +268,7 @@ class _DiffPage:
         return lines
 
     def limits(self) -> list[str]:
-        """Returns the bottleneck of the step time. For a replay, only the recording's bottleneck is shown."""
+        """Returns the bottleneck of the step time. The report of a replay shows only the recording's bottleneck."""
         sides = list(zip((self.first, self.second), self.of.paces, self.of.bottlenecks, strict=True))
         told = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
         if self.of.replay:
@@ -278,7 +277,8 @@ class _DiffPage:
         return _wrapped(f"Bottleneck: {listed}.", self.width) if told else []
 
     def largest_reason(self) -> list[str]:
-        """Returns what explains most of a difference beyond the tolerance. Empty for replays and other programs."""
+        """If the step times differ by more than the tolerance, returns a sentence with the main reason. Returns nothing for
+        replays and for traces of different programs."""
         of = explain(self.of)
         small_ns = self.of.tolerance * (self.of.steps.recorded_median_ns or 0)
         if self.of.replay or not self.of.verdict.same or of.delta_ns is None or abs(of.delta_ns) <= small_ns:
@@ -294,13 +294,13 @@ class _DiffPage:
         return self.times(title, [*rows, *self.evaluation(), *self.peaks()])
 
     def medians(self) -> list[tuple[Spread, list[str]]]:
-        """Returns the median figures of a step, each with its table row."""
+        """Returns the median times of a step: the figures of both traces, and the table row that shows them."""
         of = self.of
         figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
         return [(one, [words, *time_cells(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
-        """Returns memory rows for the two devices with the highest peaks, if both traces have these devices."""
+        """Returns table rows with the memory of up to two devices: those that use the most memory."""
         both = {f"{memory_name(of)}, {device}": of.compared_bytes for device, of in self.of.memory.items()}
         known = [(name, a, b) for name, (a, b) in both.items() if a is not None and b is not None]
         rows = []
@@ -337,7 +337,7 @@ class _DiffPage:
         return self.of.steps.recorded_median_ns, self.of.steps.replayed_median_ns
 
     def evaluation(self) -> list[list[str]]:
-        """Returns a row for validation or inference batches, if the traces have such batches."""
+        """Returns a table row for the time of evaluation batches, if the traces contain evaluation."""
         spread = None if self.of.evaluation is None else self.of.evaluation.steps
         if spread is None:
             return []
@@ -360,15 +360,15 @@ class _DiffPage:
         return lines + self.medians_of(self.of.phases, "busy_", "GPU busy time, by launching phase")
 
     def parts(self) -> list[str]:
-        """Returns tables for nn.DataParallel. Times between CUDA events include work that an asynchronous host does not wait
-        for.
+        """Returns tables with the times of the parts of nn.DataParallel. Times between CUDA events include GPU work that the
+        host does not wait for.
         """
         lines = self.medians_of(self.of.parts, "", "Parts of nn.DataParallel on the host")
         return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
     def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
-        """Returns a table of the medians with names that begin with `key`. The key "" selects host times, which are shown even
-        if 0 or absent.
+        """Returns a table with one kind of median times of each phase. An empty `key` selects host times, "device_" the times
+        between CUDA events, and "busy_" GPU busy times.
         """
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
         return self.times(title, [[name, *time_cells(*times)] for name, times in both.items() if not key or any(times)])
@@ -452,8 +452,8 @@ class _DiffPage:
         return lines + self.replaced(lists, title)
 
     def replaced(self, lists: ChangeLists, title: str) -> list[str]:
-        """Returns two rows for each replaced kernel. The first row of each pair has the first trace's names and the figures.
-        The second row of each pair has the second trace's names.
+        """Returns two table rows for each kernel that another kernel replaced. The upper row has the kernel names of the first
+        trace and all figures. The lower row has the kernel names of the second trace.
         """
         rows = []
         for of in lists.replaced[:_SHOWN_CHANGES]:
@@ -474,7 +474,8 @@ class _DiffPage:
         return "the recording" if self.of.replay else "A"
 
     def times(self, title: str, rows: list[list[str]]) -> list[str]:
-        """Returns a table of rows made by `pair`. Rows that exceed the tolerance are coloured."""
+        """Returns a table with the times of both traces, their change and the error. Rows that exceed the tolerance are
+        coloured."""
         lines = self.table([title, self.first, self.second, "change", "error"], rows)
         for number, row in enumerate(rows, start=1):
             error = row[-1]
@@ -490,7 +491,6 @@ class _DiffPage:
         return [self.bold(lines[0]), *lines[1:], ""] if lines else []
 
     def noted(self, lines: list[str], note: str) -> list[str]:
-        """Returns the lines of a table followed by a note."""
         return [*lines[:-1], *_wrapped(note, self.width, "  "), ""]
 
     def bold(self, text: str) -> str:

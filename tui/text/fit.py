@@ -20,8 +20,8 @@ from tui.formatting import ABSENT, count_text, counted, paint, size_text, table,
 
 @dataclass(frozen=True)
 class Need:
-    """Holds the memory that a script requests on a GPU with unlimited memory, in bytes. The device with the largest need
-    counts."""
+    """Holds the memory that a script requests on a GPU with unlimited memory, in bytes. If the script uses several devices, the
+    figures are those of the device that needs the most memory."""
 
     script: str
     batch: int | None  # None if unknown
@@ -36,8 +36,8 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """Holds a library measurement with the script's signature but a different memory peak. The batch limit of such a
-    measurement does not apply to the script. Peaks are in bytes.
+    """Holds a library entry whose network looks like the script's network but needs a different amount of memory. The library
+    entry's batch limit therefore does not apply to the script. Peaks are in bytes.
     """
 
     limit: MeasuredLimit
@@ -47,7 +47,8 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Whether a script fits on one GPU. A measured limit takes precedence over the allocator's result, but both are kept."""
+    """Whether a script fits on one GPU. A batch limit that was measured on the GPU takes precedence over the limit that the
+    simulated allocator gives."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size
@@ -75,8 +76,7 @@ class CardFit:
 
     @property
     def told(self) -> bool:
-        """Returns whether the allocator also says that the script fits at its own batch size. Only then do the allocator's
-        figures apply.
+        """Returns whether the script also fits at its own batch size according to the simulated allocator.
         """
         return self.fits and self.outcome.fits
 
@@ -86,7 +86,8 @@ class CardFit:
 
     @property
     def headroom_bytes(self) -> int:
-        """Returns the unused bytes. The remaining memory is meaningful only if the script fits."""
+        """Returns the bytes of GPU memory that the script leaves unused. The number has no meaning if the script does not
+        fit."""
         return self.usable_bytes - self.outcome.reserved_bytes
 
     def facts(self) -> CardFacts:
@@ -126,7 +127,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """Holds a batch limit of the same model that was measured on the GPU."""
+    """Holds the largest batch size that was measured on the GPU for the same model."""
 
     entry: str  # the library entry with the measurement
     largest_batch: int | None
@@ -139,7 +140,7 @@ class LimitFacts:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Whether the script fits on one GPU. A measured limit takes precedence over the allocator's result."""
+    """Whether the script fits on one GPU. If a batch limit was measured on the GPU, the measured limit counts."""
 
     gpu: str
     memory_bytes: int

@@ -1,5 +1,4 @@
-"""Formats the result of `trace info`: main figures, notes and next steps. With `--details`, the text covers the whole
-recording.
+"""Formats the result of `trace info`: main figures, notes and next steps.
 
     print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
 """
@@ -53,8 +52,8 @@ _MOST_FACTS = 24  # maximum lines of provenance
 
 
 def info_text(summary: Summary, name: str, *, details: bool = True, width: int = 80, colour: bool = False) -> str:
-    """Returns the text for a terminal of `width` columns. With `details`, all sections are included. `name` is the trace as
-    typed.
+    """Returns the output of `trace info` for a terminal of `width` columns. With `details`, all sections are included. `name`
+    is the trace's name as the user typed it.
     """
 
     def heading(text: str) -> str:
@@ -160,7 +159,8 @@ def _late_ranks(summary: Summary) -> str:
 
 
 def _notes(summary: Summary, width: int) -> list[str]:
-    """Returns the notes as wrapped lines. The estimate line is omitted, because it appears at the top of the page."""
+    """Returns the notes as wrapped lines. The note that a trace is only a prediction is left out, because the output begins
+    with this note."""
     lines = []
     for text in note_sentences(summary)[len(estimate_line(summary)) :]:
         lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
@@ -188,7 +188,7 @@ def note_sentences(summary: Summary) -> list[str]:
 
 
 def _slow_steps(summary: Summary) -> list[str]:
-    """Returns a sentence if the windows of busy and idle time include steps that take far longer than the others."""
+    """Returns a note if some steps take far longer than the others and therefore distort the busy and idle times."""
     pace = summary.pace
     usual = [step for step in summary.steps if step.kind not in ("warmup", "evaluation", "incomplete")]
     slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= SLOW_STEP * pace.pace_ns]
@@ -228,7 +228,8 @@ def _provenance(summary: Summary, width: int) -> list[str]:
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Flattens nested facts into one list, with labels such as "flags.tf32". A list of dictionaries is shown as its length."""
+    """Flattens a nested dictionary into a list of pairs, with labels such as "flags.tf32". For a list of dictionaries, only the
+    length is returned."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -308,7 +309,8 @@ def _steps(summary: Summary, width: int) -> list[str]:
 
 
 def _step_kinds(summary: Summary, width: int) -> list[str]:
-    """Returns a table if there are several kinds of steps. A note below the table states how much the profiler slowed the host.
+    """Returns a table with the number and the median time of each kind of step. A note below the table says how much
+    torch.profiler slowed down the host.
     """
     kinds, clean, scale = summary.step_kinds, summary.clean, summary.host_scale
     names = _KINDS if "profiled" in kinds else {"warmup": "warm-up"}

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
-    """Returns rows with the device, the recorded peak, the replayed peak and the change. If memory totals were not recorded,
-    the rows also show the rise within a step.
+    """Returns rows with the device, the recorded peak, the replayed peak and the change. If the total memory is unknown, the
+    rows also show how much the memory rises within a step.
     """
     rows = []
     for device, of in memory.items():
@@ -40,7 +40,7 @@ def _row(label: str, a: int | None, b: int | None) -> list[str]:
 
 
 def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Returns notes on memory that the peaks do not include, and on whether the memory was sufficient."""
+    """Returns notes about memory that the peaks leave out, and about whether the GPU's memory was sufficient."""
     said = []
     if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
         said.append("Memory that was allocated before a recording began is not in its memory peak.")
@@ -48,8 +48,8 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
 
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Describes whether the memory was sufficient. The notes cover devices with a given memory size and devices that ran out of
-    memory."""
+    """Describes whether the memory was sufficient. Only devices that ran out of memory, or whose memory size the user gave, are
+    described."""
     told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
     return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
 

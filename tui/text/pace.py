@@ -1,4 +1,4 @@
-"""Formats notes about a replay: its speed and clock, values that the script read, and events that were never recorded.
+"""Formats notes about how a replay ran, for example its speed and its clock.
 
     pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes on times that are not real, or that include more than the script."""
+    """Returns notes about times in the replay's report that are not real time, or that include other work than the script's."""
     said = []
     speed = comparison.speed
     if speed not in (None, 1):
@@ -38,14 +38,14 @@ def pace_sentences(comparison: Comparison) -> list[str]:
 
 
 def loader_note(comparison: Comparison) -> str:
-    """Explains why the verdict uses the step time without data loading."""
+    """Tells the user to compare step times without data loading, and why."""
     if comparison.clock == "virtual":
         return "Compare the step time without data loading."
     return "Data loading ran on this machine, so compare the step time without it."
 
 
 def values_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes on tensor values that the script read and that differ from the recorded values."""
+    """Returns notes about tensor values that the script read during the replay and that are not the real values."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
     said = []
@@ -63,7 +63,8 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Returns a note if the script waited for events that the script never recorded. CUDA does not wait for such events."""
+    """Returns a note if the script waited for a CUDA event without ever recording it. In CUDA, waiting for an event that was
+    never recorded has no effect."""
     count = comparison.events_never_recorded
     if not count:
         return []

@@ -1,4 +1,4 @@
-"""Formats the lines that `trace record` prints at its end: recorded steps, overhead, missing data and next steps.
+"""Formats the messages that `trace record` prints when the script has ended.
 
     for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
 """
@@ -43,7 +43,8 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
 
 
 def lack_lines(trace: Trace) -> list[str]:
-    """Describes the data that the recording lacks, with the reason and a remedy. Also used for a script that failed."""
+    """Returns sentences that tell which data the recording lacks, why, and how to record it. Also used for a script that
+    failed."""
     has_times = bool((trace.phases.device != NONE).any()) or len(trace.device) > 0
     if not trace.devices or not (has_times or trace.steps.untimed.any()):
         return ["no device times: the script used no GPU on this machine"]
