@@ -1,4 +1,4 @@
-"""Implements the timeline app, `trace view A [B]`, which shows one recording, or a recording and its replay aligned.
+"""Implements the terminal app `trace view`, which shows one trace, or two traces one above the other.
 
     lanes, axis           compute how busy a row is in each column, and which trace time a column shows
     tracks, alignment     the rows of a trace, and the alignment of two traces
@@ -9,5 +9,5 @@
     loading, live         threads that read traces and post scenes
     app and the rest      textual: keys, tables, screens
 
-Figures about traces come from the package `traces`. The app computes only sums over the time range in view.
+ The app computes only sums over the visible time range; all other figures come from the package `traces`.
 """

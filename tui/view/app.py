@@ -1,8 +1,8 @@
-"""Defines the timeline app: widgets, loading and messages. The package `tui.view.actions` implements the actions of the keys.
+"""Defines the class of the timeline app, with its widgets and its reactions to messages.
 
     ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
 
-The app never reads a trace. A thread runs the loading stages and posts each scene (loading.py, live.py).
+The app itself never reads a trace file. A thread loads the traces and gives the app new data to show.
 """
 
 from __future__ import annotations
@@ -82,8 +82,7 @@ class Keys(Footer):
 
 
 class ViewApp(App[int]):
-    """The timeline app. A loading thread runs `stages`, and `failure` keeps an exception of the loading thread for the caller
-    of `run`."""
+    """The timeline app. If loading the traces fails, the attribute `failure` has the exception."""
 
     TITLE = "trace view"
     CSS = f"""
@@ -201,8 +200,8 @@ class ViewApp(App[int]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Returns whether a key works now.
 
-        Before the first scene, only quit and help work. Keys for differences need two traces. Cursor keys go to the focused
-        widget.
+        Until the first trace is shown, only the keys for quitting and for help work. Keys for differences need two traces.
+        Cursor keys go to the focused widget.
         """
         needs = _KEYS[str(parameters[0])].needs if action == "press" else "nothing"
         if needs == "nothing":
@@ -216,7 +215,7 @@ class ViewApp(App[int]):
         return needs == "trace" or len(self.window.scene.traces) == 2
 
     def on_key(self, event: KeyPress) -> None:
-        """Shows the reason if a key does nothing in the current state."""
+        """If the user presses a key that does nothing now, the status line shows why."""
         key = _KEYS.get(event.key)
         if key is not None and self.window is not None and len(self.screen_stack) == 1:
             if key.needs == "two traces" and len(self.window.scene.traces) == 1:
@@ -233,8 +232,8 @@ class ViewApp(App[int]):
     def _go_through_stages(self) -> None:
         """Runs the loading stages in a thread.
 
-        The app may close at any time. The loading thread must end before the interpreter does, so the thread never waits long
-        for the app.
+        The app may close at any time. The thread never waits long for the app, because Python cannot exit before the thread
+        ends.
         """
         try:
             for stage in self._stages:
@@ -322,7 +321,7 @@ class ViewApp(App[int]):
                 widget.update(Text.from_ansi("\n".join(self._output.tail(_OUTPUT_LINES))))
 
     def tell(self, note: str = "") -> None:
-        """Updates the status line and the picture. `note` is a message that is shown once in the status line."""
+        """Updates the status line and the picture. `note` is a text that the status line shows until the next update."""
         window = self.window
         text = note or self._note
         if window is not None:
@@ -372,6 +371,6 @@ class ViewApp(App[int]):
 
 
 def _light_terminal() -> bool:
-    """Returns whether the terminal has a light background, according to the last number in COLORFGBG."""
+    """Returns whether the terminal has a light background, according to the environment variable COLORFGBG."""
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return background in ("7", "15")

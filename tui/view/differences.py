@@ -1,13 +1,13 @@
-"""Lists the differences between two traces, largest first. The keys `n` and `N` and the table of differences use this list.
+"""Finds the differences between two traces and sorts them, largest first.
 
     found = differences(scene)
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
-A difference that occurs in several steps is listed once. Changed kernels are grouped by name, op and phase. A kernel may be
-longer, shorter, missing, new, or replaced by another kernel. The list also has changes in the idle time before a kernel, and
-changes in host phases. Waits for data, warm-up and incomplete steps are left out by default, because they always differ between
-a recording and its replay.
+A difference that occurs in several steps appears once in the list. Kernels of the same name, op and phase count as one
+difference. Compared with the first trace, a kernel of the second trace may be longer, shorter, missing, new, or replaced by
+another kernel. Changes in the GPU's idle time before a kernel, and in the time of a phase on the host, are also differences.
+Waits for data and warm-up steps are left out by default, because a recording and its replay always differ there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Returns up to TABLE_ROWS differences, largest first. Until the app has found counterparts, the list is empty.
+    """Returns up to TABLE_ROWS differences, largest first. The list is empty until the app has matched the events of the two
+    traces.
 
-    `everything` includes waits for data and warm-up.
+    With `everything`, the list includes waits for data and warm-up steps.
     """
     found = scene.counterparts
     if found is None:
@@ -55,9 +56,10 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Returns the pairs of steps to compare. For traces without steps, row 0 of the result covers the whole traces.
+    """Returns the indices of the steps to compare. For traces without steps, the result is [0], which stands for the whole
+    traces.
 
-    Warm-up and incomplete steps are left out, unless `everything` is set or there are no other steps.
+    Warm-up steps and incomplete steps are left out, unless `everything` is true or there are no other steps.
     """
     if not scene.step_pairs:
         return [0]
@@ -93,8 +95,8 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
 
 
 def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
-    """Finds kernels before which the GPU idles for longer or shorter than before their counterparts. Compares the first rank
-    only.
+    """Finds kernels before which the GPU is idle for a longer or shorter time than in the other trace. Only kernels of the
+    first rank are compared.
     """
     order = same_order(found, *scene.traces)
     order = order[chosen[found.step[order]]]
@@ -116,7 +118,7 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
 
 @dataclass(frozen=True)
 class _ChangedRows:
-    """Collects changed rows of both tables, the pair of steps of each change, and both times."""
+    """Holds all changes between two traces: the event in each trace, its time in each trace, and the step."""
 
     table: str
     step: Column
@@ -125,7 +127,7 @@ class _ChangedRows:
     times_ns: Sequence[Column]
 
     def difference(self, of: Column, what: str, name: str, op: str, phase: str, other_name: str = "") -> Difference:
-        """Combines changes of one kind into one difference, which the app shows at the largest change."""
+        """Combines similar changes into one difference, which the timeline shows at the place of the largest change."""
         largest = of[np.argmax(np.abs(self.change_ns[of]))]
         rows, times = ((int(first[largest]), int(second[largest])) for first, second in (self.rows, self.times_ns))
         often = len(of), len(np.unique(self.step[of])), int(self.change_ns[of].sum()), int(self.step[largest])
@@ -133,9 +135,10 @@ class _ChangedRows:
 
 
 def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], everything: bool) -> Column:
-    """Returns the idle time of the first rank's devices before each kernel. The kernels must be sorted by time.
+    """Returns for each kernel how long the GPU was idle before the kernel started. The kernels must be sorted by time.
 
-    The first kernel of a step is measured from the start of the step. Waits for data are excluded, unless `everything` is set.
+    For the first kernel of a step, the idle time begins at the start of the step. Waiting for data does not count as idle time,
+    unless `everything` is true.
     """
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
@@ -163,8 +166,8 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
-    """Lists the phases whose times on the host differ between the traces. If the host times of the traces are not comparable,
-    the list is empty.
+    """Finds phases of the training step that take longer or shorter on the host in the second trace. The list is empty if
+    phases were timed in different ways in the two traces.
     """
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:
@@ -188,9 +191,10 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
 
 
 def _names(trace: Trace) -> Column:
-    """Returns for each device span the string ids of its phase, its launching op and its own name.
+    """Returns for each GPU event three numbers of strings: its phase, the op that launched it, and its own name.
 
-    Unknown ids are NONE. The arrays end with an extra row of NONE, so that the span number NONE (-1) selects that row.
+    NONE stands for an unknown string. The last column is NONE, so that the index -1, which stands for a missing event, selects
+    NONE.
     """
     phase, op = np.append(trace.phases.name, NONE)[launch_phases(trace)], np.append(trace.host.name, NONE)[op_of(trace)]
     return np.append(np.stack([phase, op, trace.device.name]), np.full((3, 1), NONE), axis=1)

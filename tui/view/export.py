@@ -1,4 +1,4 @@
-"""Exports the time range in view as Chrome traces.
+"""Exports the visible time range of the timeline as a file in Chrome's trace format.
 
     write_range(window, Path("range.json.gz"))   # [Path("range_recorded.json.gz"), Path("range_replayed.json.gz")]
 """
@@ -13,7 +13,7 @@ from tui.view.timeline.window import Window
 
 
 def write_range(window: Window, path: Path) -> list[Path]:
-    """Writes one file for each trace that has data in view, and returns the paths. Raises OSError."""
+    """Writes one file for each trace with events in the visible time range, and returns the paths. Raises OSError."""
     written = []
     scene = window.scene
     for word, trace, side in zip(scene.words, scene.traces, window.axis.sides, strict=True):

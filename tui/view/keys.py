@@ -1,4 +1,5 @@
-"""Lists all keys of the timeline app. Tests check bindings, footer, help screen and manual against the list of keys."""
+"""Lists all keys of the timeline app. Tests check that the footer, the help page and the manual agree with this list of
+keys."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """Describes one key. `keys` is textual's name of the key, and `shown` is the displayed name.
+    """Describes one key. `keys` is the key's name in the library textual, and `shown` is the name that users see.
 
-    `action` names a method of a group of actions (actions/). The method gets `argument` unless `argument` is None. A non-empty
-    `hint` appears in the footer. `group` is the heading on the help screen. `needs` is the condition for the key to work.
+    `action` names the method that is called when the key is pressed. The method is called with `argument`, or without an
+    argument if it is None. A non-empty `hint` appears in the footer. `group` is the heading under which the help page lists the
+    key. `needs` says when the key works, for example only with two traces.
     """
 
     keys: str

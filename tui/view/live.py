@@ -1,11 +1,12 @@
-"""Follows a running replay. Yields scenes with the recording and the steps replayed so far.
+"""Follows a running replay. The timeline app shows the recording next to the steps that were replayed so far.
 
     live = Live(("v100", recorded), folder_of_timelines)
     for stage in live.stages(): ...          # one stage after each step, or after several short steps
     live.finish(0)                           # the script has ended with exit code 0, so the last stage is complete
 
-The replay writes its timeline step by step into a file (traces/format/growing_file.py). Reading the timeline takes CPU time
-that the replay may need. The pause between two reads is therefore at least three times as long as the last read.
+The replay writes its timeline step by step into a file (traces/format/growing_file.py). Reading the timeline file takes CPU
+time away from the replay. After reading the timeline file, the app therefore pauses for at least three times as long as the
+reading took.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Live:
         self._awake.set()
 
     def stages(self) -> Iterator[Stage]:
-        """Yields a stage after new steps were replayed. Raises TraceFormatError."""
+        """Yields new data for the app whenever more steps were replayed. Raises TraceFormatError."""
         yield Stage(Scene.of(self._recorded).with_host().with_figures(), 0.5, "waiting for the first step")
         follower: Follower | None = None
         wait_s = _LEAST_WAIT_S
@@ -55,8 +56,8 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # The app follows the timeline of the script's own process. Until the script's own process has a timeline, the app
-            # follows the largest timeline of a child process.
+            # The app shows the timeline that the script's own process writes. Until this timeline exists, the app shows the
+            # largest timeline that a child process of the script has written.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

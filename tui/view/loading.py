@@ -1,9 +1,9 @@
-"""Turns traces into scenes in stages, so the app can draw early.
+"""Loads traces for the timeline app in stages, so that the app can show the first trace early.
 
     for stage in stages(["v100.msgpack", "replay.msgpack"]):
         stage.scene, stage.share, stage.doing      # a scene, 0.4, "reading replay.msgpack"
 
-The app loads traces in a thread and shows each scene when it is ready. The app itself never reads a file.
+ Traces are loaded in a thread, so the app stays responsive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tui.view.scene.scene import Scene
 
 
 class Stage(NamedTuple):
-    """Describes one stage of loading: a new scene (or None), the share of loading that is done, and the next activity."""
+    """Describes the progress of loading: what the app can show now, the share of loading that is done, and the current
+    activity."""
 
     scene: Scene | None
     share: float
@@ -28,10 +29,10 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str]) -> Iterator[Stage]:
-    """Starts to read the first trace at once and returns an iterator over the loading stages.
+    """Starts to read the first trace in a thread, and returns an iterator over the stages of loading.
 
-    Reading a trace rarely needs the interpreter, so the app's modules are imported at the same time. The iterator raises
-    TraceFormatError and TraceLibraryError.
+    The caller can import the app's modules at the same time, because reading a trace needs little of the Python interpreter.
+    The iterator raises TraceFormatError and TraceLibraryError.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0])

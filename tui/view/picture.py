@@ -1,4 +1,4 @@
-"""Makes a picture of the app without a terminal, for `trace view --screenshot` and the README.
+"""Makes a picture of the timeline app without a terminal, for `trace view --screenshot` and the README.
 
     picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
     picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
@@ -17,7 +17,8 @@ from tui.view.loading import stages
 
 
 def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
-    """Returns the screen as SVG after the traces are loaded and the keys are pressed. Raises the errors of `load`."""
+    """Loads the traces into the timeline app, presses the given keys, and returns the screen as SVG. Raises the errors of
+    `load`."""
     app = ViewApp(stages(names))
     pictures: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Implements the keys that find a step by number, an event by name, or the place of a selected table row."""
+"""Implements the keys that find a step by its number, an event by its name, or the event of a table row."""
 
 from __future__ import annotations
 

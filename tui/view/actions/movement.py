@@ -1,4 +1,4 @@
-"""Implements the keys that move the window or the cursor: zoom, pan, lines, steps and fit."""
+"""Implements the keys that zoom, move the visible time range, or move the cursor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Movement:
         self._context.change_window(lambda window: window.move_line(by * window.rows.height))
 
     def step(self, position: int) -> None:
-        """Moves to the first step (0) or to the last step (-1)."""
+        """Moves the cursor to the first step (0) or to the last step (-1)."""
         marks = self._context.timeline.marks
         if not marks:
             self._context.tell("no steps in this trace")
@@ -42,8 +42,8 @@ class Movement:
             self._selection.go(marks[position][0])
 
     def fit(self) -> None:
-        """Fits the selected range or event into the window. If the selection already fills the window, the first call shows all
-        steps, and the next call shows the whole trace."""
+        """Zooms so that the selected time range or event fills the window. When the key is pressed again, all steps are shown,
+        and then the whole trace."""
         window = self._context.window
         span, before = self._selection.span, (window.start_ns, window.ns_per_column)
         if window.range_ns is not None:

@@ -1,4 +1,4 @@
-"""Implements the keys that go from an event to a related event, or show the details of the event."""
+"""Implements the keys that move from an event to a related event, or show the details of an event."""
 
 from __future__ import annotations
 

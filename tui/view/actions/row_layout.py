@@ -1,4 +1,4 @@
-"""Implements the keys that change the rows: alignment, mirrored or swapped sides, folding, pinning, order and filter."""
+"""Implements the keys that change which rows the timeline shows, in which order, and how two traces are aligned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RowLayout:
         self._context.tell(f"aligned by {window.alignment.value}")
 
     def turn(self, what: str) -> None:
-        """Toggles one display option: "mirrored", "swapped", "memory" or "host"."""
+        """Switches one of the display options "mirrored", "swapped", "memory" or "host" on or off."""
         self._context.change_window(lambda window: window.change_rows(lambda rows: rows.toggle(what)))
 
     def fold(self) -> None:

@@ -1,4 +1,4 @@
-"""Holds the selected event, moves the cursor to selected events, and highlights related events."""
+"""Holds the event that the user selected in the timeline, and highlights related events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _MOST_HIGHLIGHTED = 400  # maximum number of highlighted kernels per op
 
 
 class Selection:
-    """Holds the selected event in `span`. `range_from_ns` is the start of a range that the cursor is extending, or None."""
+    """Holds the selected event in `span`. `range_from_ns` is the start of the time range that the user is selecting, or
+    None."""
 
     def __init__(self, context: ViewContext) -> None:
         self._context = context
@@ -20,20 +21,22 @@ class Selection:
         self.range_from_ns: int | None = None
 
     def current(self) -> Span | None:
-        """Returns the selected event, or else the event under the cursor. Shows a note if there is neither."""
+        """Returns the selected event, or the event under the cursor if no event is selected. If the cursor is not on an event,
+        the status line says so."""
         span = self.span or under(self._context.window)
         if span is None:
             self._context.tell("no event here; press , or . to go to the previous or next event")
         return span
 
     def go(self, at_ns: int) -> None:
-        """Moves the cursor to a position on the axis and clears the selection."""
+        """Moves the cursor to a position on the time axis and clears the selection."""
         self._context.following = False
         self.span = None
         self._context.change_window(lambda window: window.go(at_ns))
 
     def select(self, span: Span, at_ns: int | None = None, note: str = "") -> None:
-        """Selects a span and moves the cursor to `at_ns`, or to the position of the span closest to the cursor."""
+        """Selects an event and moves the cursor to it. An event that is shown several times is selected at `at_ns`, or near the
+        cursor."""
         context = self._context
         context.following = False
         window = context.window
@@ -50,7 +53,7 @@ class Selection:
         context.tell(note)
 
     def select_named(self, found: tuple[Span, int, int, int] | None, missing: str) -> None:
-        """Selects one of several spans with the same name, as found by `related.position_among` or `related.next_named`."""
+        """Selects an event that a search by name has found. If nothing was found, shows the text `missing`."""
         if found is None:
             self._context.tell(missing)
         else:
@@ -58,7 +61,7 @@ class Selection:
             self.select(span, position, f"{number} of {count}")
 
     def go_to_pair(self, pair: int) -> None:
-        """Moves the cursor to a pair of aligned steps. The argument is an index into the scene's step pairs."""
+        """Moves the cursor to the start of a step. `pair` is the index of the step in `Scene.step_pairs`."""
         position = next((position for position, _, number in self._context.timeline.marks if number == pair), None)
         if position is None:
             self._context.tell("this step is not shown")
@@ -66,7 +69,8 @@ class Selection:
             self.go(position)
 
     def highlight(self, window: Window) -> Span | None:
-        """Highlights the selected event, its counterpart, its launcher and the work it launched. Returns the counterpart."""
+        """Highlights the selected event, the matching event in the other trace, and the events that launched it or were
+        launched by it. Returns the matching event in the other trace."""
         window.lit = []
         span = self.span
         if span is None:
@@ -83,7 +87,7 @@ class Selection:
         return partner
 
     def extend_range(self, window: Window) -> None:
-        """Moves the end of the open range to the cursor."""
+        """If the user is selecting a time range, moves the end of the range to the cursor."""
         if self.range_from_ns is not None:
             ends = self.range_from_ns, window.cursor_ns
             window.range_ns = min(ends), max(ends) + int(window.ns_per_column)

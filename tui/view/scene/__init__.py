@@ -1,5 +1,5 @@
-"""Models what the timeline app shows, without a terminal: rows, lanes, axes, and differences between two traces.
+"""Computes what the timeline app shows, independently of the terminal: rows, time axes, and differences between two traces.
 
-`scene.Scene` holds one or two traces with their rows side by side. `alignment.py` and `axis.py` align two traces. `lanes.py`
+ `alignment.py` and `axis.py` align two traces. `lanes.py`
 computes how busy each column is. This package needs only numpy.
 """

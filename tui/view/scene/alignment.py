@@ -1,10 +1,11 @@
-"""Aligns two traces by counterpart, by step or by wall time. Each function returns an axis (see axis.py).
+"""Aligns two traces on a common time axis: by wall time, by step, or by events that correspond to each other.
 
     axis = by_step(recorded, replayed)              # one slot per pair of steps, so drift does not carry over to later steps
     axis = by_counterpart(recorded, replayed, found)  # also aligns counterparts within each step
 
-Each replayed step is aligned with the recorded step that it repeats. Two recordings are aligned step by step, beginning with
-the first step. Only the steps of the first rank are aligned. Other ranks keep their time offset to the first rank.
+Each replayed step is aligned with the recorded step that it repeats. In two recordings, the first steps are aligned, then the
+second steps, and so on. With several ranks, only the steps of the first rank are aligned. All other ranks are shifted in time
+together with the first rank.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def alone(trace: Trace) -> Axis:
 
 
 def by_wall(first: Trace, second: Trace) -> Axis:
-    """Aligns by wall time: the axis has one slot, in which the first paired steps begin together. Without steps, the traces
-    begin together.
+    """Aligns two traces only at the start of their first common step; from there, both run in their own time. Traces without
+    steps are aligned at their beginnings.
     """
     windows = [extent_ns(trace) for trace in (first, second)]
     pairs = paired_steps(first, second)
@@ -48,9 +49,9 @@ def by_wall(first: Trace, second: Trace) -> Axis:
 
 
 def by_step(first: Trace, second: Trace) -> Axis:
-    """Aligns by step: the axis has one slot for each pair of steps, after a slot for everything before the first step.
+    """Aligns two traces so that each step of the first trace begins together with the corresponding step of the second trace.
 
-    Without steps, the traces are aligned by wall time.
+    Traces without steps are aligned by wall time.
     """
     pairs = paired_steps(first, second)
     if not pairs:
@@ -60,9 +61,9 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Aligns the traces by step, and within each step by counterparts.
+    """Aligns two traces step by step, and within each step by kernels and phases that correspond to each other.
 
-    A new slot begins wherever a phase or kernel has drifted from its counterpart by ANCHOR_NS since the last slot.
+    Whenever the two traces have drifted apart by ANCHOR_NS, a new section of the axis begins, in which they are aligned again.
     """
     pairs = paired_steps(first, second)
     if not pairs:
@@ -94,8 +95,8 @@ def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
 def _with_phases(
     first_ns: Column, second_ns: Column, ours: dict[tuple[str, int], int], theirs: dict[tuple[str, int], int]
 ) -> list[tuple[int, int]]:
-    """Returns start times of kernels and of phases, in order of time. A phase counts only if it lies between the same kernels
-    in both traces.
+    """Returns the start times in both traces of corresponding kernels and phases, in order of time. A phase is left out if it
+    begins between different kernels in the two traces.
     """
     both = list(zip(first_ns.tolist(), second_ns.tolist(), strict=True))
     last = (-1, -1)
@@ -110,7 +111,7 @@ def _with_phases(
 
 
 def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> list[tuple[int, int]]:
-    """Selects counterparts that have drifted apart by ANCHOR_NS since the last selected pair."""
+    """Selects pairs of events whose time distance has changed by more than ANCHOR_NS since the last selected pair."""
     chosen = []
     ahead_ns = second_ns - first_ns
     for begin, then in both:
@@ -121,8 +122,8 @@ def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> lis
 
 
 def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """Returns for each step the row of each phase segment. The keys of the result are the phase's name and the segment's
-    0-based index."""
+    """Returns for each step the table rows of its phases. Each key has the name of a phase and a number, because a phase may
+    occur several times in a step."""
     found: dict[int, dict[tuple[str, int], int]] = {}
     seen: Counter[tuple[int, str]] = Counter()
     for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):
@@ -149,10 +150,10 @@ def extent_ns(trace: Trace) -> tuple[int, int]:
 
 
 def _cuts(trace: Trace, rows: list[int]) -> tuple[list[int], list[int]]:
-    """Returns the starts and ends of a trace's slots: one slot for the time before the first step, then one slot per step.
+    """Divides a trace into sections, one before the first step and one for each step, and returns their starts and ends.
 
-    A slot usually extends to the start of the next step, so events between steps are kept. The last slot extends to the end of
-    the trace.
+    A section normally lasts until the next step starts, so that events between two steps are shown. The last section lasts
+    until the end of the trace.
     """
     steps, (begin_ns, end_ns) = trace.steps, extent_ns(trace)
     first = next((row for row in rows if row != NONE), NONE)

@@ -1,9 +1,8 @@
-"""Defines the horizontal axis that aligns two traces, and computes which time of each trace a column shows.
+"""Defines the horizontal time axis that aligns two traces, and computes which time of each trace a screen column shows.
 
-An axis is a sequence of *slots*. In each slot of the axis, both traces begin at the start of the slot. A slot is as wide as the
-longer trace needs, and the shorter trace has a gap at the end of the slot. Alignment by wall time uses one slot for everything,
-and alignment by step uses one slot per step. Time is never stretched: a column covers the same number of nanoseconds in both
-traces.
+The axis is divided into sections called *slots*, for example one for each training step. In each slot, both traces begin
+together, so that they are aligned again. A slot is as wide as the longer of the two traces needs, and the shorter trace has a
+gap at the end. A screen column covers the same number of nanoseconds in both traces.
 
     axis = Axis.of([SlotTimes([0, 100], [100, 220]), SlotTimes([500, 590], [590, 720])])  # two slots: (starts, ends) of each
     axis.length_ns                     # 230: the slots are 100 and 130 wide
@@ -23,7 +22,8 @@ from traces.model.trace import Column
 
 
 class Pieces(NamedTuple):
-    """Holds intervals [from_ns, to_ns) of trace time, each with the column that shows the interval. Intervals may be empty."""
+    """Holds time intervals [from_ns, to_ns) of a trace, and the screen column that shows each interval. Intervals may be
+    empty."""
 
     column: Column
     from_ns: Column
@@ -31,14 +31,14 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """One trace's time range in each slot. If a trace has nothing in a slot, `start_ns` equals `end_ns`."""
+    """One trace's time range in each slot. For a slot without any time of the trace, `start_ns` equals `end_ns`."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
         self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # position of `start_ns` on the axis
 
-        # A run is a sequence of axis slots without a jump in trace time.
+        # A run is a sequence of slots in which the time of the trace never jumps.
         starts = np.ones(len(self.start_ns), dtype=bool)
         starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
         self._run = np.cumsum(starts) - 1
@@ -47,13 +47,14 @@ class SlotTimes:
         self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """Returns the trace time at each axis position. In the gap at the end of a slot, returns the end of the trace's data in
-        the slot.
+        """Returns the time of the trace that is shown at each position of the axis. At a position in a gap, returns the time of
+        the trace at which the gap began.
         """
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
-        """Returns whether the trace has a time at each axis position. The trace has no time in the gap at the end of a slot."""
+        """Returns for each position on the axis whether a time of the trace is shown there. Nothing is shown in the gap at the
+        end of a slot."""
         positions = np.asarray(at_ns, dtype=np.int64)
         slot = np.maximum(np.searchsorted(self.at_ns, positions, side="right") - 1, 0)
         inside = positions - self.at_ns[slot]
@@ -65,13 +66,15 @@ class SlotTimes:
         return times, slot
 
     def columns(self, edges_ns: Column) -> ScreenColumns:
-        """Returns cached data about the columns between these edges. All rows drawn with the same edges share this data."""
+        """Returns which time of the trace is shown in each screen column between the given edges. The result is cached, because
+        many timeline rows are drawn with the same columns."""
         if self._columns is None or self._columns.edges_ns is not edges_ns:
             self._columns = ScreenColumns(self, edges_ns)
         return self._columns
 
     def pieces(self, edges_ns: Any) -> Pieces:
-        """Returns the trace time intervals of each column. A column has several intervals if a run ends within the column."""
+        """Returns the time intervals of the trace that each screen column shows. A screen column has several time intervals if
+        the time of the trace jumps within the column."""
         edges = np.asarray(edges_ns, dtype=np.int64)
         times, slot = self._times(edges)
         run = self._run[slot]
@@ -88,15 +91,15 @@ class SlotTimes:
         return Pieces(column, begin, np.maximum(begin, end))
 
     def positions(self, time_ns: int) -> Column:
-        """Returns all axis positions of a trace time. A time has several positions if a recorded step was replayed several
-        times."""
+        """Returns all positions on the axis at which a time of the trace is shown. A recorded step that was replayed several
+        times appears at several positions."""
         held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
         if not held.any():  # the end of a trace's data is shown where the gap begins
             held = self.end_ns == time_ns
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
     def every_position(self, time_ns: Any) -> tuple[Column, Column]:
-        """Returns all axis positions of the given times, in order, and the index of the time at each position."""
+        """Returns all positions on the axis at which the given times are shown, and the index of the time at each position."""
         times = np.asarray(time_ns, dtype=np.int64)
         back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
         found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
@@ -110,14 +113,14 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Returns the axis position of a time, or None. If a time has several positions, the position closest to `near_ns` is
-        returned."""
+        """Returns the position on the axis at which a time of the trace is shown, or None if the time is not shown. If the time
+        is shown at several positions, returns the position closest to `near_ns`."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 
 
 class ScreenColumns:
-    """Computes which part of one trace each screen column shows, and caches the results."""
+    """Computes which time interval of one trace each screen column shows, and caches the results."""
 
     def __init__(self, side: SlotTimes, edges_ns: Column) -> None:
         self._side = side
@@ -138,13 +141,14 @@ class ScreenColumns:
 
     @cached_property
     def bounds_ns(self) -> tuple[Column, Column, Column]:
-        """Returns for each column whether it starts within the trace, its first trace time, and its last trace time."""
+        """Returns for each screen column whether its start shows a time of the trace, and the first and last time shown."""
         edges = self.edges_ns
         return self._side.shown(edges[:-1]), self._side.times(edges[:-1]), self._side.times(edges[1:] - 1)
 
     @cached_property
     def gaps(self) -> tuple[Column, Column]:
-        """Returns the columns whose middle is in a gap of this trace, and the trace time at which each gap began."""
+        """Returns the screen columns whose middle shows no time of this trace, and the time at which each of these gaps
+        began."""
         middle = (self.edges_ns[:-1] + self.edges_ns[1:]) // 2
         columns = np.flatnonzero(~self._side.shown(middle))
         return columns, self._side.times(middle[columns])
@@ -152,8 +156,8 @@ class ScreenColumns:
 
 @dataclass(frozen=True)
 class Axis:
-    """The axis of one or two traces. Both traces have the same number of slots. Slot k begins at `slots_ns[k]`, and the axis
-    ends at `length_ns`.
+    """The axis of one or two traces. The axis is divided into slots, which both traces share. The slot with index k begins at
+    `slots_ns[k]`, and the whole axis is `length_ns` long.
     """
 
     sides: tuple[SlotTimes, ...]
@@ -162,10 +166,10 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Builds an axis from slots placed one after another.
+        """Builds a time axis by placing the slots one after another.
 
-        In the first `flush_right` slots, both traces end together instead of beginning together. These slots precede the first
-        common event.
+        In the first `flush_right` slots, the two traces end together instead of beginning together. These slots precede the
+        first common event.
         """
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths

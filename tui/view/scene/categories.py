@@ -1,8 +1,8 @@
-"""Determines the category of a span, which gives the span's colour on the timeline.
+"""Determines the category of an event, which gives the event's colour on the timeline.
 
     of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
 
-Recordings contain only the names of kernels. The first matching name rule determines the category of a kernel.
+Recordings contain only the names of kernels. The category of a kernel is that of the first rule that matches the kernel's name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """The category of a span. Category numbers are below 24, because cells.py stores flags in higher bits."""
+    """The category of a span. Category numbers are below 24, because higher numbers and bits of a colour code have other
+    meanings."""
 
     LOADER = 0
     H2D = 1
@@ -61,7 +62,7 @@ _PARTS = {
 
 
 def of_kernel(name: str) -> Category:
-    """Returns the category of a kernel name. In replays of phase times, device work is named after its phase."""
+    """Returns the category of a kernel name. If a replay knows only the times of phases, GPU work has the name of its phase."""
     if name in PHASE_CATEGORIES:
         return PHASE_CATEGORIES[name]
     return next((category for category, rule in _RULES if rule.search(name)), Category.OTHER)
@@ -72,7 +73,8 @@ def is_collective(name: str) -> bool:
 
 
 def by_name(trace: Trace, names: Column, category: dict[str, Category] | None = None) -> Column:
-    """Returns the category of each row. Kernels are classified by name, and other spans by `category`. Unknown names are OTHER.
+    """Returns the category of each row. The category of a kernel depends on its name, and that of other events on the field
+    `category`. Unknown names are OTHER.
     """
     used = np.unique(names)
     texts = [trace.strings[int(name)] for name in used]

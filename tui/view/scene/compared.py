@@ -1,11 +1,12 @@
-"""Sums the differences between the kernels of a lane and their counterparts, for any columns.
+"""Sums the differences between corresponding kernels of two traces, for each screen column of the timeline.
 
     sides = compared(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
     changed_ns, other_ns = lane_sums.columns(side, edges_ns) # the extra duration, and the time with another kernel
 
-The difference between a kernel and its counterpart is spread over the kernel's duration. Changes are shown on kernels of the
-second trace. Missing kernels are shown on the first trace.
+A kernel that is longer or shorter than in the other trace spreads this change over its whole duration. Changes of a kernel's
+duration are shown at the kernel of the second trace. Kernels that are missing in the second trace are shown at the kernel of
+the first trace.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace i
 
 
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
-    """Returns two rows of nanoseconds for each trace.
+    """Returns for each trace an array with two rows, in nanoseconds, and one column for each GPU event.
 
-    The first of the two rows has the extra duration of each device span. The second of the two rows has the time during which a
-    different kernel runs.
+    The first row says how much longer each GPU event is than in the other trace. The second row has the duration of kernels
+    that replaced, or were replaced by, a different kernel.
     """
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
@@ -38,8 +39,8 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
 
 
 class Sums:
-    """Holds two prefix sums over the spans of a lane. One adds up the differences in time. The other adds up the time of work
-    that differs from its counterpart."""
+    """Holds prefix sums over the events of a timeline row, from which sums over any time range follow quickly. The first sum
+    adds up changes of durations. The second sum adds up the time of work that was replaced by other work."""
 
     def __init__(self, lane: Lane, of_rows: Column) -> None:
         self._start_ns, self._length_ns = lane.start_ns, np.maximum(lane.end_ns - lane.start_ns, 1)
@@ -47,8 +48,8 @@ class Sums:
         self._before = np.concatenate([np.zeros((2, 1)), np.cumsum(self._each, axis=1)], axis=1)
 
     def columns(self, side: SlotTimes, edges_ns: Column) -> Column:
-        """Returns an array with one column per screen column. Row 0 has the differences in time, and row 1 has the time of
-        other work."""
+        """Returns an array with two rows, and one column for each screen column. The first row has the changes of durations,
+        and the second row has the time of replaced work."""
         columns = side.columns(edges_ns)
         pieces = columns.pieces
         if columns.one_piece_each and np.array_equal(pieces.from_ns[1:], pieces.to_ns[:-1]):
@@ -65,9 +66,9 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Returns signs for how the second trace's kernels differ from their counterparts.
+    """Returns for each screen column a sign that shows how the kernels of the second trace differ from those of the first.
 
-    With `by_place`, kernels and counterparts at different positions of the axis count as different.
+    With `by_place`, kernels also count as different if they are at different positions on the time axis.
     """
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
@@ -78,7 +79,8 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
 
 
 def mark_gaps(cells: CharacterRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
-    """Marks columns that show a time range of only one trace. Columns that already show a difference are not changed."""
+    """Marks screen columns in which one trace has data and the other trace has a gap. Screen columns that already show a sign
+    for a difference keep their sign."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     columns = np.flatnonzero(np.abs(longer) > _GAP_SHARE)

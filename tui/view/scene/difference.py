@@ -1,4 +1,4 @@
-"""Describes one difference between two traces: its kind, size, and largest occurrence."""
+"""Describes one difference between two traces: its kind, its size, and where it is largest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tui.view.scene.short_names import short_name
 class Difference:
     """One difference between two traces.
 
-    A difference may occur several times. `pair` and `rows` describe the largest occurrence: its pair of steps, and its row in
-    each trace's table (or NONE). `times_ns` has the two compared times. For waits, these are idle times.
+    A difference may occur several times. `pair` and `rows` say where the difference is largest: in which step, and at which
+    event of each trace. `times_ns` has the two compared times. For waits, these are idle times.
     """
 
     what: str
@@ -31,8 +31,8 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """Describes the difference, such as "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer". The text begins with the
-        amount, because the end of a long text is cut.
+        """Describes the difference in words, such as "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer". The change in time
+        comes first, because the end of a long text may be cut off.
         """
         at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
         name = short_name(self.name) + (f" ({at})" if at else "")

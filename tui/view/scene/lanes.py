@@ -1,12 +1,11 @@
-"""Computes the exact busy time of a timeline row in each column. The computing time does not depend on the number of spans in a
-column.
+"""Computes the exact busy time of a timeline row in each screen column. The computing time does not depend on the number of
+events in a column.
 
     lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
     lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
 
-Spans of one category are stored as sorted starts and prefix sums of durations. The busy time of a window is the difference of
-two lookups, which take two `searchsorted` calls per category at any zoom. No levels of detail are needed. Adjacent windows add
-up exactly to the window that contains them.
+The events of each category are stored as sorted start times and prefix sums of durations. The busy time of a time window is the
+difference of two prefix sums, which are found by binary search.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Holds the spans of one row of the timeline. While spans overlap, the time belongs to the span that began first.
+    """Holds the events in one row of the timeline. Where events overlap, the time counts for the event that began first.
 
-    `start_ns` and `end_ns` are the visible range of each span, in order of time. `row` is the span's row number in its trace
-    table. A completely covered span is kept with length zero, so the cursor can still reach the span.
+    `start_ns` and `end_ns` have the visible part of each event, in order of time. `row` has the row number of each event in its
+    table of the trace. An event that others cover completely is kept with length zero, so that the user can still select it.
     """
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
@@ -50,7 +49,7 @@ class Lane:
         return len(self.start_ns)
 
     def covered(self, from_ns: Any, to_ns: Any) -> dict[int, Column]:
-        """Returns for each category of the lane the covered nanoseconds in each window [from, to)."""
+        """Returns for each category of work the busy nanoseconds in each time window [from, to)."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjacent windows share edges: look each up once
             edges = np.append(begin, end[-1:])
@@ -59,12 +58,12 @@ class Lane:
         return {kind: intervals.within(begin, end) for kind, intervals in self._by_category.items()}
 
     def instants(self, from_ns: Any, to_ns: Any) -> Column:
-        """Returns the number of zero-length spans in each window [from, to)."""
+        """Returns the number of events of length zero in each time window [from, to)."""
         begin, end = (np.searchsorted(self.instants_ns, times, side="left") for times in (from_ns, to_ns))
         return np.asarray(end - begin)
 
     def at(self, time_ns: Any) -> Column:
-        """Returns the index in this lane of the span that covers each time, or NONE."""
+        """Returns for each time the index of the event at that time, or NONE if there is no event."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
@@ -73,7 +72,7 @@ class Lane:
         return np.asarray(np.where(inside, position, NONE))
 
     def nearest(self, time_ns: int) -> int:
-        """Returns the index of the span at or closest to a time, or NONE in an empty lane."""
+        """Returns the index of the event closest to a time, or NONE if the timeline row is empty."""
         if not len(self.start_ns):
             return NONE
         position = max(int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1, 0)
@@ -83,13 +82,14 @@ class Lane:
         return position
 
     def position_of(self, row: int) -> int:
-        """Returns the lane index of the span with this table row, or NONE."""
+        """Returns the index of an event in this timeline row, given the event's row number in the trace table."""
         found = np.flatnonzero(self.row == row)
         return int(found[0]) if len(found) else NONE
 
 
 class Curve:
-    """Represents a step function of time, such as allocated memory. Before the first change, the function has the first value.
+    """Represents a step function of time, such as allocated memory. Before its first change, the step function has its first
+    value.
 
     `has_total` is False if all values are too small by the same unknown amount, such as the memory that was allocated before
     the recording began.
@@ -111,16 +111,15 @@ class Curve:
         return max(int(self.value.max()), 0) if len(self.value) else 0
 
     def highest(self, from_ns: Any, to_ns: Any) -> Column:
-        """Returns the highest value in each window [from, to). If the curve does not change within a window, the result is the
-        curve's value at the start of the window. For an empty curve, the result is 0.
+        """Returns the highest value of the curve in each time window [from, to). The result for an empty curve is 0.
         """
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if not len(self.time_ns):
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # `np.maximum.reduceat` also computes values between the windows, and these values are dropped. A zero is appended, so
-        # the last window ends at the end of the data.
+        # Every second result is dropped, because `np.maximum.reduceat` also computes values between the windows. A zero is
+        # appended, because `np.maximum.reduceat` needs an element after the end of the last window.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])
