@@ -1,4 +1,4 @@
-"""Defines the screens that open over the timeline: details, help, search, go to step, export."""
+"""Defines the dialogs that open over the timeline: details of an event, help, search, go to step, and export."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
         app.run()                                                   # shows output.tail(20)
         output.release()                                            # prints everything kept, and new output at once
 
-A stream on the terminal is replaced by a pseudo-terminal, so the script still prints colours and progress bars. The app keeps
-the order of lines on stdout and stderr. A redirected stream is not replaced.
+The script writes to a pseudo-terminal, so that it still prints colours and progress bars. Lines that the script writes to
+stdout and stderr keep their order. Streams that the user redirects to a file or pipe are not captured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Keeps the last lines of a terminal's output. A carriage return restarts the current line, as in progress bars."""
+    """Keeps the last lines of a terminal's output. A carriage return begins the current line again, because progress bars
+    overwrite their line."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -53,7 +54,8 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the script's output. `stdout` and `stderr` are file descriptors, or None for a redirected stream."""
+    """Collects the script's output. The script writes to the file descriptors `stdout` and `stderr`, which are None for a
+    redirected stream."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
@@ -75,7 +77,7 @@ class ScriptOutput:
 
     @classmethod
     def of_terminal(cls) -> ScriptOutput:
-        """Creates a `ScriptOutput` that captures stdout and stderr wherever they are terminals."""
+        """Captures stdout and stderr, except a stream that is redirected to a file or pipe."""
         return cls(sys.stdout.isatty(), sys.stderr.isatty())
 
     def __enter__(self) -> ScriptOutput:
@@ -93,7 +95,8 @@ class ScriptOutput:
             return self._lines.tail(count)
 
     def release(self) -> None:
-        """Prints the kept output. After the app has closed, new output is printed at once."""
+        """Prints the script's output that was kept while the app was open. From then on, new output of the script is printed at
+        once."""
         with self._lock:
             if self._released:
                 return
@@ -126,7 +129,7 @@ class ScriptOutput:
 
 
 def no_input() -> int | None:
-    """Returns an empty stdin for the script if our stdin is the terminal, because the app reads the keyboard. The caller closes
-    it.
+    """Returns an empty stdin for the script, because the timeline app reads the keyboard, or None if stdin is not a terminal.
+    The caller must close the returned file descriptor.
     """
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

@@ -25,8 +25,8 @@ class Hit:
 
 
 def search(scene: Scene, text: str) -> list[Hit]:
-    """Returns up to TABLE_ROWS names that contain `text`, ignoring case. Within each table, the most frequent names come
-    first."""
+    """Returns up to TABLE_ROWS names of events that contain `text`, ignoring case. Names of the same kind of event are sorted
+    by frequency, the most frequent name first."""
     wanted = text.casefold().strip()
     if not wanted:
         return []

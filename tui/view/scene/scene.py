@@ -1,10 +1,11 @@
-"""Defines `Scene`, the immutable model of everything the app can show: one or two traces with rows and alignments.
+"""Defines the class `Scene`, which has everything that the timeline app can show: one or two traces, their rows and alignments.
 
     scene = Scene.of(("v100.msgpack", recorded), ("replay.msgpack", replayed))
     scene.rows[1].label                      # "cuda:0 stream 7/0"
     scene.axis(Alignment.STEP).length_ns
 
-Loading threads create scenes and post them to the app. Each scene has more data than the previous scene.
+ A `Scene` object never changes; when more data is loaded, a new object
+replaces it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ TABLE_ROWS = 1000  # maximum length of a list of changes, because longer tables 
 
 @dataclass(frozen=True)
 class SceneRow:
-    """Represents one row of the picture: the same kind of row from both traces. A trace without this row has None."""
+    """One row of the timeline, which shows the same kind of events from both traces. A trace without this row has None."""
 
     key: TrackKey
     label: str
@@ -63,7 +64,8 @@ class SceneRow:
 
     @property
     def stands_for(self) -> Fold | None:
-        """Returns which rows this folded row replaces. For the row of a single stream or thread, the result is None."""
+        """Returns which group of rows is replaced by this row when the user folds the group. The result is None for the row of
+        a single CUDA stream or host thread."""
         if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
         if self.key.position == SIMILAR:
@@ -72,7 +74,7 @@ class SceneRow:
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """Returns the folds that can hide this row, narrowest first."""
+        """Returns the groups of rows that contain this row and can be folded, smallest group first."""
         rank = Fold("rank", self.key.rank)
         ranks = () if self.similar is None or self.key.position == SIMILAR else (Fold("ranks", self.similar),)
         if self.kind is TrackKind.HOST and self.key.detail:
@@ -86,13 +88,14 @@ class SceneRow:
         return self.kind == TrackKind.MEMORY
 
     def lane(self, side: int) -> Lane | None:
-        """Returns the spans of one trace. The result is None for a curve, and for a row that the trace lacks."""
+        """Returns the row's events in one trace. The result is None for a row of memory, and for a row that the trace lacks."""
         track = self.tracks[side] if side < len(self.tracks) else None
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
 
 
 class RankOrder(NamedTuple):
-    """Gives the order of ranks. Ranks in `first` come before the others. Ranks in `similar` can be folded into one row."""
+    """Determines the order in which the timeline shows the ranks. The ranks in `first` are shown above all other ranks. The
+    ranks in `similar` can be shown as one row."""
 
     first: tuple[int, ...]
     similar: tuple[int, ...]
@@ -103,9 +106,10 @@ _IN_ORDER = RankOrder((), ())
 
 @dataclass(frozen=True)
 class Scene:
-    """Holds everything that the app can show of one or two traces.
+    """Holds everything that the timeline app can show of one or two traces.
 
-    Loading adds `comparison`, `counterparts` and `differences` for two traces, and `summary` for one trace.
+    For one trace, `summary` is computed after loading; for two traces, `comparison`, `counterparts` and `differences` are
+    computed.
     """
 
     names: tuple[str, ...]
@@ -123,7 +127,7 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace]) -> Scene:
-        """Creates a scene without host threads and without figures, which is quick to compute."""
+        """Creates what can be computed quickly: all rows except those of host threads."""
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
         ranks = _rank_order(traces)
@@ -131,7 +135,7 @@ class Scene:
         return cls(tuple(name for name, _ in named), traces, rows, _tracks=tracks, _ranks=ranks)
 
     def with_host(self) -> Scene:
-        """Returns the scene with a row for each host thread and stack depth, and with folded rows."""
+        """Returns a new `Scene` with rows for host threads and for folded groups of rows."""
         tracks = tuple(
             with_similar({**quick, **host_tracks(trace), **folded_tracks(trace, quick)}, self._ranks.similar)
             for quick, trace in zip(self._tracks, self.traces, strict=True)
@@ -139,7 +143,8 @@ class Scene:
         return replace(self, rows=_paired(tracks, _same_numbers(self.traces), self._ranks), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
-        """Returns the scene with the counterpart of each kernel. The traces can then be aligned by counterparts."""
+        """Returns a new `Scene` in which the kernels of the two traces are matched. After that, the two traces can be aligned
+        by matching kernels."""
         if len(self.traces) < 2:
             return self
         first, second = self.traces
@@ -151,8 +156,8 @@ class Scene:
         return scene
 
     def sums(self, row: int) -> tuple[Sums, Sums] | None:
-        """Returns the differences between the kernels of a row and their counterparts. The result is None for rows without
-        kernels, and before loading is complete.
+        """Returns sums of the differences between the kernels of the two traces in a row of the timeline. The result is None
+        for rows without kernels, and until the kernels of the two traces are matched.
         """
         lanes = self.rows[row].lane(0), self.rows[row].lane(1)
         of_devices = all(track is not None and track.table == "device" for track in self.rows[row].tracks)
@@ -167,14 +172,14 @@ class Scene:
         return self.comparison is not None or self.summary is not None
 
     def with_figures(self) -> Scene:
-        """Returns the scene with the figures of `trace diff`, or of `trace info` for one trace."""
+        """Returns a new `Scene` with the figures that `trace diff` or, for one trace, `trace info` prints."""
         if len(self.traces) == 2:
             return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
         return replace(self, summary=summarize(self.traces[0]))
 
     def axis(self, by: Alignment) -> Axis:
-        """Returns the axis of an alignment, computed at the first use. Before counterparts are known, the alignment by step is
-        used instead.
+        """Returns the time axis for one kind of alignment. Until the events of the two traces have been matched, the traces are
+        aligned by step instead.
         """
         if by is Alignment.COUNTERPART and by not in self._axes:
             return self.axis(Alignment.STEP)
@@ -184,24 +189,25 @@ class Scene:
         return self._axes[by]
 
     def limit_bytes(self, row: int) -> int | None:
-        """Returns the memory capacity for a row of memory curves, or None if unknown. If the capacities of the two traces
-        differ, the smaller one is returned."""
+        """Returns the memory capacity of the GPU that a row shows, or None if unknown. If the GPUs of the two traces have
+        different capacities, the smaller capacity is returned."""
         key = self.rows[row].key
         devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.position)]
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
-        """Returns the value at the top of a row of memory curves. Both traces share the scale, which includes the capacity if
-        the peak is close.
+        """Returns the value at the upper edge of a row that shows memory over time. It is the memory capacity if the peak of
+        both traces is close to it, otherwise the peak.
         """
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
 
     def unrecorded_bytes(self, row: int) -> int:
-        """Returns how much higher the second of two memory curves is because the first lacks memory from before its recording.
+        """Returns how much less memory the first trace shows, because it lacks memory that was allocated before its recording
+        began.
 
-        The result is the median difference at the starts of paired steps. If both curves have totals, the result is 0.
+        The result is the median difference at the starts of steps, or 0 if the total memory is known in both traces.
         """
         curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
         pairs = [pair for pair in self.step_pairs if NONE not in pair]
@@ -215,14 +221,15 @@ class Scene:
 
     @cached_property
     def step_pairs(self) -> StepPairs:
-        """Returns the pairs of aligned steps. If there is only one trace, each step is paired with NONE."""
+        """Returns which step of the first trace is aligned with which step of the second trace. With only one trace, each step
+        forms a pair with NONE."""
         if len(self.traces) == 2:
             return paired_steps(*self.traces)
         return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]
 
     @cached_property
     def begins_ns(self) -> tuple[int, ...]:
-        """Returns the start of each trace. Times outside steps are relative to the start."""
+        """Returns the start of each trace. For events outside of steps, the app shows the time since the start of the trace."""
         return tuple(extent_ns(trace)[0] for trace in self.traces)
 
     @cached_property
@@ -231,7 +238,7 @@ class Scene:
 
     @cached_property
     def rates(self) -> tuple[dict[tuple[str, str], OpRates], ...]:
-        """Returns the achieved rates of each trace's ops, by canonical name and shapes."""
+        """Returns for each trace the FLOP and byte rates that its ops achieve, keyed by the op's canonical name and shapes."""
         return tuple({(row.op, row.shapes): row for row in achieved(trace, by_shape=True)} for trace in self.traces)
 
     @property
@@ -246,7 +253,7 @@ class Scene:
         return len(self.traces) == 2 and self.traces[1].is_replay
 
     def span_name(self, side: int, track: Track, row: int) -> str:
-        """Returns a short name for a row of the track's table."""
+        """Returns a short name of an event, given its row number in the table of the trace."""
         names = self._short_names[side]
         table = track.table
         if table == "batches":
@@ -266,8 +273,8 @@ def _same_numbers(traces: tuple[Trace, ...]) -> bool:
 
 
 def _rank_order(traces: tuple[Trace, ...]) -> RankOrder:
-    """Returns the order of ranks by the first trace: stragglers come first. One similar rank comes before the row of the others
-    if there is no straggler.
+    """Returns the order in which ranks are shown, with slow ranks (stragglers) first. If all ranks are similar, the first rank
+    comes before the folded row of all ranks.
     """
     if len(traces[0].ranks) <= _FEW_SIMILAR:
         return _IN_ORDER
@@ -279,7 +286,8 @@ def _rank_order(traces: tuple[Trace, ...]) -> RankOrder:
 
 
 def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) -> tuple[SceneRow, ...]:
-    """Pairs the tracks of both traces into rows, rank by rank. Streams are paired as in `trace diff`."""
+    """Combines the rows of both traces, so that rows of the same kind are shown together. CUDA streams of the two traces are
+    paired as in `trace diff`."""
     place = {rank: number for number, rank in enumerate(ranks.first)}
     similar = dict.fromkeys(ranks.similar, ranks.similar[0] if ranks.similar else None)
 
@@ -307,7 +315,7 @@ def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) ->
 
 
 def _renamed_streams(first: Tracks, second: Tracks, same_numbers: bool) -> dict[TrackKey, TrackKey]:
-    """Returns the first trace's track key for each stream of the second trace that has a different number."""
+    """Returns which CUDA stream of the first trace corresponds to each stream of the second trace, if their numbers differ."""
     renamed = {}
     devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == TrackKind.GPU and key.detail != ALL}
     for device in devices:

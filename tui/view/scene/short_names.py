@@ -12,8 +12,8 @@ from traces.analyses.modules import PREFIX
 from tui.formatting import kernel_text
 from tui.view.scene.character_rows import plain
 
-# CUTLASS launches all its kernels through a few templates, so the template names say little. The template's argument contains
-# the kernel's name.
+# The library CUTLASS launches all its kernels through a few function templates, so the names of the templates say little. The
+# template's argument contains the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 
@@ -21,8 +21,8 @@ _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_ker
 def short_name(text: str) -> str:
     """Returns a name without namespaces and template arguments, such as "AddFunctor vectorized_elementwise_kernel".
 
-    If a template argument names the computation, the short name begins with the computation. A module call returns the module's
-    name, such as "Linear_0".
+    If a template argument names the computation, the short name begins with this argument. For the call of an nn.Module,
+    returns the module's name, such as "Linear_0".
     """
     name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
     inner = _WRAPPED.match(name)

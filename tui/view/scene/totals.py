@@ -1,9 +1,9 @@
-"""Sums kernels and ops by name: count per step, total, mean, minimum and maximum time.
+"""Computes the number of calls and the total, mean, minimum and maximum time of kernels and ops.
 
     totals = kernel_totals(trace, weights)["volta_sgemm_128x64_nn"]
     totals.calls, totals.total_ns, totals.mean_ns, totals.least_ns, totals.most_ns
 
-`weights` has one weight for each device span. A span in a compared step has the weight 1 / number of compared steps.
+`weights` has one weight for each GPU event of the trace. For means over n steps, each event in these steps has the weight 1/n.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals of all calls with one name. `calls` and `total_ns` are per step if steps are compared, otherwise for the whole
-    trace.
+    """Totals of all calls with one name. If two traces are compared, `calls` and `total_ns` are means per step, otherwise sums
+    over the trace.
     """
 
     name: str
@@ -42,14 +42,14 @@ def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
 
 
 def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
-    """Returns the device time and calls of ops that launched device work, by canonical name."""
+    """Returns the GPU time and the number of calls of each op that launched GPU work."""
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
     return by_op(trace, rows, weights[rows], trace.device.duration_ns[rows])
 
 
 def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
-    """Returns totals by op for selected rows of the device table. `time_ns` has the time to count for each row."""
+    """Returns the total GPU time of each op, for selected GPU events. `duration_ns` has the time of each of these events."""
     op = op_of(trace)[rows]
     known = op >= 0
     ops, first, call = np.unique(op[known], return_index=True, return_inverse=True)
@@ -61,7 +61,7 @@ def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> d
 def by_name(
     text_of: Callable[[int], str], names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str] = str
 ) -> dict[str, Totals]:
-    """Returns totals by name. With integer weights, calls and times are whole numbers."""
+    """Returns totals by name. If all weights are integers, the numbers of calls and the times are integers."""
     order = np.argsort(names, kind="stable")
     names, weights, duration_ns = names[order], weights[order], duration_ns[order]
     begins = np.flatnonzero(np.diff(names, prepend=-2))

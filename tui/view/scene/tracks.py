@@ -1,11 +1,10 @@
-"""Finds the rows of a trace: phases, streams, collectives, data loading, DataParallel stages, memory, and host threads by stack
-depth.
+"""Makes the rows of the timeline for one trace, such as phases, CUDA streams, memory and host threads.
 
     tracks = gpu_tracks(trace)
     tracks[TrackKey(TrackKind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
     {**tracks, **host_tracks(trace)}            # most spans of a trace are host spans, so they are loaded last
 
-A `TrackKey` identifies a row in both traces, and rows with the same key are aligned.
+Rows of the two traces that have the same `TrackKey` are shown together.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tui.view.scene.lanes import Curve, Lane
 
 
 class TrackKind(IntEnum):
-    """The kind of a row. The numbers of the row kinds give the order of rows from top to bottom."""
+    """The kind of a row. Rows with lower numbers are shown above rows with higher numbers."""
 
     PHASES = 0
     GPU = 1
@@ -38,10 +37,11 @@ class TrackKind(IntEnum):
 
 
 class TrackKey(NamedTuple):
-    """Identifies a row in both traces.
+    """Identifies a row of the timeline, so that the rows of two traces can be matched.
 
-    `position` and `detail` depend on the kind. For a stream, `position` and `detail` are the device's index and the stream; for
-    a loader, the loader and its activity. For host threads, they are the role, the index within that role, and the stack depth.
+    The meaning of `position` and `detail` depends on the kind of row. For a CUDA stream, `position` is the device's index and
+    `detail` is the stream's number. For a data loader, `position` is the loader's number and `detail` is the kind of activity.
+    For host threads, `position` identifies the thread and `detail` is the stack depth.
     """
 
     kind: TrackKind
@@ -51,8 +51,8 @@ class TrackKey(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Identifies a group of rows that can be folded into one row: streams of a "device", the stack of a "thread", everything of
-    a "rank", or everything of similar "ranks". For similar ranks, `rank` is the first of them.
+    """Identifies a group of timeline rows that the user can fold into one row, for example all CUDA streams of a device. For a
+    group of similar ranks, `rank` is the first of these ranks.
     """
 
     what: str
@@ -66,7 +66,7 @@ SIMILAR = -3  # in `position`: all devices of similar ranks
 
 @dataclass(frozen=True)
 class Track:
-    """A row of one trace. `table` names the trace table that the lane's row numbers refer to."""
+    """A row of one trace. `table` is the name of the trace's table that contains the events of the row."""
 
     label: str
     table: str
@@ -85,7 +85,7 @@ def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Column | C
 
 
 def quick_tracks(trace: Trace) -> Tracks:
-    """Returns all tracks except those of host threads."""
+    """Returns all timeline rows of a trace except those of host threads."""
     found: Tracks = {}
     for tracks in (phase_tracks, gpu_tracks, collective_tracks, loader_tracks, part_tracks, memory_tracks):
         found.update(tracks(trace))
@@ -107,7 +107,8 @@ def phase_tracks(trace: Trace) -> Tracks:
 
 
 def gpu_tracks(trace: Trace) -> Tracks:
-    """Returns a track for each device and stream. A trace with only phase times gets one track per device."""
+    """Returns one timeline row for each CUDA stream of each device. If a trace has only the times of phases, there is one row
+    for each device."""
     spans, found = trace.device, Tracks()
     rows = work_rows(trace)
     if not len(rows):
@@ -120,9 +121,9 @@ def gpu_tracks(trace: Trace) -> Tracks:
 
 
 def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
-    """Returns the tracks that folded rows show: one for all streams of a device, and one for all devices of a rank.
+    """Returns timeline rows for folded groups: one for all streams of a device, and one for all devices of a rank.
 
-    While several streams are busy, the row shows the work that began first.
+    While several CUDA streams are busy, the folded row shows the work that began first.
     """
     found = Tracks()
     streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}
@@ -139,7 +140,8 @@ def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
 
 
 def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
-    """Returns the tracks and the track of the row for the similar ranks. The row shows the first of these ranks."""
+    """Adds a timeline row that stands for all ranks with similar times. The row shows the events of the first of the similar
+    ranks."""
     track = tracks.get(TrackKey(TrackKind.GPU, similar[0], ALL, ALL)) if similar else None
     if track is None:
         return tracks
@@ -148,7 +150,7 @@ def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Returns ascending numbers as text in which consecutive numbers are ranges: "0, 2-255"."""
+    """Formats ascending numbers and abbreviates consecutive numbers: "0, 2-255"."""
     gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
     runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
@@ -174,7 +176,8 @@ def _phases_on_devices(trace: Trace) -> Tracks:
 
 
 def collective_tracks(trace: Trace) -> Tracks:
-    """Returns tracks of communication between ranks. The tracks show the table of collectives, or else communication kernels.
+    """Returns timeline rows that show the communication between ranks. If the trace has no table of collectives, the rows show
+    the communication kernels.
     """
     found, table = Tracks(), "collectives"
     if len(trace.collectives):
@@ -191,7 +194,8 @@ def collective_tracks(trace: Trace) -> Tracks:
 
 
 def loader_tracks(trace: Trace) -> Tracks:
-    """Returns the tracks of waits for data. The tracks show the table of batches, or else the loader phases."""
+    """Returns timeline rows that show when the script waits for data. If the trace has no table of batches, the rows show its
+    data loading phases."""
     spans, found = trace.batches, Tracks()
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
     for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
@@ -209,7 +213,7 @@ def loader_tracks(trace: Trace) -> Tracks:
 
 
 def part_tracks(trace: Trace) -> Tracks:
-    """Returns one track per thread for concurrent stages within phases (nn.DataParallel)."""
+    """Returns one timeline row for each thread that nn.DataParallel runs within a phase."""
     parts, found = trace.parts, Tracks()
     for (thread,), rows in groups(np.arange(len(parts)), parts.thread):
         rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
@@ -230,8 +234,8 @@ def memory_tracks(trace: Trace) -> Tracks:
 
 
 def host_tracks(trace: Trace) -> Tracks:
-    """Returns a track for each host thread and stack depth. Profiler marks of whole steps are left out, because the ruler shows
-    steps.
+    """Returns one timeline row for each stack depth of each host thread. Events of torch.profiler that mark whole steps are
+    left out, because the ruler above the timeline shows the steps.
     """
     host, found = trace.host, Tracks()
     depth = stack_depth(trace)
@@ -249,8 +253,8 @@ def host_tracks(trace: Trace) -> Tracks:
 
 
 def stack_depth(trace: Trace) -> Column:
-    """Returns the number of enclosing spans for each host span. Profiler marks of whole steps do not count as enclosing spans,
-    and the depth of a mark is NONE.
+    """Returns for each host event the number of events that enclose it. Events of torch.profiler that mark whole steps do not
+    count, and their own depth is NONE.
     """
     host = trace.host
     is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))
@@ -267,7 +271,7 @@ def stack_depth(trace: Trace) -> Column:
 
 
 def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
-    """Returns for each thread the number of its role, and its index among the threads with the same role and rank."""
+    """Returns for each thread a number for its role and a number that distinguishes threads of one role and rank."""
     seen: dict[tuple[int, str], int] = {}
     positions = []
     for thread in threads:
@@ -278,7 +282,8 @@ def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
 
 
 def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
-    """Groups row numbers by the values of the keys. Within a group, rows keep their order."""
+    """Groups numbers of table rows by the values of one or more columns. The order of the row numbers within a group does not
+    change."""
     if not len(rows):
         return
     changes = np.zeros(len(rows), dtype=bool)

@@ -1,1 +1,1 @@
-"""Makes the tables beside the lanes: `parts.py` defines a table, `rows.py` makes the rows, and `panel.py` is the widget."""
+"""Makes the tables that the timeline app shows beside the timeline."""

@@ -1,5 +1,4 @@
-"""Makes the tables of analyses (traces/analyses/analyse.py), such as idle time by reason, launches, copies, rates, modules,
-late ranks and memory contents.
+"""Makes the tables that show the results of analyses, such as GPU idle time by reason.
 
     analysis_table(scene, "idle").rows[0].values     # ("waiting for data", -12_000, 58_700_000, 58_688_000)
 """
@@ -22,8 +21,8 @@ from tui.view.tables.parts import TableRow, TabTable
 
 
 class _TableKind(NamedTuple):
-    """Defines a table: its row keys, its columns and the function that computes them. The first column is compared between
-    traces.
+    """Describes a table of an analysis: the headings, and the function that computes the rows. The first column is compared
+    between traces.
     """
 
     head: str
@@ -33,7 +32,7 @@ class _TableKind(NamedTuple):
 
 
 def analysis_table(scene: Scene, tab: str) -> TabTable:
-    """Returns the table of the tab, which must be one of ANALYSES."""
+    """Returns the table for a tab, which must be one of the tabs in ANALYSES."""
     if tab == "memory":
         return _memory(scene)
     if tab in _NOT_COMPILED:
@@ -130,7 +129,7 @@ def _ranks(of: Analyses) -> dict[str, tuple[Value, ...]]:
 
 
 def _memory(scene: Scene) -> TabTable:
-    """Returns the memory contents of each device of each trace, at the peak of that device."""
+    """Returns for each device what its memory contained when the most memory was allocated."""
     rows = []
     for side, trace in enumerate(scene.traces):
         for device in range(len(trace.devices)):

@@ -1,5 +1,5 @@
-"""Defines the panel of tables beside the lanes. Rows can be sorted, filtered, copied and saved, and choosing a row jumps to its
-event.
+"""Defines the widget that shows tables beside the timeline. The user can sort, filter, copy and save the rows. When the user
+selects a row, the timeline jumps to its event.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SORTS = "123456789"
 
 
 class TableGrid(DataTable[Text], inherit_bindings=True):
-    """The table widget. The left and right arrow keys change the tab, and scroll with Shift."""
+    """The table widget. The left and right arrow keys change to another tab, and with Shift they scroll the table."""
 
     BINDINGS = [
         Binding("left", "ask('tab', -1)", "table", key_display="← →"),
@@ -42,7 +42,7 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
     @dataclass
     class Asked(Message):
-        """Message that requests an action after a key press in the table."""
+        """Message that tells the app which key the user pressed in a table."""
 
         what: str
         number: int
@@ -52,7 +52,8 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
 
 class TablePanel(Widget):
-    """The table panel. `source` makes the table of a tab when the tab is first opened, because most tabs are never opened."""
+    """The table panel. The function `source` makes the table of a tab when the user first opens the tab, because most tabs are
+    never opened."""
 
     DEFAULT_CSS = """
     TablePanel { width: 50%; min-width: 60; display: none; border-left: solid $panel; }
@@ -108,7 +109,7 @@ class TablePanel(Widget):
         return self.has_class("open")
 
     def forget(self, tab: str | None = None) -> None:
-        """Clears the contents of one tab, or of all tabs, after a change of the traces."""
+        """Clears the table of one tab, or of all tabs, so that the tables are computed again."""
         for name in TABS if tab is None else (tab,):
             self._of.pop(name, None)
         if self.is_open and tab in (None, self.tab):
@@ -179,7 +180,7 @@ class TablePanel(Widget):
         more = len(table.rows) - len(self._shown) if table is not None else 0
         if more:
             text = f"{count_text(more)} more rows are not shown, but are copied and saved;  {text}"
-        # The leading "void" is removed, because a long kernel name would leave "void" alone on the first line.
+        # The return type "void" is removed from kernel names, because in a narrow column it would take a line of its own.
         self.query_one("#name", Static).update(Text(plain(text).removeprefix("void ")))
 
     # --- events ---

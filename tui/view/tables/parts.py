@@ -1,4 +1,5 @@
-"""Defines a table: columns of values with units, and rows that link to events. Tables can be shown as text or saved as CSV.
+"""Defines the tables of the timeline app, whose columns have units and whose rows link to events. Tables can be shown as text
+or saved as CSV.
 
     csv_text(table)                            # values in the units given in the headings, and full names
 """
@@ -18,8 +19,8 @@ from tui.view.scene.difference import Difference
 class TableRow(NamedTuple):
     """A table row. `values` has one value for each column.
 
-    If the user selects the row, the app goes to a difference, to the pair of steps with number `step`, or to rows called
-    `name`. `table` and `side` say in which table and trace the rows called `name` are.
+    When the user selects the row, the timeline jumps to a difference, to the step with number `step`, or to the events called
+    `name`. `side` is the index of the trace with these events, and `table` is the trace's table.
     """
 
     values: tuple[Value, ...]
@@ -43,7 +44,7 @@ class TabTable(NamedTuple):
 
 
 def csv_text(table: TabTable) -> str:
-    """Returns the table as CSV, with full names and with values in the units given in the headings."""
+    """Returns the table as CSV text, with unabbreviated names. The unit of each column is part of its heading."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads, last = [], ""

@@ -1,10 +1,10 @@
-"""Makes the rows of the tables: differences, kernels, ops, phases, steps, collectives, and sums over a selected range.
+"""Makes the tables of the timeline app that list differences, kernels, ops, phases, steps, and collectives.
 
     table = table_of(scene, "kernels")
     table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts
 
-With two traces, times of kernels and ops are means over the steps in both traces, without warm-up. With one trace, they are
-totals.
+For two traces, the times of kernels and ops are means per step, without warm-up steps. For one trace, the times of kernels and
+ops are sums over the whole trace.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def table_of(
     axis: Axis | None = None,
     range_ns: tuple[int, int] | None = None,
 ) -> TabTable:
-    """Returns the table of a tab. `found` has the differences. The tab "range" also needs the axis and the selected range."""
+    """Returns the table of a tab. `found` has the differences between the two traces. The table of a selected time range also
+    needs the time axis and the range."""
     if not scene.has_figures:
         return TabTable([Head("")], [], "computing the figures ...")
     if tab == "range":
@@ -71,7 +72,7 @@ def _differences(scene: Scene, found: Sequence[Difference]) -> TabTable:
 
 
 def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals]]) -> list[dict[str, Totals]]:
-    """Returns totals by name for each trace. With two traces, the totals are per compared step."""
+    """Returns totals by name for each trace. For two traces, the result has means per step over the steps that are compared."""
     pairs, two = compared_pairs(scene), len(scene.traces) == 2
     steps = [[scene.step_pairs[n][side] for n in pairs] if two and scene.step_pairs else [] for side in range(2)]
     weights = [step_weights(trace, np.array(own, np.int64)) for trace, own in zip(scene.traces, steps, strict=False)]
@@ -88,7 +89,7 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
         for own in found
     ]
     shown = side_by_side("", what, figures, sides, scene.words)
-    share = 2 if len(found) == 1 else 4  # The share of GPU time comes after the times.
+    share = 2 if len(found) == 1 else 4  # The column with the share of GPU time comes after the columns with times.
     rows = []
     for key, *values in shown.rows:
         both = [own.get(str(key)) for own in found]

@@ -1,4 +1,4 @@
-"""Returns all facts about one span as lines of text, shown by Enter.
+"""Describes one event in lines of text, which the app shows when the user presses Enter.
 
     details(scene, span, Alignment.STEP, at_ns)
     # ["volta_sgemm_128x64_nn", "kernel on cuda:0 stream 7", "duration    812.0 µs", ...]
@@ -48,8 +48,8 @@ _FRAMES = 8  # maximum number of innermost frames of a call stack
 
 
 def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
-    """Returns the lines. `at_ns` is a position on the axis. If a span has several counterparts, the closest one to `at_ns` is
-    shown.
+    """Returns a list of facts about an event, one in each line. `at_ns` is a position on the time axis. If several events of
+    the other trace match the event, the event closest to `at_ns` is shown.
     """
     trace = scene.traces[span.side]
     duration_ns = duration_of(scene, span)
@@ -115,7 +115,7 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
 
 
 def _compiled(trace: Trace, number: int) -> list[str]:
-    """Returns the compiled region and the CUDA graph that a kernel belongs to."""
+    """Returns lines that name the compiled region and the CUDA graph of a kernel, if it belongs to one."""
     rank = trace.devices[int(trace.device.device[number])].rank
     calls = (call for call in region_calls(trace, rank) if number in call.work)
     lines = [_fact("region", f"{call.region}{', backward' if call.is_backward else ''}") for call in calls]
@@ -140,7 +140,7 @@ def _launch_config(text: str) -> list[str]:
 
 
 def _rate(scene: Scene, side: int, op: int) -> list[str]:
-    """Returns the rate that an op achieves at its shapes, and that rate's share of the GPU's peak."""
+    """Returns lines with the FLOP and byte rates that an op achieves, also as shares of the GPU's peak rates."""
     trace = scene.traces[side]
     kind, shapes = canonical_op(trace.strings[int(trace.host.name[op])]), trace.strings[int(trace.host.shapes[op])]
     row = scene.rates[side].get((kind, compared_text(kind, shapes)))

@@ -1,8 +1,8 @@
-"""Makes the first lines of the app: the verdict, step times and error, busy share, memory peak and matched share.
+"""Makes the lines at the top of the timeline app: the verdict, step times, GPU busy share and memory peak.
 
     headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
 
-`trace diff` prints the same figures, or `trace info` for one trace.
+The figures are those that `trace diff` prints, or `trace info` for one trace.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T", int, float)
 
 
 class Said(NamedTuple):
-    """Holds a line and its tone: "good", "bad" or "plain"."""
+    """A line of text with its tone, which is "good", "bad" or "plain"."""
 
     text: str
     tone: str

@@ -1,12 +1,11 @@
-"""Defines the colours of the timeline: a rich style for each colour code of a character (character_rows.py), on a dark or a
-light background.
+"""Defines the colours of the timeline for terminals with a dark or a light background.
 
     styles = Palette(dark=True).styles
     styles[Category.MATRIX]           # a part of a column
     styles[Category.MATRIX | NAMED]   # a letter of a name, on the category's colour
 
-Red and blue are reserved for differences. A test checks that all colours are far enough apart to be distinguished. Glyphs and
-signs repeat the information that colours carry.
+Red and blue are reserved for differences. A test checks that all colours are far enough apart to be distinguished. Characters
+and signs also show all information that the colours show.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def _luminance(colour: str) -> float:
 
 
 class _Styles(dict[int, Style]):
-    """Creates the style of each colour code at its first use."""
+    """Dictionary of styles by colour code, in which a style is created when it is first needed."""
 
     def __init__(self, palette: Palette) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""Finds spans that are related to a span: its launcher, the work it launched, its backward pass, and the next span with its
-name.
+"""Finds events that are related to an event, such as the op that launched a kernel.
 
     launcher(scene, kernel)              # the op that launched it
     launched(scene, op)                  # the first kernel that it launched
@@ -20,7 +19,8 @@ from tui.view.timeline.window import Window
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """Returns the op or runtime call that launched device work. For a host span, the result is the enclosing span."""
+    """Returns the op or the call of the CUDA runtime that launched a piece of GPU work. For an event of the host, returns the
+    event that encloses it."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])
@@ -33,7 +33,7 @@ def launcher(scene: Scene, span: Span) -> Span | None:
 
 
 def launched(scene: Scene, span: Span) -> Span | None:
-    """Returns the first device work that was launched by a host span or by a span inside it."""
+    """Returns the first piece of GPU work that an event of the host or an event inside it launched."""
     if span.table != "host":
         return None
     rows = launched_rows(scene.traces[span.side], span.number)
@@ -41,7 +41,7 @@ def launched(scene: Scene, span: Span) -> Span | None:
 
 
 def launched_rows(trace: Trace, number: int) -> Column:
-    """Returns the rows of device spans launched by a host span, ordered by start time."""
+    """Returns the table rows of the GPU events that an event of the host launched, ordered by start time."""
     host = trace.host
     own = np.flatnonzero(host.thread == host.thread[number])  # rows are ordered by start time, so nested spans follow
     behind = own[0] + np.searchsorted(host.start_ns[own], int(host.end_ns[number]), side="left") if len(own) else number
@@ -51,8 +51,8 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Returns the backward op of a forward op, or the reverse, using autograd's sequence numbers. For a kernel, returns a
-    kernel.
+    """Finds the backward op of a forward op, or the reverse, with the help of autograd's sequence numbers. Given a kernel,
+    returns a kernel that the found op launched.
     """
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
@@ -67,7 +67,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = host_ranks(trace)
     others = others[ranks[others] == ranks[row]]
-    # Some recordings restart the sequence numbers in every step, so the closest op in the right direction is used.
+    # Sequence numbers may occur again in every step, so the closest op in the right direction is used.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):
@@ -77,7 +77,8 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Returns the modules around a host span, outermost first, and the Python frames, innermost first."""
+    """Returns the names of the nn.Modules that enclose a host event, outermost first, and its Python call stack, innermost
+    frame first."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in host.outward(number):
@@ -90,10 +91,10 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
-    """Finds the next (`by` 1) or previous (-1) span with the same name, its axis position, its index, and the number of such
-    spans.
+    """Finds the next (`by` 1) or the previous (`by` -1) event with the same name. Returns the event, its position on the time
+    axis, its number, and how many events have this name.
 
-    After the last span, the search continues with the first span.
+    After the last event, the search continues with the first event.
     """
     spans = getattr(window.scene.traces[span.side], span.table)
     if span.table == "batches":
@@ -104,9 +105,10 @@ def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int,
 def next_named(
     window: Window, side: int, table: str, name: int, by: int, after: int = NONE
 ) -> tuple[Span, int, int, int] | None:
-    """Finds the next (`by` 1) or previous (-1) span with the given name. Returns the same values as `position_among`.
+    """Finds the next (`by` 1) or the previous (`by` -1) event with a given name. Returns the event, its position on the time
+    axis, its number, and how many events have this name.
 
-    The search starts at the table row `after`, or at the cursor if that row is not shown.
+    The search starts at the event in table row `after`, or at the cursor if this event is not shown.
     """
     spans = getattr(window.scene.traces[side], table)
     rows = np.flatnonzero(spans.name == name)

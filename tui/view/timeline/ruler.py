@@ -1,11 +1,10 @@
-"""Draws the two lines above the lanes: the starts of steps, and the time within a step.
+"""Draws the two lines of the ruler above the timeline: the starts of steps, and the time within each step.
 
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
 
-The ruler shows times of the first trace, or of the second trace where the first lacks the step. Times count from the start of
-the current step. If steps are too narrow on the screen, times count from the start of the first step. `time_words` names the
-trace and the origin.
+The ruler shows times of the first trace, or of the second trace for steps that the first trace lacks. The time in the ruler
+starts at 0 in each step. If steps are too narrow on the screen, the ruler shows the time since the start of the first step.
 """
 
 from __future__ import annotations
@@ -27,9 +26,10 @@ Marks = list[tuple[int, str, int]]
 
 
 def step_positions(scene: Scene, by: Alignment) -> Marks:
-    """Returns each step's position on the axis, its label, and its index in `scene.step_pairs`.
+    """Returns for each step its position on the time axis, its label, and its index in `scene.step_pairs`.
 
-    With alignment by wall time, steps of two traces do not line up, so only the first trace's steps are marked.
+    If two traces are aligned by wall time, their steps begin at different positions, so only the first trace's steps are
+    marked.
     """
     sides, steps = scene.axis(by).sides, [trace.steps for trace in scene.traces]
     found: Marks = []
@@ -47,7 +47,7 @@ def step_positions(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """Returns the label of a pair of steps: "5", or "5/0" if the two traces number the step differently."""
+    """Returns the label of a step, such as "5", or "5/0" if the step has different numbers in the two traces."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     if by is Alignment.WALL:
@@ -56,10 +56,10 @@ def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
 
 
 def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
-    """Formats a time, such as "+94.8 ms in step 5". `step` is the row of the step, or NONE.
+    """Formats the time since the start of a step, such as "+94.8 ms in step 5". `step` is the row number of the step in the
+    trace, or NONE if the time is outside of steps.
 
-    The step's rank is added if it differs from the rank that the ruler shows, because each rank begins the step at its own
-    time.
+    The text also names the rank if the ruler shows another rank, because each rank begins a step at a different time.
     """
     steps = scene.traces[side].steps
     first = next((pair[side] for pair in scene.step_pairs if pair[side] != NONE), NONE)
@@ -77,14 +77,14 @@ def _since(time_ns: int) -> str:
 
 
 def pair_at(marks: Marks, place_ns: int) -> int:
-    """Returns the pair of steps at a position on the axis, or NONE before the first step."""
+    """Returns the index of the step at a position on the time axis, or NONE before the first step."""
     before = bisect_right(marks, place_ns, key=lambda mark: mark[0])
     return marks[before - 1][2] if before else NONE
 
 
 def steps_line(window: Window, marks: Marks) -> str:
-    """Returns a line with a mark and a number at each step start in view. If there is not enough space, only every n-th step is
-    marked."""
+    """Returns the line of the ruler that shows a mark and a number where each step starts. If steps are narrow on the screen,
+    only every n-th step is marked."""
     text = [" "] * window.columns
     positions = np.array([position for position, _, _ in marks], dtype=np.int64)
     columns = np.searchsorted(window.edges_ns, positions, side="right") - 1
@@ -105,7 +105,8 @@ def steps_line(window: Window, marks: Marks) -> str:
 
 
 def time_words(window: Window, marks: Marks, width: int) -> str:
-    """Returns the label of the second line. It names the trace of the times and the point at which they start at 0."""
+    """Returns the label for the line of times in the ruler. The label says which trace the times belong to and where they start
+    at 0."""
     word = window.scene.words[_side(window, marks)]
     if not marks:
         return f"{word} time".strip()[:width]
@@ -165,7 +166,7 @@ def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]
 
 
 def round_ns(least_ns: float) -> int:
-    """Returns the smallest of 1, 2, 5, 10, 20, ... that is at least `least_ns`."""
+    """Rounds up to a round number: the smallest of 1, 2, 5, 10, 20, ... that is at least `least_ns`."""
     decade = 1
     while True:
         for times in (1, 2, 5):
@@ -175,7 +176,7 @@ def round_ns(least_ns: float) -> int:
 
 
 def tick_text(at_ns: int, every_ns: int) -> str:
-    """Formats a time in a unit that suits the distance between ticks: "150 ms", "1.02 s"."""
+    """Formats the time of a tick of the ruler, with a unit that suits the distance between ticks: "150 ms", "1.02 s"."""
     unit_ns, unit = next((u for u in _UNITS if max(abs(at_ns), every_ns) >= u[0]), _UNITS[-1])
     decimals = 0
     while every_ns * 10**decimals < unit_ns:

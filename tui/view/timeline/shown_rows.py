@@ -1,4 +1,4 @@
-"""Decides which rows of a scene are shown, the order of rows, and the number of lines of each row.
+"""Decides which rows the timeline shows, in which order, and how many lines of text each row has.
 
     rows = ShownRows(scene, height=30)
     rows.shown                # (0, 1, 4): rows of the scene, from top to bottom
@@ -36,7 +36,7 @@ class LinePart(Enum):
 
 @dataclass(frozen=True)
 class WindowLine:
-    """Identifies a line of the picture by the row of the scene, the part of the row, and the line number within the part."""
+    """Identifies a line of text in the timeline by its row, the part of the row, and the line number within the part."""
 
     row: int
     part: LinePart
@@ -45,8 +45,8 @@ class WindowLine:
 
 
 class ShownRows:
-    """Holds the visible rows. `height` is the number of visible lines. Rows are hidden if their label does not contain
-    `wanted`.
+    """Determines which rows of the timeline are shown, and how. `height` is the number of lines of text that fit on the screen.
+    Only rows whose label contains the text `wanted` are shown.
     """
 
     def __init__(self, scene: Scene, height: int) -> None:
@@ -63,7 +63,7 @@ class ShownRows:
 
     @cached_property
     def shown(self) -> tuple[int, ...]:
-        """Returns the shown rows of the scene from top to bottom. Pinned rows come first."""
+        """Returns the indices of the rows that the timeline shows, from top to bottom. Pinned rows come first."""
         found = []
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
@@ -78,7 +78,7 @@ class ShownRows:
 
     @cached_property
     def lines(self) -> tuple[WindowLine, ...]:
-        """Returns the lines of the picture from top to bottom, including lines outside the window's height."""
+        """Returns all lines of the timeline from top to bottom, including lines that must be scrolled into view."""
         found: list[WindowLine] = []
         for number in self.shown:
             here = [
@@ -99,8 +99,8 @@ class ShownRows:
 
     @cached_property
     def heights(self) -> dict[int, int]:
-        """Returns the number of lines per trace of each shown row. If the window has room, rows of the same kind all get more
-        lines.
+        """Returns for each shown row how many lines of text each trace gets. If the window has room for more lines, all rows of
+        a kind become higher together.
         """
         sides = {row: sum(part is not LinePart.DIFFERENCE for part in self._parts(self.scene.rows[row])) for row in self.shown}
         kinds = {row: self.scene.rows[row].kind for row in sides}
@@ -118,8 +118,8 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Returns the number of lines that stay at the top while scrolling. If these lines would fill more than half of the
-        window, the result is 0."""
+        """Returns the number of lines of pinned rows, which stay at the top when the user scrolls. If pinned rows would fill
+        more than half of the window, nothing stays at the top and the result is 0."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -131,12 +131,11 @@ class ShownRows:
         self.forget()
 
     def forget(self) -> None:
-        """Clears the cached rows after a change."""
         for worked_out in ("shown", "heights", "lines"):
             self.__dict__.pop(worked_out, None)
 
     def toggle(self, what: str) -> None:
-        """Toggles one display option: "mirrored", "swapped", "memory" or "host"."""
+        """Switches one of the display options "mirrored", "swapped", "memory" or "host" on or off."""
         setattr(self, what, not getattr(self, what))
         self.forget()
 
@@ -145,8 +144,8 @@ class ShownRows:
         self.forget()
 
     def fold_of(self, row: SceneRow, what: tuple[str, ...]) -> Fold | None:
-        """Returns the fold that contains this row, or that this row represents. The fold's kind must be in `what`. Returns None
-        if there is none.
+        """Returns the smallest group of rows that contains the given row and can be folded. Only groups of the kinds in `what`
+        count. Returns None if the row is in no such group.
         """
         own = (Fold("thread", row.key.rank, row.key.position),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
@@ -161,7 +160,8 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Swaps a row with its neighbour above (-1) or below (1). Pinned rows only swap with pinned rows."""
+        """Swaps a row with its neighbour above (-1) or below (1). A pinned row can only change places with another pinned
+        row."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):
@@ -181,7 +181,7 @@ class ShownRows:
             self.forget()
 
     def instead_of(self, row: int, fold: Fold | None) -> int:
-        """Returns the row if it is shown. For a hidden row, returns the folded row that replaces it."""
+        """Returns the row if it is shown. If the row is hidden in a folded group, returns the row that stands for the group."""
         if fold is None or row in self.shown:
             return row
         key = self.scene.rows[row].key
@@ -190,7 +190,8 @@ class ShownRows:
         return next(iter(same or thread), row)
 
     def _fold_new(self) -> None:
-        """Folds new rows if there are many: host stacks, devices with many streams, similar ranks, all ranks but the first."""
+        """Folds groups of many rows when they first appear, such as the CUDA streams of a device or all ranks except the
+        first."""
         hiding = [fold for row in self.scene.rows for fold in row.folds]
         standing = {row.stands_for for row in self.scene.rows}
         found = {fold for fold in hiding if fold.what == "thread" or fold in standing}

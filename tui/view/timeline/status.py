@@ -1,4 +1,4 @@
-"""Makes the lines below the lanes: the event under the cursor, and the legend of the colours in view."""
+"""Makes the lines below the timeline, which describe the event under the cursor and the colours on the screen."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LEGEND_COLUMNS = (140, 200)  # maximum total columns of a legend for one trace 
 
 
 def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, partner: Span | None = None) -> str:
-    """Describes the selected span and its counterpart. Without a selection, describes the row, the times and the load of the
-    cursor's column.
+    """Describes the selected event and the matching event in the other trace. If no event is selected, describes the timeline
+    row and the time at the cursor.
     """
     line = window.cursor_line
     if line is None:
@@ -97,7 +97,8 @@ def range_text(window: Window) -> str:
 
 
 def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Text:
-    """Returns the legend of the kinds of work in view, and of the signs for two traces. The number of lines is constant."""
+    """Returns the legend, which explains the colours on the screen and, for two traces, the signs for differences. The number
+    of lines of the legend does not change while the user scrolls."""
     seen: set[int] = set()
     for number in window.visible:
         line = window.rows.lines[number]

@@ -1,7 +1,7 @@
-"""Defines the widget that shows a window of a scene: a ruler of two lines and then the lanes (textual's Line API).
+"""Defines the widget of the library textual that shows the ruler and the rows of the timeline.
 
-The mouse changes the window: a click selects, the wheel zooms, and dragging pans. Dragging with Shift selects a range. The
-widget posts a message to the app after each change.
+A mouse click selects an event, the wheel zooms, and dragging moves the visible time range. Dragging the mouse while Shift is
+pressed selects a time range.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class TimelineView(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """Reports that the mouse changed the cursor or the window. `selected` is True after a click."""
+        """Message which says that the user moved the cursor or the visible time range with the mouse. `selected` is True after
+        a click."""
 
         selected: bool
 
@@ -60,7 +61,7 @@ class TimelineView(Widget, can_focus=True):
     # --- calls by the app ---
 
     def show(self, scene: Scene) -> None:
-        """Shows a scene. If a scene was already shown, the window keeps its position."""
+        """Shows one or two traces. The visible time range and the cursor stay the same if a trace was already shown."""
         if self.window is None:
             self.window = Window(scene, *self._room())
         else:
@@ -73,7 +74,7 @@ class TimelineView(Widget, can_focus=True):
 
     @property
     def marks(self) -> Marks:
-        """Returns the starts of steps in this scene and alignment."""
+        """Returns the positions on the time axis at which steps start."""
         assert self.window is not None
         scene, axis = self.window.scene, self.window.axis
         if self._marks is None or self._marks[0] is not scene or self._marks[1] is not axis:
@@ -120,7 +121,7 @@ class TimelineView(Widget, can_focus=True):
             styles[column] = palette.cursor_cell
         bounds = [0, *(n for n in range(1, len(text)) if styles[n] is not styles[n - 1]), len(text)]
         parts = [(label, palette.ruler), *((text[a:b], styles[a]) for a, b in itertools.pairwise(bounds))]
-        # Some SVG viewers drop spaces at the beginning of a text, so gaps are separate segments.
+        # Spaces are kept apart from other characters, because some SVG viewers drop spaces at the beginning of a text.
         return Strip([Segment(word, style) for part, style in parts for word in _WORDS.findall(part)])
 
     # --- mouse and size ---
@@ -131,7 +132,7 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Resizes the window to the widget. The timeline also calls this method before drawing, because the `Resize` event may
+        """Resizes the window to the widget. This method is also called before drawing, because textual's event `Resize` may
         arrive late on a busy machine."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
@@ -192,7 +193,7 @@ class TimelineView(Widget, can_focus=True):
 
 
 def range_columns(window: Window) -> range:
-    """Returns the visible columns of the selected range."""
+    """Returns the screen columns that show the selected time range."""
     return range(0) if window.range_ns is None else _columns(window, *sorted(window.range_ns))
 
 
@@ -205,7 +206,8 @@ def _columns(window: Window, begin_ns: int, end_ns: int) -> range:
 def strip_of(
     window: Window, line: WindowLine, cells: CharacterRow, label_width: int, is_cursor: bool, palette: Palette
 ) -> Strip:
-    """Renders one line of the picture: the label, then the cells. Neighbouring characters with the same colour share a segment.
+    """Renders one line of the timeline, which begins with a label. Neighbouring characters of the same colour are drawn
+    together.
     """
     label = label_of(window, line, label_width)
     style = palette.label_cursor if is_cursor else palette.label if line.head else palette.label_dim
@@ -223,8 +225,8 @@ def strip_of(
 
 
 def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
-    """Returns the cells' paint numbers with the selection highlighted. The highlight covers the selected spans of this line,
-    and the empty cells in the selected range."""
+    """Changes the colour codes of a line so that selected events are highlighted. Empty characters in the selected time range
+    are also highlighted."""
     if window.range_ns is None and not window.lit:
         return paints
     selected = range_columns(window)
@@ -242,7 +244,8 @@ def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
 
 
 def _cut_out(bounds: list[int], styles: list[Style], cursor: int, over: Style) -> None:
-    """Splits the segments at the cursor's column. `styles` has one style for each interval between two neighbouring `bounds`.
+    """Splits the segments of a line at the cursor, so that the cursor can have its own style. `styles` has one style for each
+    segment between two neighbouring numbers of `bounds`.
     """
     at = bisect_right(bounds, cursor) - 1
     inside = styles[at]

@@ -1,12 +1,11 @@
-"""Holds the visible time range and the position of the cursor, independently of the terminal. Keys and the mouse change both.
+"""Holds the visible time range of the timeline and the position of the cursor.
 
     window = Window(scene, columns=110, height=30)
     window.zoom(0.5)                      # half as much time, around the cursor
     window.rows.lines[window.line].part   # what the cursor's line shows: LinePart.SECOND
 
-The module shown_rows.py decides which rows are shown.
 
-Positions are nanoseconds on the axis of the scene (axis.py).
+All positions are in nanoseconds on the time axis of the timeline.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ class Window:
 
     @property
     def edges_ns(self) -> Column:
-        """Returns the axis positions of the column edges in ascending order. There is one more edge than columns."""
+        """Returns the positions on the time axis at which screen columns begin and end, in ascending order. For n screen
+        columns, the result has n + 1 positions."""
         of = self.start_ns, self.ns_per_column, self.columns
         if self._edges is None or self._edges[0] != of:  # every line of a frame uses the same edges
             edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
@@ -76,7 +76,8 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Returns the trace of the cursor's line. For a line that shows differences, this is the second trace."""
+        """Returns the index of the trace that the cursor's line shows. A line that shows differences belongs to the second
+        trace."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
@@ -87,7 +88,7 @@ class Window:
     # --- changes ---
 
     def show(self, scene: Scene) -> None:
-        """Shows an updated scene at the same position, unless a second trace has changed the axis."""
+        """Shows new data. The visible time range stays the same, unless a second trace was added."""
         row, before, at_home = self.cursor_row, self.axis, self.at_home
         other_axis = len(scene.traces) != len(self.scene.traces) or not before.length_ns
         side = self.cursor_side
@@ -103,7 +104,7 @@ class Window:
             self._to_row(next((n for n, other in enumerate(scene.rows) if other.key == row.key), 0))
 
     def resize(self, columns: int, height: int) -> None:
-        """Fits the same time range into a new number of columns."""
+        """Shows the same time range in a new number of screen columns."""
         span = self.columns * self.ns_per_column
         self.columns = max(columns, 1)
         self.rows.height = max(height, 1)
@@ -112,7 +113,7 @@ class Window:
         self._relaid()
 
     def home(self) -> None:
-        """Shows all steps, or the whole trace if it has no steps."""
+        """Zooms out to show all steps, or the whole trace if the trace has no steps."""
         begin_ns = _steps_begin_ns(self.scene, self.axis)
         if begin_ns >= self.axis.length_ns:
             begin_ns = 0
@@ -132,7 +133,8 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Multiplies the visible time range by `factor`. After zooming, the given axis position is still in the same column."""
+        """Multiplies the visible time range by `factor`. The position `around_ns` on the time axis stays in its screen
+        column."""
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)
@@ -141,7 +143,7 @@ class Window:
         self._set(at_ns - (at_ns - self.start_ns) * new_span / span, new_span)
 
     def pan(self, columns: float) -> None:
-        """Moves the window to the right by a number of columns. The cursor keeps its column."""
+        """Moves the visible time range to the right by a number of screen columns. The cursor stays in its screen column."""
         before = self.start_ns
         self._set(self.start_ns + columns * self.ns_per_column, self.columns * self.ns_per_column)
         self.cursor_ns = self._on_axis(self.cursor_ns + self.start_ns - before)
@@ -152,14 +154,14 @@ class Window:
         self._keep_cursor_in_sight()
 
     def point(self, column: int, line: int) -> None:
-        """Moves the cursor to the column and the visible line at the mouse pointer."""
+        """Moves the cursor to the position of the mouse pointer."""
         self.cursor_ns = self._on_axis(self.start_ns + (column + 0.5) * self.ns_per_column)
         if line < len(self.visible):
             self.line = self.visible[line]
             self.line -= self.rows.lines[self.line].level
 
     def move_line(self, lines: int) -> None:
-        """Moves the cursor up or down by one part of a row, or by a number of lines."""
+        """Moves the cursor down by a number of lines, or up if the number is negative."""
         if not self.rows.lines:
             return
         at = min(max(self.line + lines, 0), len(self.rows.lines) - 1)
@@ -169,7 +171,7 @@ class Window:
         self._keep_line_in_sight()
 
     def go(self, at_ns: int, row: int | None = None, side: int | None = None) -> None:
-        """Moves the cursor to an axis position, row and side, and scrolls both into view."""
+        """Moves the cursor to a position on the time axis and optionally to a row, and scrolls the cursor into view."""
         self.cursor_ns = self._on_axis(at_ns)
         if row is not None:
             self.rows.reveal(row)
@@ -178,7 +180,7 @@ class Window:
         self._keep_cursor_in_sight(centre=True)
 
     def align(self, by: Alignment) -> None:
-        """Changes the alignment. The time under the cursor stays under the cursor."""
+        """Changes how two traces are aligned on the time axis. The time under the cursor does not change."""
         side = self.cursor_side
         time_ns = int(self.axis.sides[side].times([self.cursor_ns])[0])
         self.alignment = by
@@ -186,7 +188,7 @@ class Window:
         self._keep_under_cursor(side, time_ns)
 
     def _keep_under_cursor(self, side: int, time_ns: int) -> None:
-        """After a change of the axis, moves the window so that a given time of one trace is still in the cursor's column."""
+        """After a change of the time axis, scrolls so that the time under the cursor stays under the cursor."""
         column = self.cursor_ns - self.start_ns
         position = self.axis.sides[side].position(time_ns, self.cursor_ns)
         if position is not None:
@@ -196,7 +198,8 @@ class Window:
     # --- bounds ---
 
     def change_rows(self, change: Callable[[ShownRows], object], fold: Fold | None = None) -> None:
-        """Changes the set of rows. If the cursor's row becomes hidden, the cursor moves to the row that replaces it."""
+        """Changes which rows the timeline shows. If the row with the cursor becomes hidden, the cursor moves to the row that
+        stands for the hidden row."""
         line = self.cursor_line
         change(self.rows)
         self._relaid()
@@ -267,8 +270,8 @@ def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
 
 
 def fold(window: Window, what: tuple[str, ...]) -> bool:
-    """Folds or unfolds the group of the cursor's row. The group's kind must be in `what`. Returns whether there is such a
-    group.
+    """Folds or unfolds the group of timeline rows that contains the cursor. Only groups of the kinds in `what` are folded.
+    Returns False if the cursor is in no group of these kinds.
     """
     row = window.cursor_row
     found = None if row is None else window.rows.fold_of(row, what)
@@ -279,7 +282,7 @@ def fold(window: Window, what: tuple[str, ...]) -> bool:
 
 
 def pin(window: Window) -> bool:
-    """Pins the cursor's row to the top or unpins it. Returns whether the row is now pinned."""
+    """Pins the row with the cursor to the top of the timeline, or unpins the row. Returns whether the row is now pinned."""
     row = window.cursor_row
     if row is None:
         return False
