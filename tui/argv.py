@@ -101,8 +101,8 @@ class ScriptCommand(Command):
 
 
 def tool_environment_note() -> str:
-    """Returns a note if uv or pipx installed trace. Scripts cannot import the user's packages if uv or pipx installed trace
-    into an environment of its own."""
+    """Returns a note if uv or pipx installed trace into an environment of its own. Scripts that trace runs from such an
+    environment cannot import the user's packages."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

@@ -4,7 +4,6 @@
     table(["kernel", "time"], [["sgemm", "81.0 µs"]], width=30)
     # ["kernel                  time",
     #  "sgemm                81.0 µs"]
-
 """
 
 from __future__ import annotations

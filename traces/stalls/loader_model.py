@@ -136,7 +136,7 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """Start the worker's next batch, if the script is at most `_ahead` batches behind.
+        """Start the worker's next batch, unless the worker is already too many batches ahead of the script.
 
         As in torch.utils.data, a worker may start batch b when the script has received batch b - `_ahead`.
         """

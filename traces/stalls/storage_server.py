@@ -83,7 +83,7 @@ class StorageServer:
     """Server on the Unix socket `path`, which answers requests while its `with` block runs.
 
     With `drop_cached`, no disk is modeled: the run reads from the real disk of this machine. Before each read of a file, the
-    operating system drops the file from its page cache, unless the modeled `cache` holds the file.
+    operating system is asked to drop the file from its page cache, unless the modeled `cache` holds the file.
     """
 
     def __init__(

@@ -8,8 +8,8 @@
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
 The batch size of a run is read from the model's inputs. The output file is rewritten after each run, so the results of finished
-runs are kept if the command is killed. If a run ends with an out-of-memory error, larger batch sizes are skipped, and the
-command succeeds.
+runs are kept if the command is killed. If a run ends with an out-of-memory error, the remaining batch sizes are skipped, and
+the command succeeds.
 """
 
 from __future__ import annotations

@@ -73,8 +73,7 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, source, result, Path(out), prediction)
         except (TraceError, OSError) as error:
-            # The exit code is the script's. If the script succeeded but saving the timeline failed, the exit code tells that
-            # saving failed.
+            # The exit code is the script's. If the script succeeded but saving the timeline failed, the exit code is 2.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)
@@ -134,7 +133,8 @@ def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
 
 
 def _did_gpu_work(replayed: Trace) -> bool:
-    """Returns whether the script launched GPU work. A recording with only the times of phases does not suffice."""
+    """Returns whether the script launched GPU work. Work that only stands for the recorded time of a whole phase does not
+    count."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 

@@ -1,8 +1,8 @@
 """Runs `trace replay --view`, which shows the timeline app during a replay.
 
- The script's output is shown in the app (key `o`), and printed to the terminal when
-the app is closed. If the user closes the app while the script is running, the script continues in the terminal. The app reads
-the keyboard, so the script's stdin is empty.
+The script's output is shown in the app (key `o`), and printed to the terminal when the app is closed. If the user closes the
+app while the script is running, the script continues in the terminal. The app reads the keyboard, so the script's stdin is
+empty.
 """
 
 from __future__ import annotations

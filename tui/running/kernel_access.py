@@ -3,8 +3,7 @@
     why_no_kernels(["function ... failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"])
     # Obstacle("the process lacks the privilege to record kernels ...", "run as root ...")
 
- The cause is found by
-looking for a CUPTI error in the warnings of Kineto, the library behind torch.profiler.
+The cause is found by looking for a CUPTI error in the warnings of Kineto, the library behind torch.profiler.
 """
 
 from __future__ import annotations

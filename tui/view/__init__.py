@@ -9,5 +9,5 @@
     loading, live         threads that read traces and post scenes
     app and the rest      textual: keys, tables, screens
 
- The app computes only sums over the visible time range; all other figures come from the package `traces`.
+The app computes only sums over the visible time range; all other figures come from the package `traces`.
 """

@@ -4,8 +4,8 @@
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
-A difference that occurs in several steps appears once in the list. Kernels of the same name, op and phase count as one
-difference. Compared with the first trace, a kernel of the second trace may be longer, shorter, missing, new, or replaced by
+A difference that occurs in several steps appears once in the list. Changes of kernels with the same name, op and phase count as
+one difference. Compared with the first trace, a kernel of the second trace may be longer, shorter, missing, new, or replaced by
 another kernel. Changes in the GPU's idle time before a kernel, and in the time of a phase on the host, are also differences.
 Waits for data and warm-up steps are left out by default, because a recording and its replay always differ there.
 """
@@ -191,9 +191,10 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
 
 
 def _names(trace: Trace) -> Column:
-    """Returns for each GPU event three numbers of strings: its phase, the op that launched it, and its own name.
+    """Returns for each GPU event the ids of three strings: the names of its phase, of the op that launched it, and of the event
+    itself.
 
-    NONE stands for an unknown string. The last column is NONE, so that the index -1, which stands for a missing event, selects
+    The id of an unknown name is NONE. The last column is NONE, so that the index -1, which stands for a missing event, selects
     NONE.
     """
     phase, op = np.append(trace.phases.name, NONE)[launch_phases(trace)], np.append(trace.host.name, NONE)[op_of(trace)]

@@ -3,7 +3,7 @@
     for stage in stages(["v100.msgpack", "replay.msgpack"]):
         stage.scene, stage.share, stage.doing      # a scene, 0.4, "reading replay.msgpack"
 
- Traces are loaded in a thread, so the app stays responsive.
+Traces are loaded in a thread, so the app stays responsive.
 """
 
 from __future__ import annotations

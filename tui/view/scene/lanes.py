@@ -111,8 +111,7 @@ class Curve:
         return max(int(self.value.max()), 0) if len(self.value) else 0
 
     def highest(self, from_ns: Any, to_ns: Any) -> Column:
-        """Returns the highest value of the curve in each time window [from, to). The result for an empty curve is 0.
-        """
+        """Returns the highest value of the curve in each time window [from, to). The result for an empty curve is 0."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if not len(self.time_ns):
             return np.zeros(len(begin), dtype=np.int64)

@@ -4,8 +4,7 @@
     scene.rows[1].label                      # "cuda:0 stream 7/0"
     scene.axis(Alignment.STEP).length_ns
 
- A `Scene` object never changes; when more data is loaded, a new object
-replaces it.
+A `Scene` object never changes: when more data is loaded, a new `Scene` replaces it.
 """
 
 from __future__ import annotations
@@ -196,8 +195,8 @@ class Scene:
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
-        """Returns the value at the upper edge of a row that shows memory over time. It is the memory capacity if the peak of
-        both traces is close to it, otherwise the peak.
+        """Returns the value at the upper edge of a row that shows memory over time. For both traces, the value is the memory
+        capacity if the peak is close to the capacity, otherwise the peak.
         """
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)

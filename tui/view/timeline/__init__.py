@@ -1,3 +1,1 @@
-"""Draws the timeline, and holds the visible time range and the visible rows.
-
-"""
+"""Draws the timeline, and holds the visible time range and the visible rows."""
