@@ -4,10 +4,10 @@
     trace replay [our options] -m MODULE [arguments of the module]
     trace replay [our options] -- [words that follow `python`]
 
-Options before the script belong to trace. The first word that is not an option is the script. Everything after the script is
-passed to the script, including `-o` and `--help`. As an exception, `--trace FILE` or `--trace=FILE` after the script is an
-option of trace. If `--trace` was also given before the script, or comes after a `--`, the option belongs to the script. Option
-names cannot be abbreviated.
+Options before the script belong to trace. The first word of the command line that is not an option is the name of the script.
+All words after the script's name are passed to the script, including options such as `-o` and `--help`. Only the option
+`--trace FILE` belongs to trace even if it is given after the script. If `--trace` was also given before the script, or comes
+after a `--`, the option belongs to the script. Option names cannot be abbreviated.
 
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])

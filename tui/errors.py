@@ -1,4 +1,4 @@
-"""Turns expected errors into one line for the user.
+"""Describes expected errors, such as a missing file, in one line for the user.
 
     line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
     line_for(ZeroDivisionError())  # None: a bug, show the traceback
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def line_for(error: Exception) -> str | None:
-    """Returns one line that describes an expected error. Returns None for a bug."""
+    """Returns one line that describes an expected error, such as a missing file. Returns None for a bug."""
     from traces.model.trace import TraceError  # imported here because it needs numpy, which `trace --help` does not
 
     if isinstance(error, OSError) and error.filename is not None:

@@ -1,4 +1,4 @@
-"""Provides what all commands share: grouped `--help` pages with examples, and the options -q, -v and --color.
+"""Implements the `--help` pages of all commands, and the options -q, -v and --color.
 
     app = Commands(...)
 
@@ -102,7 +102,7 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Turns a function that takes an options dataclass (`tui.options`) into a command with one parameter per field."""
+    """Makes a command from a function whose argument is a dataclass of options. The command has one option for each field."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)

@@ -27,7 +27,7 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def trace_argument(metavar: str, text: str) -> Any:
-    """Declares an argument that names a trace, which the shell can complete."""
+    """Declares an argument that is the name of a trace, and lets the shell complete the name."""
     return typer.Argument(metavar=metavar, help=text, autocompletion=trace_names)
 
 

@@ -5,10 +5,9 @@ to a server.
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
-A message is one line of JSON, and the server's first message describes the modeled storage. A process sends a request only for
-bytes that are not in the modeled cache. The server answers with the time (CLOCK_MONOTONIC) at which the simulated disk has read
-the bytes. Without a modeled disk, processes send no requests, because waiting for the server's answers would slow down data
-loading.
+Messages are lines of JSON. A process sends a request only for bytes that are not in the modeled cache. The server answers with
+the time (CLOCK_MONOTONIC) at which the simulated disk has read the bytes. Without a modeled disk, processes send no requests,
+because waiting for the server's answers would slow down data loading.
 """
 
 from __future__ import annotations
@@ -145,7 +144,8 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait until the disk has delivered. Return the nanoseconds waited, or None if the modeled cache holds the file."""
+        """Wait until the disk has delivered. Return how many nanoseconds the read waited for the modeled disk, or None if the
+        modeled cache holds the file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()

@@ -33,8 +33,8 @@ _MOST = 25  # maximum number of functions in the table, --json has all functions
 
 
 def by_function(first: str, second: str, json: bool) -> int:
-    """Prints the table of GPU time by function. Always returns 0, because no limit is checked. Raises TraceError if a trace has
-    no Python call stacks.
+    """Prints the table of GPU time by function. Always returns the exit code 0, because the differences are only shown and not
+    judged. Raises TraceError if a trace has no Python call stacks.
     """
     changes = function_changes(load_trace(first), load_trace(second))
     lacking = [

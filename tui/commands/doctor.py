@@ -5,8 +5,8 @@
     ok    a replay         3 steps of the bundled P100 in 4.1 s
     warn  locked memory    64.0 KiB: pinned memory beyond that is not page-locked; raise it with `ulimit -l unlimited`
 
-Checks of torch and of a replay run in child processes, so this process does not import torch. The exit code is 1 if a failed
-check means that replays cannot work on this machine.
+The checks that need torch run in child processes, so this process does not import torch. The exit code is 1 if a failed check
+means that replays cannot work on this machine.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _kernels(told: dict[str, Any], stderr: str) -> Diagnosis:
 
 
 def _replay() -> Iterator[Diagnosis]:
-    """Runs a real replay: a script of three steps with a bundled recording."""
+    """Checks replays by running a short script of three steps with a recording from the library."""
     with tempfile.TemporaryDirectory(prefix="trace-doctor-") as folder:
         script = Path(folder) / "train.py"
         script.write_text(_TRAIN, encoding="utf-8")
@@ -195,7 +195,7 @@ def _locked_memory() -> Iterator[Diagnosis]:
 
 
 def _may_lock_anything() -> bool:
-    """Returns whether this process has CAP_IPC_LOCK, which overrides the limit on locked memory."""
+    """Returns whether this process has the Linux capability CAP_IPC_LOCK, which overrides the limit on locked memory."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(effective >> _CAP_IPC_LOCK & 1)

@@ -3,10 +3,10 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The first run uses a virtual GPU with unlimited memory and shows which memory the script requests. A second run of the script at
-another batch size shows how each memory request grows with the batch size. A model of PyTorch's memory allocator then repeats
-the script's memory requests with the memory of each GPU. More GPUs therefore need no more runs. With `--verify`, the script
-runs again at the largest batch size found for each GPU, and at the next larger size.
+The script first runs on a virtual GPU with unlimited memory, and its memory requests are recorded. A second run of the script
+at another batch size shows how each memory request grows with the batch size. A model of PyTorch's memory allocator then
+repeats the script's memory requests with the memory of each GPU. More GPUs therefore need no more runs. With `--verify`, the
+script runs again at the largest batch size found for each GPU, and at the next larger size.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
 
 
 def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
-    """Returns the timeline of the only process or of the first rank. `traces` is keyed by process id."""
+    """Returns the timeline of the first rank, or of the only process. `traces` is keyed by process id."""
     by_rank = process_of_each_rank(traces, main=0) if traces else {}
     return traces[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(traces) == 1) else None
 
@@ -278,7 +278,7 @@ def _fit(logs: Sequence[RequestLog], capacity: Capacity, card: Card) -> bool:
 
 
 def _usual_option(words: Sequence[str]) -> str:
-    """Returns the option for the batch size, found in the script's arguments or source code. Returns "" if none is found."""
+    """Finds the script's option for the batch size in the script's arguments or source code. Returns "" if none is found."""
     if given := next((option for option in _BATCH_OPTIONS if _given(words, option) is not None), ""):
         return given
     script = Path(words[0])

@@ -113,7 +113,8 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 
 
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
-    """Returns the configuration for a recording. `memory` is --gpu-memory. Raises TraceError if the recording does not suffice.
+    """Returns the configuration for a recording. `memory` is --gpu-memory. Raises TraceError if the recording lacks data that
+    the options need.
 
     With `--clock recorded`, waiting for data takes as long as in the recording.
     """

@@ -58,7 +58,7 @@ class ReplaySource:
         return path
 
     def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
-        """Returns the recording to compare the replay with, and whether all times of the replay are estimates."""
+        """Returns the trace with which the replay is compared, and whether all times of the replay are estimates."""
         is_estimate = (self.gpu is not None or self.is_estimate) and not was_measured(replayed)
         recorded = self.recorded if self.gpu is None else driven_by(replayed, self.gpu, self.recorded)
         return recorded, is_estimate

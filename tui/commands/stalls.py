@@ -69,7 +69,7 @@ def disk_of(text: str) -> Disk:
 
 
 def counts_of(text: str) -> tuple[int, ...]:
-    """Returns the worker counts (1, 2, 4) for the text "1,2,4". Raises TraceError for invalid text."""
+    """Parses a list of worker counts: returns (1, 2, 4) for the text "1,2,4". Raises TraceError for invalid text."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and 0 < int(part) <= MOST_WORKERS for part in parts):
         raise TraceError(f"--cores {text!r} is not a list of core counts; write 1,2,4 (at most {MOST_WORKERS})")

@@ -2,7 +2,7 @@
 
     print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
 
-GitHub draws the Mermaid block as an SVG chart.
+A chart is included as Mermaid code, which GitHub shows as a drawing.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
 
 
 def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
-    """Returns for each phase its median time on the host, in each trace. For two traces, the page shows the same steps as
-    `trace diff`.
+    """Returns for each phase its median time on the host, in each trace. For two traces, the times cover the steps that `trace
+    diff` compares.
     """
     if comparison is not None:
         return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}

@@ -1,4 +1,4 @@
-"""Formats the bottleneck of a trace (the device, the host, data or other ranks) and the possible speedup.
+"""Describes the bottleneck of a training run, such as the GPU, the host or data loading, and the possible speedup.
 
     answer(summary)     # "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
 """

@@ -1,4 +1,4 @@
-"""Formats the result of `trace diff` and the report at the end of a replay: verdict, names, differences and notes.
+"""Formats the comparison of two traces, which `trace diff` and `trace replay` print.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
@@ -147,7 +147,7 @@ def _differences(comparison: Comparison) -> str:
 
 
 def warning_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes on the figures, most serious first.
+    """Returns sentences that warn the reader about the figures, most serious first.
     """
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     said = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
@@ -347,7 +347,7 @@ class _DiffPage:
         return [["evaluation batch", *time_cells(spread.recorded_median_ns, spread.replayed_median_ns)]]
 
     def phases(self) -> list[str]:
-        """Returns three tables for the phases: host time, time between CUDA events, and GPU busy time."""
+        """Returns three tables with the time of each phase: on the host, between CUDA events, and as GPU busy time."""
         if self.of.host_phases_comparable:
             lines = self.medians_of(self.of.phases, "", "Phases on the host, per step")
         else:
@@ -436,7 +436,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # All tables shorten a kernel's name in the same way, and different kernels keep different names.
+        # Kernel names are shortened together, so that each kernel has the same short name in all tables.
         changed = [change for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         names = fit_apart(labels_of(changed), max(self.width - _CHANGE_FIGURES, 16))
         shown = dict(zip(changed, names, strict=True))
@@ -505,7 +505,7 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _compiled_lines(page: _DiffPage) -> list[str]:
-    """Returns the sentences on compiled code, and tables of compiled regions, graph breaks and fused ops."""
+    """Returns sentences and tables about compiled code, such as compiled regions and graph breaks."""
     if page.of.compiled is None:
         return []
     tables = compiled_tables([*page.of.compiled], (page.first, page.second), page.of.fused)

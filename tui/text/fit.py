@@ -66,12 +66,12 @@ class CardFit:
 
     @property
     def largest_batch(self) -> int | None:
-        """Returns the largest batch that fits, or None if unknown."""
+        """Returns the largest batch size that fits into the GPU's memory, or None if unknown."""
         return self.estimated_batch if self.limit is None else self.limit.largest(self.estimated_batch)
 
     @property
     def is_measured(self) -> bool:
-        """Returns whether the largest batch was measured on this GPU."""
+        """Returns whether the largest batch size was measured on this GPU."""
         return self.limit is not None and self.limit.is_exact
 
     @property

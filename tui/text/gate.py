@@ -1,4 +1,4 @@
-"""Formats the result of a check against budgets as one line for a build log.
+"""Formats the result of checking a replay against budgets, as one line for a build log.
 
     gate_line(check(budgets, comparison))
     # "gate FAILED: step_time 184.2 ms over 180.0 ms; passed: memory_peak 12.1 GiB of 14.0 GiB"
@@ -23,7 +23,7 @@ def gate_line(result: GateResult) -> str:
 
 
 def check_words(of: Check) -> str:
-    """Describes one check: "step_time 184.2 ms over 180.0 ms"."""
+    """Describes the result of one check, such as "step_time 184.2 ms over 180.0 ms"."""
     between = "of" if of.passed else "under" if of.name == "matched" else "over"
     if of.name == "same_program":
         return "same_program " + ("unknown" if of.value is None else "yes" if of.value else "no")

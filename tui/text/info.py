@@ -168,7 +168,7 @@ def _notes(summary: Summary, width: int) -> list[str]:
 
 
 def note_sentences(summary: Summary) -> list[str]:
-    """Returns sentences about the problems of a trace and the data that the trace lacks."""
+    """Returns sentences about problems of a trace, and about data that the trace lacks."""
     problems = problems_of(summary.problems, summary.counts.kernels)
     said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
@@ -242,7 +242,7 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _label(key: str) -> str:
-    """Removes the unit from a key, because the value shows the unit."""
+    """Removes the unit from the name of a value, because the formatted value shows the unit."""
     return key.removesuffix("_ns").removesuffix("_bytes")
 
 

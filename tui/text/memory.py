@@ -1,4 +1,4 @@
-"""Formats memory figures: the peaks of a recording and its replay, and whether the replay fitted into memory.
+"""Formats the memory peaks of a recording and its replay, and whether the replay fitted into the GPU's memory.
 
     peak_rows({"cuda:0": MemoryComparison(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
     # [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]]
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
-    """Returns rows with the device, the recorded peak, the replayed peak and the change. If the total memory is unknown, the
-    rows also show how much the memory rises within a step.
+    """Returns table rows with the memory peak of each device in the recording and in the replay. If the total memory is
+    unknown, the rows also show how much the memory rises within a step.
     """
     rows = []
     for device, of in memory.items():

@@ -41,7 +41,7 @@ class Finding:
             self._next_match(by)
 
     def go_to_row(self, row: TableRow) -> None:
-        """Moves the cursor to the event of the table row that the user selected."""
+        """Moves the cursor to the event that belongs to a table row."""
         window, scene = self._context.window, self._context.scene
         if row.difference is not None:
             self._walk.go_to(row.difference)

@@ -91,8 +91,8 @@ class Curve:
     """Represents a step function of time, such as allocated memory. Before its first change, the step function has its first
     value.
 
-    `has_total` is False if all values are too small by the same unknown amount, such as the memory that was allocated before
-    the recording began.
+    `has_total` is False if all values lack the same unknown amount, such as memory that was allocated before the recording
+    began.
     """
 
     def __init__(self, time_ns: Any, value: Any, has_total: bool = True) -> None:

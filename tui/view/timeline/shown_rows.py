@@ -160,8 +160,8 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Swaps a row with its neighbour above (-1) or below (1). A pinned row can only change places with another pinned
-        row."""
+        """Exchanges a timeline row with the row above (-1) or below (1). A pinned row can only change places with another
+        pinned row."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):
