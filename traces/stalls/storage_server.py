@@ -5,9 +5,10 @@ to a server.
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
-Messages are lines of JSON. A process sends a request only for bytes that are not in the modeled cache. The server answers with
-the time (CLOCK_MONOTONIC) at which the simulated disk has read the bytes. Without a modeled disk, processes send no requests,
-because waiting for the server's answers would slow down data loading.
+Messages are lines of JSON. The first message of the server describes the modeled disk and cache. A process sends a request only
+for bytes that are not in the modeled cache. The server answers with the time (CLOCK_MONOTONIC) at which the simulated disk has
+read the bytes. Without a modeled disk, processes send no requests, because waiting for the server's answers would slow down
+data loading.
 """
 
 from __future__ import annotations
