@@ -1,5 +1,5 @@
 """Reads profiler JSON files into events, including damaged files.
 
-`text.py` parses and repairs, `pieces.py` parses large files in pieces, and `sources.py` finds files in folders and archives.
-`eras.py` describes the differences between the formats from 2020 to today.
+`text.py` parses JSON text and repairs damaged text. `pieces.py` parses large files in pieces. `sources.py` finds profiler files
+in folders and archives. `eras.py` describes how the profiler's file format changed since 2020.
 """

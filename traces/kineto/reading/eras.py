@@ -1,6 +1,6 @@
-"""Handles differences between the Kineto formats from 2020 to today: category names, clocks, meaning of ids.
+"""Handles the changes of Kineto's file format since 2020: category names, clocks and the meaning of ids.
 
-Files contain no version number, so the content of a file shows which of seven format eras it belongs to:
+Kineto's files contain no version number, so the importer tells seven versions of the format apart by a file's content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
     E1  torch 1.8 to 1.9          the same in an object
@@ -123,10 +123,11 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the text with every `ts` as integer nanoseconds if float64 cannot represent its stamps (E5), otherwise None.
+    """Return the JSON text with every `ts` in integer nanoseconds, or None if float64 represents the file's timestamps exactly
+    enough.
 
-    Before April 2024 decimals were not padded (".5" meant 5 ns), in durations too. If another program has read the stamps as
-    float64, the only decimals are 0, 25, 5 and 75, or 2 and 8 after rounding.
+    Before April 2024, PyTorch nightlies wrote nanoseconds as decimals without padding, so ".5" meant 5 ns. If another program
+    has rewritten the file with float64 numbers, the only decimals of timestamps are 0, 25, 5 and 75, or 2 and 8 after rounding.
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
@@ -147,7 +148,7 @@ def exact_digits(data: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class TsUnit:
-    """Converts the field `ts` of events to nanoseconds."""
+    """Converts the timestamps (field `ts`) of Kineto's events to nanoseconds."""
 
     exact_ns: bool
     base_ns: int
@@ -169,14 +170,15 @@ class TsUnit:
 
     @staticmethod
     def name(start_ns: Column) -> str:
-        """Return "unix" if the times count from 1970, else "recording"."""
+        """Return "unix" if the times count from 1970, or "recording" if the times count from the start of the recording."""
         return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
 
 
 def microseconds_as_ns(values: Column) -> Column:
     """Convert microseconds to integer nanoseconds.
 
-    The integer and fractional parts are rounded separately to avoid errors of 1 ns.
+    The integer and fractional parts of each value are converted separately, because float64 would round large values by about 1
+    ns.
     """
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
@@ -185,7 +187,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    """Return the era of a file with these categories; see the table in the module docstring."""
+    """Return the version of the file format, such as "E4", from the table in the module docstring."""
     if clock.exact_ns:
         return "E5"
     if "baseTimeNanoseconds" in header or fractional:
@@ -198,10 +200,9 @@ def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, frac
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return whether `External id` on device rows is the id of an op. The function decides this from the device rows alone. It
-    is used if the host calls do not decide it (external_ids.py).
+    """Return whether `External id` on device rows is the id of an op.
 
-    From torch 1.12 to 2.3, the External id is a copy of the correlation id instead.
+    From torch 1.12 to 2.3, Kineto wrote a copy of the correlation id as the External id.
     """
     told = external > 0
     return bool(told.any()) and float(np.mean(external[told] == correlation[told])) < 0.5

@@ -1,4 +1,4 @@
-"""Converts events to columns. A fast path trusts the events, and a slow path repairs invalid events.
+"""Converts events to columns. Valid events are converted quickly without checks, and invalid events are repaired one by one.
 
     columns = read(groups.complete["cpu_op"], clock, names, problems)  # of one event, {"ts": 3, "dur": 4, ...}
     columns.start_ns  # array([3000])
@@ -38,7 +38,7 @@ _TROUBLE = (_Odd, KeyError, TypeError, ValueError, OverflowError)
 
 
 class Names:
-    """Maps text to indices of the shared string table, many at a time."""
+    """Converts lists of texts to indices of the shared string table."""
 
     def __init__(self, strings: Strings) -> None:
         self.strings = strings
@@ -54,7 +54,7 @@ class Names:
 
 
 class Threads:
-    """Maps threads as named in events (pid and tid, numbers or text) to rows, in order of appearance."""
+    """Numbers the threads of a file in order of appearance, by the `pid` and `tid` of their events."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []
@@ -88,7 +88,8 @@ class Threads:
         return row
 
     def find(self, pid: Any, tid: Any) -> int | None:
-        """Return the row of a thread, or None. Some files write one thread both as a number and as text."""
+        """Return the number of a thread, or None for an unknown thread. Some files write the id of a thread both as a number
+        and as text."""
         row = self._rows.get((pid, tid))
         key = (_number(pid, NONE), _number(tid, None))
         if row is None and key in self._row_of_key:
@@ -98,7 +99,7 @@ class Threads:
 
 @dataclass
 class EventColumns:
-    """Holds the common fields of complete events, and their extracted arguments."""
+    """Holds the fields and arguments of complete ("ph": "X") events as columns."""
 
     names: Column
     pids: list[Any]
@@ -112,11 +113,11 @@ class EventColumns:
         return len(self.start_ns)
 
     def numbers(self, key: str) -> Column:
-        """Return one integer argument of each event. If an argument is missing or not a number, the result is the default."""
+        """Return one integer argument of each event. Events without a numeric value get the argument's default."""
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return one id of each event. Ids are unsigned, and large ids are reduced to their lower 63 bits."""
+        """Return one id of each event. Only the lower 63 bits of an id are kept, because columns are signed 64-bit integers."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -125,9 +126,9 @@ class EventColumns:
 
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """Return the columns of complete events, and take them out of `rows`.
+    """Convert complete ("ph": "X") events to columns, and empty `rows` to save memory.
 
-    Events without a readable start are dropped and counted.
+    Events without a readable start time are dropped and counted.
     """
     fields = [rows.take(key) for key in FIELDS]
     args = {key: rows.take(key) for key in rows.defaults}
@@ -158,7 +159,7 @@ def _checked(values: list[Any], clock: TsUnit) -> Column:
 
 
 def instants(events: list[Event], clock: TsUnit, problems: Counter[str]) -> tuple[list[Event], Column]:
-    """Return the readable instant events and their times."""
+    """Return the instant events that have a readable time, and their times in nanoseconds."""
     try:
         return events, _instants(events, clock)
     except _TROUBLE:
@@ -176,7 +177,7 @@ def _instants(events: list[Event], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
-    """Return one integer from each event's args. If a value is missing or not a number, the result is `default`."""
+    """Return one integer from each event's args. If an event lacks a numeric value, its result is `default`."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 
@@ -206,8 +207,7 @@ def _numbers(values: list[Any]) -> Column:
 def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
     """Return durations in ns.
 
-    Negative durations become 0 and are counted. A duration that is too long because its end was never written also becomes
-    `default`.
+    Negative durations become 0 and are counted.
     """
     too_long = durations > _MAX_DURATION_NS // 1000
     negative = durations < 0

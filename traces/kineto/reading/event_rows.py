@@ -1,4 +1,4 @@
-"""Extracts the needed fields of complete events right after parsing.
+"""Copies the needed fields of complete ("ph": "X") events into columns right after parsing.
 
     rows = CategoryEvents("kernel")
     rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
@@ -69,7 +69,7 @@ _TAKE = itemgetter(*FIELDS, "args")
 
 
 class CategoryEvents:
-    """Holds the complete events of one category as columns. `defaults` gives the values of absent arguments."""
+    """Holds the complete ("ph": "X") events of one category as columns. `defaults` gives the values of absent arguments."""
 
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
@@ -92,7 +92,7 @@ class CategoryEvents:
 
 
 def taken(category: str, events: list[Event]) -> Taken:
-    """Return one or more events of a category as columns for `CategoryEvents`."""
+    """Convert events of one category to the columns of `CategoryEvents`."""
     try:
         *fields, args = zip(*map(_TAKE, events), strict=True)
         names = _shared(fields[0])
@@ -121,8 +121,7 @@ def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -
 
 
 def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return each event's CONFIG_ARGS as JSON text. All arguments are serialized at once and then split, which is faster than
-    one by one.
+    """Return each event's CONFIG_ARGS as JSON text.
     """
     columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
     if all(column.count(None) == len(column) for column in columns):

@@ -1,4 +1,4 @@
-"""Groups events by kind before they are interpreted.
+"""Groups the events of a Kineto file by phase ("ph") and category ("cat").
 
     pieces = Piece.of(events)  # as they are parsed
     groups = Groups.of(pieces, problems)
@@ -30,9 +30,10 @@ _CLOCK_EVENTS = 64
 
 @dataclass
 class Piece:
-    """Holds some of a file's events by phase and category.
+    """Holds the events of one part of a file, by phase ("ph") and category ("cat").
 
-    Complete events are stored as columns, and other relevant events are stored unchanged. See Note [Take, then drop].
+    Complete ("ph": "X") events are stored as columns, and other relevant events are stored unchanged. See
+    Note [Take, then drop].
     """
 
     complete: dict[Any, Taken]
@@ -85,7 +86,7 @@ class Piece:
 
 
 def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
-    """Group events by rank. In an ordinary file, all events are stored under the key None.
+    """Group events by rank. A file with the events of only one rank has the key None.
 
     Note [Merged ranks]
         Tools that merge the files of several ranks write the rank into each event's arguments. To keep the processes of
@@ -119,7 +120,7 @@ def _rank_of(event: Any) -> int | None:
 
 @dataclass
 class Groups:
-    """A file's events by kind. `categories` also includes the categories of flow events."""
+    """A file's events by kind."""
 
     complete: dict[str, CategoryEvents]
     memory: list[Event]
@@ -130,7 +131,7 @@ class Groups:
 
     @classmethod
     def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
-        """Combine pieces. `stamps_per_us` is the number of `ts` units per microsecond."""
+        """Combine pieces. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond."""
         complete: defaultdict[Any, list[Taken]] = defaultdict(list)
         others: defaultdict[Any, list[Event]] = defaultdict(list)
         stamps: list[Any] = []
@@ -172,8 +173,7 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Return whether torch.profiler wrote none of the events. A JSON list without any events counts as not written by
-        torch.profiler."""
+        """Return whether torch.profiler wrote none of the events. The result is True for an empty JSON list."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory

@@ -1,10 +1,10 @@
-"""Handles events that Kineto does not write itself, from files modified by other tools.
+"""Handles events that Kineto never writes, but that occur in files modified by other tools.
 
     category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
 
-An event without a category gets one if its name and arguments determine the category. A begin event ("B") and the matching end
-event ("E") on the same thread become one complete event.
+If an event has no category, the category is guessed from the event's name and arguments. A begin event ("B") and its end event
+("E") on the same thread become one complete event ("X").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def category_of(event: Event) -> str:
-    """Return the category of a complete event that has none, or "" if the category is uncertain."""
+    """Guess the category of an event that has none, or return "" if the category is uncertain."""
     name, args = event.get("name"), event.get("args")
     if not isinstance(name, str):
         return ""
@@ -42,10 +42,10 @@ def category_of(event: Event) -> str:
 
 
 def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
-    """Join begin and end events, given in file order, into complete events.
+    """Join begin events ("B") and end events ("E"), given in file order, into complete events ("X").
 
-    Returns the complete events by category, and the number of unpaired events. An end event closes the last open begin
-    event of its thread. `stamps_per_us` is the number of `ts` units per microsecond.
+    The second result is the number of begin or end events without a partner. An end event closes the last open begin event of
+    its thread. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond.
     """
     spans: defaultdict[str, list[Event]] = defaultdict(list)
     opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Parses a valid recording with orjson in pieces, so each piece can be freed before the next.
+"""Parses a large JSON file in pieces with orjson, and frees each piece before the next one.
 
     load(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}', digest)
     # ([], {"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}): too short for pieces
@@ -27,7 +27,8 @@ _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s
 
 
 def load(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
-    """Return the digests of a recording's early pieces, and the parsed rest; see Note [Pieces].
+    """Parse a recording in pieces, and return the results of `digest` for all pieces but the last, and the last piece
+    (Note [Pieces]).
 
     Raises orjson.JSONDecodeError.
     """

@@ -2,7 +2,7 @@
 
     for source in recordings_in(Path("run.tar.gz"), problems): ...    # Source("rank0.json", "run.tar.gz: rank0.json", b"{...}")
 
-Archives are recognized by their content. In a folder or an archive, .json and .json.gz files are read one at a time.
+Archives are recognized by their content. All .json and .json.gz files of a folder or an archive are read, one at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 
 
 def holds_several(path: Path) -> bool:
-    """Return whether the path is a folder or an archive. Some files in a folder may not be recordings."""
+    """Return whether the path is a folder or an archive, which may contain several recordings."""
     return path.is_dir() or _is_zip(path) or _is_tar(path)
 
 

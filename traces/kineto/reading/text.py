@@ -1,7 +1,7 @@
-"""Parses the bytes of a recording into events, even if the text is damaged.
+"""Parses the JSON text of a recording into events, even if the text is damaged.
 
-Whole files go through orjson. orjson fails on truncated files of killed jobs, on `inf` bandwidths, and on names with unescaped
-quotes or backslashes. Events are then parsed one at a time and repaired if needed, and losses are counted.
+Valid files are parsed by orjson. orjson fails on truncated files of killed jobs, on the number `inf`, and on unescaped quotes
+or backslashes in names. If orjson fails, events are parsed one at a time, repaired if possible, and counted if lost.
 
     problems = Counter()
     document = parse(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"', problems, "cut.json")
@@ -60,8 +60,7 @@ _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>(?<=[\s:,\[])-?(?:nan|inf(?:inity)?|n/a)(?=[\s,\]}]))|(?P<comma>,(?=\s*[\]}]))',
     re.IGNORECASE | re.DOTALL,
 )
-# Parts of a string to repair. The pattern matches valid escapes first, so the second half of `\\` does not look like an invalid
-# escape.
+# Parts of a string to repair.
 _IN_STRING = re.compile(
     r'(?P<good>\\["\\/bfnrt]|\\u(?!d[89a-f])[0-9a-f]{4}|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})'
     r"|(?P<half>\\ud[89a-f][0-9a-f]{2})|(?P<escape>\\)|(?P<control>[\x00-\x1f])",
@@ -73,9 +72,10 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 
 @dataclass
 class Document:
-    """Holds a recording's events (digested, see `parse`) and the rest of its file.
+    """Holds the parsed content of a profiler file: its events and the other fields of its JSON object.
 
-    `exact_ns` means that every `ts` is in integer nanoseconds, read from the decimal digits.
+    `exact_ns` means that timestamps were converted to integer nanoseconds before parsing, because float64 could not represent
+    them.
     """
 
     events: list[Any]
@@ -85,7 +85,8 @@ class Document:
 
 
 def read_bytes(path: Path, problems: Counter[str]) -> bytes:
-    """Return a file's text, decompressed if it is gzip. For damaged or truncated gzip, returns the recoverable part.
+    """Read a file, and decompress its content if the content is gzip. If the gzip data is damaged or truncated, the readable
+    part is returned.
 
     Raises TraceImportError if the file cannot be read.
     """
@@ -100,8 +101,8 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
 
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
-    """Return the data, decompressed if it is gzip. For damaged or truncated gzip, returns the recoverable part. Raises
-    TooLarge.
+    """Decompress the data if it is gzip, otherwise return it unchanged. If the gzip data is damaged or truncated, the readable
+    part is returned. Raises TooLarge.
     """
     if not data.startswith(_GZIP_MAGIC):
         return data
@@ -141,9 +142,9 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
 
 
 def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
-    """Yield the recordings in a text, parsed as in `parse`. A text may contain several recordings, one after another.
+    """Parse the recordings in the content of one file. A file may contain several recordings, one after another.
 
-    Exact copies of a recording, as in a file concatenated with itself, are left out and counted.
+    If a file contains the same recording twice, the copy is omitted and counted.
     """
     try:
         yield parse(data, problems, name, digest, mend=False)
@@ -159,9 +160,9 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """Split a text into its JSON objects, if each object contains a list of events.
+    """Split concatenated recordings, which are JSON objects with a list of events, into separate texts.
 
-    Inside an object, an opening brace always follows a comma, a colon or a bracket.
+    A brace begins a new recording unless it follows a comma, a colon or a bracket.
     """
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
@@ -175,10 +176,10 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse a recording's text. `digest` converts each piece of the list of events to the data that is kept.
+    """Parse a recording's text. The function `digest` gets some events at a time and returns the data to keep of these events.
 
-    Raises TraceImportError if the text contains no list of events. If `mend` is off, raises JSONDecodeError for invalid
-    JSON.
+    Raises TraceImportError if the text contains no list of events. If `mend` is False, invalid JSON raises JSONDecodeError and
+    is not repaired.
     """
     found = Counter(problems)
     if data.startswith(_BOM):
@@ -245,10 +246,9 @@ def _scan_header(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
-    """Return the facts in a damaged header that have one of Kineto's keys. Each fact is parsed separately.
+    """Return those fields of a damaged JSON header whose keys Kineto is known to write. Each field is parsed separately.
 
-    Until July 2026 Kineto wrote its log into the header, as lists called INFO, WARNING and ERROR, without escaping
-    quotes.
+    Until July 2026, Kineto wrote its log messages into the JSON header without escaping quotes.
     """
     facts: dict[str, Any] = {}
     for match in _FACT.finditer(text):
@@ -263,8 +263,8 @@ def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    """Return whether a value has the type that Kineto writes for this key. The check is needed because a log may quote
-    keys too.
+    """Return whether a value has the type that Kineto writes for this key. The type is checked because log messages in the
+    header may contain the same keys.
     """
     if key.endswith("Properties"):
         return isinstance(value, list) and all(isinstance(one, dict) for one in value)
@@ -272,9 +272,9 @@ def _is_fact(key: str, value: Any) -> bool:
 
 
 def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Event], int, bool]:
-    """Read the array of events that begins at `begin`.
+    """Parse the JSON array of events that begins at position `begin`.
 
-    Returns three values: the events, the position after the last event, and whether the array was closed there.
+    Returns the events, the position after the last event, and whether a closing bracket follows.
     """
     events: list[Event] = []
     position = begin
@@ -298,11 +298,12 @@ def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Ev
 
 
 def _scan_whole(text: str, position: int) -> tuple[Event, int]:
-    """Return the valid event at `position` and its end. Raises ValueError or RecursionError if the event is damaged.
+    """Parse the event at `position`, and return the event and the position of its end. Raises ValueError or RecursionError if
+    the event is damaged.
 
-    The event is assumed to end before the next text that looks like the start of an object. If this assumption fails, or if
-    nothing follows, the module json finds the end of the event. The module json gets only a short piece of the text, because it
-    counts all lines before an error.
+    For speed, the parser first assumes that the event ends just before the next text that looks like the start of an event. If
+    the text up to there is not valid JSON, Python's json module finds the end of the event. Python's json module gets only a
+    short piece of the text, because for each error it counts all lines from the start.
     """
     if text[position] != "{":
         raise ValueError
@@ -317,7 +318,7 @@ def _scan_whole(text: str, position: int) -> tuple[Event, int]:
 
 
 def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[Event | None, int]:
-    """Return the invalid event at `position`, repaired if possible, and the position to continue at."""
+    """Repair the damaged event at `position` if possible, and return the event and the position after it."""
     if text[position] != "{":
         problems["unreadable-event"] += 1
         start = _EVENT_START.search(text, position + 1)

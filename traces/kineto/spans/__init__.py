@@ -1,5 +1,5 @@
-"""Builds host and device spans from a profiler's events: nesting, launches, shapes, threads, and checks for impossible data.
+"""Builds the tables of host and device spans from the events of a profiler.
 
-`spans.read_tables` builds the tables of one rank. `external_ids.py` finds the op that made a call, and `launches.py` finds the
-call that launched a kernel.
+`spans.read_tables` builds the tables of one rank. `external_ids.py` finds the op that made a CUDA runtime call. `launches.py`
+finds the runtime call that launched a kernel.
 """

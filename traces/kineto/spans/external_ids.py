@@ -1,4 +1,4 @@
-"""Finds the op that made a runtime call, by the `External id` that Kineto writes on calls and kernels.
+"""Finds the op that made a CUDA runtime call, by the `External id` that Kineto writes with each call.
 
     made_by = CallOwners.of(spans, ids, named)
     made_by.names_ops     # whether the External ids of this file are ids of ops; None if no call has a known id
@@ -24,8 +24,8 @@ from traces.model.trace import NONE, Column, HostSpans
 
 @dataclass(frozen=True)
 class CallOwners:
-    """The op that made each runtime call. `op` contains the op's row for each host span, and NONE for spans that are not
-    calls.
+    """The op that made each runtime call. `op` contains, for each host span that is a runtime call, the row of the op that made
+    the call; other spans have NONE.
     """
 
     op: Column
@@ -33,11 +33,11 @@ class CallOwners:
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """Find the owners. `ids` holds the ids of ops, and `named` holds the External ids of calls. All other rows have NONE.
+        """Find the owners. For each host span, `ids` contains the id of an op, and `named` contains the External id of a
+        runtime call. All other rows have NONE.
 
-        A call's External id is either the id of the op that made the call or, from torch 1.12 to 2.3, a copy of the call's
-        correlation id. In the first case, most calls are inside the op with that id. In the second case, an op may have the
-        call's External id by chance, but the call is not inside the op.
+        The External id of a runtime call is usually the id of the op that made the call, but from torch 1.12 to 2.3 a copy of
+        the call's correlation id. External ids count as ids of ops if most runtime calls run during the op with that id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
@@ -53,20 +53,19 @@ class CallOwners:
         return cls(owner, True)
 
     def in_order(self, order: Column) -> CallOwners:
-        """Return the owners for a host table that is reordered by `order`."""
+        """Return the same result for a host table whose rows were reordered by `order`."""
         place = np.empty(len(order) + 1, "i4")
         place[order], place[NONE] = np.arange(len(order)), NONE
         return CallOwners(place[self.op[order]], self.names_ops)
 
     def move_to_threads(self, spans: HostSpans) -> None:
-        """Put each call on the thread of its op."""
+        """Move each runtime call to the thread of the op that made the call."""
         calls = np.flatnonzero(self.op != NONE)
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Make each call a child of its op, if nesting by time made it a child of another op. `spans` are nested.
+        """Correct the parent of runtime calls that nesting by time assigned to a wrong op. `spans` are nested.
 
-        Spans between an op and its call, such as Python frames, stay between op and call.
         """
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
@@ -79,10 +78,10 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """Return the row that has each wanted id, or NONE.
+    """Return, for each wanted id, the row that has this id, or NONE.
 
-    If several rows have the id, returns the last row that starts no later than `before_ns`. If all rows with the id start
-    later, the first row is returned.
+    If several rows have the id, returns the last row that starts no later than `before_ns`. If all rows with the id start after
+    `before_ns`, the first row is returned.
     """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):

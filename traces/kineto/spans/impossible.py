@@ -1,7 +1,7 @@
 """Finds impossible durations. The importer counts impossible durations.
 
-Device work that lasts longer than the recording gets the duration 0, so no figure includes it. A host span longer than the
-profiler's window was still open when the profiler stopped, and ends with the last event on the host.
+GPU work that is longer than the recording gets the duration 0, so that statistics do not include this error. A host span that
+is longer than the recording was still open when the profiler stopped, so its end is set to the last host event.
 
     durations_ns(device, dependent_launch=True)   # possible durations of kernels, see Note [One after another]
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording
@@ -31,15 +31,15 @@ _DEPENDENT_LAUNCH_SINCE = 9
 
 
 def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool:
-    """Return whether a GPU with these properties may use programmatic dependent launch. If the properties of the GPU are
-    unknown, the result is True.
+    """Return whether the GPU supports programmatic dependent launch, or True if the GPU's properties are unknown.
     """
     majors = [told for of in properties if type(told := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all device spans. Kernels that end too late get shorter durations. See Note [One after another].
+    """Return the durations of all device spans. A kernel that overlaps the next kernel of its stream for too long is shortened.
+    See Note [One after another].
     """
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
@@ -61,7 +61,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a mask of spans longer than the recording. `window_ns` is 0 if the length of the window is unknown."""
+    """Return a boolean mask of the spans that are longer than the recording. `window_ns` is the length of the recording, or 0
+    if the length is unknown."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

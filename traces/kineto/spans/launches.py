@@ -1,11 +1,11 @@
-"""Finds the call that launched each device span, and counts calls and device spans that the recording lost.
+"""Finds the runtime call that launched each device span, and counts launches whose GPU work is missing from the recording.
 
     found = Launches.of(host, device, names_ops)
     found.launch      # per device span: a row of the host table, or NONE
     found.backlog     # a mask: work that was launched before the recording began
 
-A device span and its launching call have the same correlation id. Flow events are not used, because in newer files most ends of
-flows have no start.
+A device span and its launching call have the same correlation id. Flow events are not used to find launches, because newer
+files lack the start of most flows.
 
 Note [One correlation, several calls]
     If a file contains a launch twice (cudaLaunchKernel, and inside it cuLaunchKernel), the outer call is used. Files joined
@@ -43,7 +43,7 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """Holds host spans with the ids that link them to each other and to device spans. Each column has one number per span."""
+    """Holds host spans together with their correlation ids and External ids. Each column has one number per span."""
 
     spans: HostSpans
     op: Column  # NONE if the span is not an op
@@ -53,7 +53,7 @@ class HostColumns:
 
 @dataclass
 class DeviceColumns:
-    """Device spans with their ids. An id of 0 or less means that the span has no id."""
+    """Device spans with their ids. An id of 0 or less means that the profiler recorded no id for the span."""
 
     spans: DeviceSpans
     named: Column
@@ -71,7 +71,7 @@ class Launches:
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
-        """Find the launches. `host` must be nested. `names_ops` means that External ids are ids of ops."""
+        """Find the launches. `host` must be nested. `names_ops` means that the file's External ids are ids of ops."""
         calls = _calls(host)
         launch = np.full(len(device.spans), NONE, "i4")
         joined = np.flatnonzero(device.correlation > 0)
@@ -93,14 +93,15 @@ class Launches:
 
 
 class WithoutWork(NamedTuple):
-    """The numbers of launch calls without device work: their kernels were lost, or they were captured and did not run."""
+    """Counts launch calls whose kernels are missing, either lost by the profiler or captured into a CUDA graph and not run."""
 
     lost: int
     captured: int
 
 
 def without_work(host: HostColumns, launch: Column, strings: Strings) -> WithoutWork:
-    """Count the launch calls without device work, see Note [Lost kernels]. `launch` gives the call of each device span."""
+    """Count the launch calls whose kernel is not in the recording, see Note [Lost kernels]. `launch` contains, for each device
+    span, the row of the runtime call that launched it."""
     spans = host.spans
     is_call = spans.kind == HostKind.RUNTIME
     launching = np.flatnonzero(is_call & (host.correlation > 0) & strings.matching(spans.name, _LAUNCHES.match))
@@ -126,8 +127,8 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
 
 
 def _calls(host: HostColumns) -> Column:
-    """Return the correlation id of each call. A call inside another call with the same id gets NONE, so only the outer
-    call is used.
+    """Return the correlation id of each call. If a runtime call contains another call with the same correlation id, the inner
+    call gets NONE.
     """
     parent = host.spans.parent
     inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
@@ -155,9 +156,10 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a mask of work that has no launching call and begins before all launched work of its stream.
+    """Return a boolean mask of GPU work that was launched before the recording, because it precedes all other work of its
+    stream and has no launching call.
 
-    If no device work has a known launching call, the mask is all False.
+    If the launching call of no device span is known, the mask is all False.
     """
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)

@@ -1,4 +1,4 @@
-"""Builds the op tree: spans of one thread, nested by time.
+"""Builds the tree of ops from the spans of each thread, which are nested by time.
 
     order = nesting_order(thread, start_ns, duration_ns, rank_of_kind, entry)
     parent, overlaps, end_ns = parents(thread[order], start_ns[order], end_ns[order], is_frame[order])
@@ -26,10 +26,10 @@ from traces.model.trace import NONE, Column
 
 
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:
-    """Return the rows ordered by (thread, start, longest first).
+    """Return the row numbers sorted by thread, start time and decreasing duration.
 
-    Spans with equal times are ordered from outer to inner. Spans with equal times are ordered by `outer` (smaller encloses
-    larger), then by `entry` (an id assigned on entry), then by row number.
+    Spans with equal start and end times are sorted by `outer`, then by
+    `entry` (an id that grows with each span), then by row number.
     """
     order = np.lexsort((-duration_ns, start_ns, thread))
     t, s, d = thread[order], start_ns[order], duration_ns[order]
@@ -43,11 +43,11 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return the row of each span's innermost enclosing span (or NONE), the number of overlaps, and the spans' ends.
+    """Return the parent row of each span (or NONE), the number of spans that overlap their parent only partly, and the end
+    times.
 
-    Spans are in nesting order. A span encloses another span that starts and ends within it. The inner span may end later than
-    the enclosing span by as much as Note [Rounded ends] allows. Missing ends of spans are corrected as Note [Frames that never
-    end] describes.
+    Spans are in nesting order. A span may end slightly later than its parent because of rounding, see Note [Rounded ends].
+    Spans without an end are corrected, see Note [Frames that never end].
     """
     parent: list[int] = []
     overlaps = 0

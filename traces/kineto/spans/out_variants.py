@@ -1,13 +1,13 @@
-"""Finds arguments that an op writes results into (`out=`). Arguments that receive results come last and are not operands.
+"""Finds the output arguments (`out=`) of an op, which receive the op's results. In ATen ops, output arguments follow all other
+arguments.
 
     results_among("aten::mm", ["float", "float", "float"])           # 1: torch.mm(a, b, out=c)
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-torch's schemas distinguish operands from results by overload ("aten::mm.out"). Profilers usually write only the op name. The
-number of arguments shows whether a call is an out variant, because an out variant has one more argument per result. Another
-overload may have the same number of arguments, with tensors in the same places. Such an op is ambiguous and not in the table.
-(max(self, other) and max(self, dim, keepdim) do not count.)
+Profilers usually write only the op name. A call
+with `out=` is recognized by its number of arguments, because each result is one more argument. Such an op is ambiguous and not
+in the table. (max(self, other) and max(self, dim, keepdim) do not count.)
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# Lists all ATen ops of torch 2.13 that have out variants: number of arguments, number of results, op names. A test compares the
-# table of out variants with torch's operator registry.
+# Lists all ATen ops of torch 2.13 that have a variant with `out=` arguments: number of arguments, number of results, op names.
 _TABLE = Path(__file__).with_suffix(".txt")
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "Double", "String", "Device", "Generator", "None"})
 
@@ -33,13 +32,13 @@ def _results_by_arguments() -> dict[str, dict[int, int]]:
 
 
 def may_write_into_arguments(op: str) -> bool:
-    """Return whether the op, with or without overload ("aten::mm.out", "aten::mm"), has an out variant."""
+    """Return whether an op such as "aten::mm" or "aten::mm.out" has a variant with `out=` arguments."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     return op.startswith("aten::") and (name in _results_by_arguments() or overload.endswith("out"))
 
 
 def results_among(op: str, types: Sequence[object]) -> int:
-    """Return how many of the op's last arguments are results, given its name and argument types as written by the profiler."""
+    """Return the number of output arguments (`out=`) of a recorded op, given its name and argument types."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     if overload and not overload.endswith("out"):
         return 0

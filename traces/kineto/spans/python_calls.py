@@ -1,11 +1,10 @@
-"""Filters Python function calls in a profile: removes this tool's own calls and short calls.
+"""Removes this tool's own Python functions and very short Python calls from a profile.
 
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions and what they called
     trace = folded(profile)                         # without short functions that run no op
 
-Kineto's stacks are calls. Each row is one Python function ("train.py(8): step"), C function ("<built-in method conv2d ...>") or
-module ("nn.Module: Conv2d_0"). Ops and CUDA runtime calls are inside the Python calls that made them. Profiles contain no
-frames of other C++ functions.
+Kineto's stacks are calls. A Python call is named like "train.py(8): step", a C function like "<built-in method conv2d ...>",
+and a module like "nn.Module: Conv2d_0". Ops and CUDA runtime calls are inside the Python calls that made them.
 
 Note [Whose call is it]
     This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each
@@ -49,10 +48,9 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
-    """Return a mask of the rows to keep, see Note [Whose call is it].
+    """Return a boolean mask of the host rows that do not belong to this tool, see Note [Whose call is it].
 
-    All rows are from one profile, and callers come before callees. `parent` is the enclosing row, or NONE. Rows that are not
-    calls are kept.
+    `parent` contains the row of each span's parent, or NONE. Rows other than Python calls are kept.
     """
     whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
@@ -78,8 +76,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
 
 
 def folded(profile: Trace) -> Trace:
-    """Return the profile without this tool's functions, folded functions (Note [Folding]) and names that are no longer
-    used.
+    """Remove this tool's functions and short functions (Note [Folding]) from a profile, and drop names that are no longer used.
     """
     host = profile.host
     is_call = host.kind == HostKind.PYTHON
@@ -91,7 +88,7 @@ def folded(profile: Trace) -> Trace:
 
 
 def is_fleeting(trace: Trace) -> Column:
-    """Return a mask of host rows that are calls of folded functions. See Note [Folding]."""
+    """Return a boolean mask of the calls of functions that are removed because they are short, see Note [Folding]."""
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
     places = len(trace.strings)
@@ -105,7 +102,7 @@ def is_fleeting(trace: Trace) -> Column:
 
 
 def holding(parent: Column, rows: Column) -> Column:
-    """Return a mask of `rows` and all rows that enclose one of `rows`. Outer rows come before inner rows."""
+    """Return a boolean mask of the given host rows and all their ancestors. Outer rows come before inner rows."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]
@@ -145,11 +142,11 @@ def _whose(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the line ranges of the functions in a file of this tool, by function name. If the file does not exist, the
-    function returns {}.
+    """Return the first and last lines of each function in a Python file, by function name. Returns {} if the file does not
+    exist.
 
-    Python records the first line of a function for most calls. For a call that began before the profile, it records the line
-    that is being executed, so any line of the function must be found.
+    For a Python call that began before the profile, the profiler
+    records the current line and not the function's first line.
     """
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
