@@ -1,5 +1,5 @@
-"""Find recordings and cells by name, both bundled with the tool and added by the user. A library cell has times of one network
-on one GPU.
+"""Finds library entries by name. An entry is bundled with the tool or added by the user. A cell is a library entry with the
+measured step times of one network on one GPU.
 
     load("p100-no-cudnn")
     find("p100-no-cudnn")   # .../traces/library/p100-no-cudnn.msgpack
@@ -43,12 +43,13 @@ class BundledRecording:
 
 
 def entries() -> list[BundledRecording]:
-    """Return the bundled recordings, in the order of the index."""
+    """Return the recordings that are bundled with the tool."""
     return [BundledRecording(**entry) for entry in json.loads((_FOLDER / "index.json").read_text(encoding="utf-8"))]
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
-    """Read the trace with this name: a file, or else an entry of the library. Raises TraceLibraryError and TraceFormatError."""
+    """Load a trace from the file with this name or, if no such file exists, from the library. Raises TraceLibraryError and
+    TraceFormatError."""
     name = os.fspath(name_or_path)
     if is_cell_name(name):
         cell_name, _, batch = name.partition("@")
@@ -63,8 +64,8 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 
 def is_cell_name(name: str) -> bool:
-    """Return whether the text names a cell ("v100/resnet50", "v100/resnet50@32"). The text is not a cell name if a file has
-    this name, or if the library has no such GPU.
+    """Return whether the text is the name of a library entry such as "v100/resnet50", with or without a batch size
+    ("v100/resnet50@32"). The result is False if a file with this name exists or if the library has no such GPU.
     """
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
@@ -72,10 +73,9 @@ def is_cell_name(name: str) -> bool:
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the file with this name, or else the file of the library's entry with this name.
+    """Return the file with this name or, if no such file exists, the file of the library entry with this name.
 
-    Folders are ignored. For example, `p100-no-cudnn` finds the library's entry even if a folder of results has the same name.
-    Raises TraceLibraryError.
+    Folders are ignored. A folder with the name of a library entry does not hide the entry. Raises TraceLibraryError.
     """
     name = os.fspath(name_or_path)
     path = Path(name)

@@ -1,12 +1,13 @@
-"""Finds entries of the library in the bundled cells, the user's folder and further folders.
+"""Finds library entries in the bundled folder, the user's folder and the folders in TRACE_LIBRARY.
 
     gpus()                                  # [Gpu("a100", "NVIDIA A100-SXM4-40GB", ...), ...]
     models("v100")                          # ["alexnet", "densenet121", ...]
     cell("v100", "resnet50").at(32)         # CellTimes; NotMeasured outside the measured batch sizes
     match("v100", signature)                # the script's cell, or the nearest one with the differences
 
-A folder of the library contains files of cells (`*.cells`) and recordings (`*.msgpack`). The user's folder is in the platform's
-data folder. TRACE_LIBRARY names further folders, separated as in PATH. Users can copy files into the library's folders by hand.
+A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). By default, the folder is
+below the platform's folder for user data. The environment variable TRACE_LIBRARY lists more library folders, separated as in
+PATH. Users can copy files into the library's folders by hand.
 
 Note [One name, one entry]
     No folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.
@@ -31,14 +32,14 @@ VARIABLE = "TRACE_LIBRARY"
 
 
 def user_folder() -> Path:
-    """Return the folder of the user's own entries. The folder may not exist."""
+    """Return the folder for the user's own library entries. The folder may not exist."""
     from platformdirs import user_data_path
 
     return user_data_path("trace-replay") / "library"
 
 
 def folders() -> list[Path]:
-    """Return all folders of the library, the bundled one first."""
+    """Return all library folders, with the bundled folder first."""
     further = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     return [BUNDLED, user_folder(), *further]
 
@@ -48,7 +49,7 @@ def cell_files() -> list[CellFile]:
 
 
 def faults() -> list[str]:
-    """Return one line for each unreadable folder or cell file, and for each pair of files that share an entry."""
+    """Return one line of text for each unreadable library folder or file, and for each entry that occurs in two files."""
     told = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
@@ -61,14 +62,14 @@ def faults() -> list[str]:
 
 
 def gpus() -> list[Gpu]:
-    """Return the GPUs with cells in the library, by name."""
+    """Return the GPUs for which the library has published step times, by name."""
     return sorted({file.gpu.name: file.gpu for file in reversed(cell_files())}.values(), key=lambda gpu: gpu.name)
 
 
 def gpu(name: str) -> Gpu:
-    """Return the GPU with this name in the library, or with these words in its device name ("V100-PCIE").
+    """Return the library's GPU with this name, or the GPU whose device name contains these words ("V100-PCIE").
 
-    The TraceLibraryError for an unknown GPU contains the nearest names.
+    Raises TraceLibraryError with similar names if the GPU is unknown.
     """
     known = gpus()
     words = _words(name)
@@ -83,13 +84,13 @@ def gpu(name: str) -> Gpu:
 
 
 def models(gpu_name: str) -> list[str]:
-    """Return the names of the networks for a GPU. Raises TraceLibraryError."""
+    """Return the names of all networks that the library has for a GPU. Raises TraceLibraryError."""
     name = gpu(gpu_name).name
     return sorted({model for file in cell_files() if file.gpu.name == name for model in file.models})
 
 
 def cell(gpu_name: str, model: str) -> LibraryCell:
-    """Return the cell of this GPU and network. The TraceLibraryError for an unknown cell contains the nearest names."""
+    """Return the library entry for a GPU and a network. Raises TraceLibraryError with similar names if the entry is unknown."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
@@ -102,21 +103,22 @@ def cell(gpu_name: str, model: str) -> LibraryCell:
 
 
 def cell_file(name: str) -> CellFile:
-    """Return the file that contains the cell with this name, such as "v100/resnet50". Raises TraceLibraryError."""
+    """Return the file that contains the library entry with this name, such as "v100/resnet50". Raises TraceLibraryError."""
     found = find_cell(name)
     return next(file for file in files_of(found.gpu.name) if found.model in file.models)
 
 
 def find_cell(name: str) -> LibraryCell:
-    """Return the cell with a name like "v100/resnet50". Raises TraceLibraryError."""
+    """Return the library entry with a name like "v100/resnet50". Raises TraceLibraryError."""
     gpu_name, _, model = name.partition("/")
     return cell(gpu_name, model)
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """Return the cell of this GPU for the network that the script trains, or else the nearest cell.
+    """Return the library entry of this GPU for the network that the script trains, or the most similar entry.
 
-    If `model` is given, the script is compared with the cell of that model. Batch sizes are ignored. Raises TraceLibraryError.
+    If `model` is given, the script's network is compared only with the library entry of that model. Batch sizes are ignored.
+    Raises TraceLibraryError.
     """
     if model:
         return compared(cell(gpu_name, model), script)
@@ -124,7 +126,7 @@ def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
 
 
 def files_of(gpu_name: str) -> list[CellFile]:
-    """Return the files with cells of this GPU. Raises TraceLibraryError if no file has any."""
+    """Return the library files that contain step times of this GPU. Raises TraceLibraryError if no file has any."""
     name = gpu(gpu_name).name
     return [file for file in cell_files() if file.gpu.name == name]
 
@@ -139,8 +141,8 @@ def _suggested(name: str, known: list[str]) -> str:
 
 
 def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
-    """Return the error message for an entry that occurs in two files. `others` is the number of further entries that occur in
-    both files."""
+    """Return the error message for a library entry that occurs in two files. `others` is the number of other entries that are
+    also in both files."""
     them = f"{name} and {others} more are" if others else f"{name} is"
     return f"{them} in two files, {first} and {second}: remove one of them, or remove its entry (trace library remove)"
 

@@ -1,11 +1,12 @@
-"""Convert cells to traces. A replay uses such a trace as its recording. `trace info` shows such a trace for one batch size.
+"""Converts library entries (published step times of one network on one GPU) to traces. A replay from the library uses the trace
+in place of a recording. `trace info` shows a library entry at one batch size as a trace.
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-A cell's times were measured between synchronized points, so host and device phases are equal. If a cell has only the sum
-"rest", that sum becomes the time of `backward`.
+The library's times were measured with synchronization around each phase, so host and device times of a phase are equal. If only
+the sum of loss, zero_grad, backward and optimizer was measured ("rest"), the phase `backward` gets the whole sum.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorde
 
 
 def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[str, Any] | None = None) -> Trace:
-    """Return a trace of the GPU that has one step without phases and kernels."""
+    """Return a trace of a GPU with one empty step, without phases and kernels."""
     return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
-    """Return a trace with one steady step at this batch size. Raises NotMeasured if the cell has no times for the batch size.
+    """Return a trace with one step, which has the library's times for this batch size. Raises NotMeasured if the batch size is
+    outside the measured range.
     """
     times = cell.at(batch)
     phases = dict(times.phases_ns)
@@ -46,8 +48,8 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return a trace with one steady step per element of `steps`. Each element maps the names of phases to nanoseconds. `blank`
-    drove the replay."""
+    """Return a trace with one steady step per element of `steps`. Each element of `steps` maps the names of phases to durations
+    in nanoseconds. `blank` drove the replay."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace
@@ -72,7 +74,7 @@ def _trace(
 
 
 def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
-    """Fill a trace with consecutive steps. A step's phases follow each other, with equal times on host and device.
+    """Fill a trace with consecutive steps. The phases of each step have no gaps, and their host and device times are equal.
 
     `kind` is the kind of the first step, such as steady or warm-up. The other steps are steady.
     """

@@ -1,6 +1,6 @@
-"""Read and write cells of the library. A cell has the times of one network on one GPU at each measured batch size.
+"""Read and write cells of the library. A cell is a library entry with the step times of one network on one GPU, by batch size.
 
-A cell file contains the cells of one GPU, in the layout described below. `catalogue.py` finds cells.
+A file (`*.cells`) contains all library entries of one GPU. `catalogue.py` finds cells.
 
     file = read_cells(Path("v100.cells"))
     cell = file.cell("resnet50")
@@ -15,10 +15,9 @@ Note [Measured batches only]
     neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `at` raises NotMeasured.
 
 A file starts with MAGIC, followed by msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map with the keys
-"gpu" (name, device, memory_bytes), "provenance" (of all cells) and "cells". Each cell is a map with the keys "model",
-"workload" (WorkloadSignature.to_json, at batch 1), "provenance", "out_of_memory_batch" and "columns". A column consists of its
-name, the number of values, and the packed values. `columns.pack_column` packs the values with the method for increasing values,
-and zlib compresses the byte planes. A cell is unpacked only when it is requested.
+"gpu" (name, device, memory_bytes), "provenance" (of all cells) and "cells". Each library entry (cell) is a map with the keys
+"model", "workload" (WorkloadSignature.to_json at batch size 1), "provenance", "out_of_memory_batch" and "columns". A column
+consists of its name, the number of values, and the packed values. Values are packed by `pack_column` and compressed with zlib.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CellSource:
-    """Holds the source of figures. A cell file stores these fields as part of the provenance."""
+    """Holds the source of figures. In a file, these fields are stored as part of the provenance."""
 
     kind: str = ""
     study: str = ""
@@ -81,7 +80,8 @@ class CellSource:
 
 
 def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
-    """Split provenance into the CellSource and the remaining fields. Raises ValueError if a field has the wrong type."""
+    """Split the provenance of a library entry into the fields of `CellSource` and all other fields. Raises ValueError if a
+    field has the wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
@@ -97,8 +97,8 @@ class CellTimes:
 
 
 class NotMeasured(TraceLibraryError):
-    """Reports a batch size outside a cell's measurements. `out_of_memory` means that the card ran out of memory at this batch
-    or before.
+    """Raised for a batch size outside the range that was measured for a library entry. `out_of_memory` means that the GPU ran
+    out of memory at this batch size or a smaller one.
     """
 
     def __init__(self, cell: LibraryCell, batch: int) -> None:
@@ -114,8 +114,8 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class LibraryCell:
-    """Describes one network on one GPU. `batches` has the batch sizes in increasing order. All columns are int64, with one
-    value per batch size.
+    """Describes one network on one GPU. `batches` has the batch sizes in increasing order. Each column is an int64 array with
+    one value per measured batch size.
     """
 
     gpu: Gpu
@@ -164,22 +164,24 @@ class LibraryCell:
         )
 
     def at(self, batch: int) -> CellTimes:
-        """Return the times of a batch. Raises NotMeasured outside the measured range; see Note [Measured batches only]."""
+        """Return the times of a batch. Raises NotMeasured if the batch size is outside the measured range, see
+        Note [Measured batches only]."""
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:
-        """Return the times of a batch, even outside the measured range.
+        """Return the times of a step at any batch size, even outside the measured range.
 
-        Outside the range, the times are extrapolated with a line. The line goes through the middle batch size and the first or
-        last batch size, whichever is nearer. If only one batch size was measured, the times are proportional to the batch size.
+        Outside the measured range, times are extrapolated linearly. The line goes through two measured batch sizes: the middle
+        one, and the first or last one, whichever is nearer. If only one batch size was measured, times are assumed to be
+        proportional to the batch size.
         """
         return self._times(batch, within=False)
 
     def peak_at(self, batch: int) -> int | None:
         """Return the peak memory that PyTorch allocates in a step, in bytes, or None if no peak is known.
 
-        The peak is interpolated between known peaks. Outside the measured range, the peak is extrapolated with the line through
-        the first and the last peak.
+        The peak is interpolated between known peaks. Outside the measured range, memory is extrapolated linearly from the
+        smallest and largest measured batch sizes.
         """
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):
@@ -220,7 +222,7 @@ class LibraryCell:
 
 
 class CellFile:
-    """Holds the contents of a cell file. Columns are unpacked when a cell is requested."""
+    """Holds the contents of a cell file. The columns of an entry are unpacked when the entry is first requested."""
 
     def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
         self.path = path
@@ -272,7 +274,7 @@ class CellFile:
 
 
 def fault(cell: LibraryCell) -> str | None:
-    """Return the first rule that a cell breaks as text, or None for a valid cell."""
+    """Return a description of the first error in a library entry, or None if the entry is valid."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:

@@ -1,9 +1,9 @@
-"""Checks an entry before it is added to the library: a file of cells or a recording.
+"""Checks a recording or a file of step times before it is added to the library.
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-An error keeps an entry out of the library. There are three kinds of errors: facts that a replay needs are missing or
-impossible, the entry has personal data, or the entry exists already. Warnings are for the reviewer.
+Entries with errors cannot be added to the library. An entry is rejected if data for replays is missing or impossible, if it
+contains personal data, or if the library already has it. Warnings are for the reviewer.
 
 Note [What is personal]
     Provenance is searched under all keys for paths in home folders, e-mail addresses and names of machines. The recorder never
@@ -45,7 +45,7 @@ _LINE_ROWS = 5
 @dataclass(frozen=True)
 class Fault:
     """Describes a finding of the check. `entry` names the cell or recording. `is_duplicate` means that the library already has
-    the entry.
+    an entry of this name.
 
     `text` describes the problem, without a full stop.
     """

@@ -1,4 +1,5 @@
-"""Compute the measured memory limit of a card. `trace fit` reports this limit if the card and network were measured.
+"""Finds the largest batch size that fits into a GPU's memory, as measured for an entry of the library. `trace fit` reports the
+measured limit if the library has the GPU and the network.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
     limit.largest(estimated=265)        # 226; an estimate counts only where nothing was measured, as between 64 and 128
@@ -43,8 +44,8 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch that fits, or None if it is unknown. An estimate of the limit is used only within the
-        measured bounds.
+        """Return the largest batch size that fits into the GPU's memory, or None if it is unknown. An estimated limit is used
+        only if it lies between the largest batch that fit and the smallest that did not.
         """
         if self.is_exact:
             return self.fitted
@@ -53,6 +54,7 @@ class MeasuredLimit:
         return max(self.fitted, estimated if self.full is None else min(estimated, self.full - 1))
 
     def is_of(self, batch: int, peak_bytes: int) -> bool:
-        """Return whether a program with this peak matches the measured program. See Note [The same memory]."""
+        """Return whether a program with this peak memory uses as much memory as the measured program. See
+        Note [The same memory]."""
         measured_bytes = self.cell.peak_at(batch)
         return measured_bytes is None or abs(peak_bytes - measured_bytes) <= SAME_PEAK * measured_bytes

@@ -1,4 +1,4 @@
-"""Lists the library: bundled recordings, the cells of all files, and recordings in other folders of the library.
+"""Lists all library entries: recordings, and published step times of networks on GPUs.
 
     [entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
 """
@@ -42,7 +42,7 @@ class LibraryEntry(EntryFacts):
 
 
 def all_entries() -> list[LibraryEntry]:
-    """Return every readable entry: recordings first, then cells by name."""
+    """Return all readable library entries, with recordings first."""
     bundled = [
         LibraryEntry(
             of.name, of.name.partition("-")[0], of.device, of.what, of.grain, of.source, None, None, "recording", "study",

@@ -1,4 +1,4 @@
-"""Find the cell for the network that a script trains, by its workload signature, regardless of the batch size.
+"""Finds the library entry for the network that a script trains, regardless of the batch size.
 
     found = nearest(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()
@@ -30,10 +30,11 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """Holds the nearest cell for the network that a script trains. `differences` has one sentence per difference.
+    """Holds the library entry that is most similar to the network that a script trains. `differences` has one sentence per
+    difference.
 
-    `scalable` means that only the optimizer's class or the input sizes differ, so the cell's times are still useful.
-    `input_ratio` is the script's input size divided by the cell's.
+    `scalable` means that the networks differ only in optimizer or input size, so the entry's times are still useful.
+    `input_ratio` is the script's input size divided by the input size of the library entry.
     """
 
     cell: LibraryCell
@@ -47,9 +48,9 @@ class Match:
 
 
 def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
-    """Return the cell with the same network, or else the cell with the nearest number of parameters.
+    """Return the library entry of the same network or, if there is none, the entry with the most similar number of parameters.
 
-    Raises TraceLibraryError if the files contain no cells.
+    Raises TraceLibraryError if the files contain no library entries.
     """
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
@@ -75,7 +76,7 @@ def batch_of(script: WorkloadSignature) -> int | None:
 
 
 def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
-    """Yield the differences between the networks; see Note [The same network]."""
+    """Yield the differences between two networks as text, see Note [The same network]."""
     for name in ("parameters", "parameter_bytes"):
         ours, theirs = getattr(measured, name), getattr(script, name)
         if ours != theirs:

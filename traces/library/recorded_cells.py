@@ -1,11 +1,11 @@
-"""Build cells from recordings. Each recording is a run of one program at one batch size, as made by `trace record --sweep`.
+"""Build cells from recordings. `trace record --sweep` makes one recording of a program per batch size.
 
     gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
-Only clean steady steps are used. A phase's time is the median of the times between its CUDA events, stored with the standard
-deviation. Time outside PHASES, such as data loading, is left out.
+Only clean steady steps are used. The time of a phase is the median over all steps, measured with CUDA events. The standard
+deviation is stored too. Data loading and other time outside of PHASES does not count.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEPT_OF_RUN = ("script", "argv", "recorder")
 
 @dataclass(frozen=True)
 class RunOfCell:
-    """Describes one run at one batch size, stored as a row of a cell."""
+    """Holds the step times of one run at one batch size."""
 
     batch: int
     phases_ns: Mapping[str, int]
@@ -42,7 +42,7 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording. If no GPU in `known` has the same device, a new one is named after the device.
+    """Return the GPU of a recording. If no GPU in `known` has the same device name, a new GPU is named after the device.
 
     Raises TraceLibraryError if the recording has no device.
     """
@@ -57,7 +57,7 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
 
 
 def row_of(trace: Trace) -> RunOfCell:
-    """Return the cell row of a recording. Raises TraceLibraryError if the recording lacks necessary data."""
+    """Return the cell row of a recording. Raises TraceLibraryError if the recording lacks data for a library entry."""
     if trace.workload is None or trace.workload.parameters is None:
         raise TraceLibraryError("the recording has no workload signature (what was trained): record it again")
     batch = batch_of(trace.workload)
@@ -85,7 +85,8 @@ def cell_of(
     out_of_memory_batch: int | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> LibraryCell:
-    """Build a cell from runs at different batch sizes. If two runs have the same batch size, the later one is used.
+    """Builds a library entry from recordings of one network at different batch sizes. If two runs have the same batch size, the
+    later run is used.
 
     Raises TraceLibraryError.
     """

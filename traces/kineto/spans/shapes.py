@@ -3,9 +3,9 @@
     Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
     # the string ids of "2,3" and "float32"
 
-Unknown shapes and dtypes stay unknown. The dtypes of tensors in a list are empty, because the profiler only writes
-"TensorList". The profiler does not write long lists. The text has UNTOLD_LIST in their place. Result tensors (`out=`) are not
-inputs and are omitted, see out_variants.py.
+Unknown shapes and dtypes stay unknown. The profiler writes the type "TensorList" for a list of tensors, so the dtypes of these
+tensors are unknown. The profiler does not write long lists. The text has UNTOLD_LIST in their place. Output arguments (`out=`)
+are omitted, see out_variants.py.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _BETWEEN = b',"|"],['
 
 
 class Shapes:
-    """Converts an op's name and its `Input Dims` and `Input type`, as JSON text, to shapes and dtypes."""
+    """Converts Kineto's fields `Input Dims` and `Input type` of ops to indices of shapes and dtypes in the string table."""
 
     def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
-        """With `only_inputs`, results and non-tensor arguments are already omitted."""
+        """If `only_inputs` is True, the fields already lack output arguments and arguments that are not tensors."""
         self._strings = strings
         self._only_inputs = only_inputs
         self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}
@@ -39,7 +39,7 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
-        """Return the string ids of shapes and dtypes. Ops without recorded shapes get NONE."""
+        """Return the indices of each op's shapes and dtypes in the string table. Ops without recorded shapes get NONE."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
@@ -80,9 +80,9 @@ class Shapes:
 
 
 def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return the dims and types in ops' arguments as text `DIMS,TYPES`.
+    """Return the fields `Input Dims` and `Input type` of each op as JSON text, separated by a comma.
 
-    Serializing all ops at once and splitting the text is three times as fast as serializing each op.
+    Serializing the fields of all ops in one call is three times as fast as one call per op.
     """
     dims = list(map(dict.get, args, repeat("Input Dims")))
     if dims.count(None) == len(dims):
@@ -94,9 +94,9 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Return each row of some columns as JSON text without brackets.
+    """Serialize columns to JSON, and return the text of each row without its brackets.
 
-    The list is empty if a row is nested too deeply for orjson, or if a value equals the separator between rows.
+    The result is an empty list if orjson cannot serialize a row, or if a value contains the separator between rows.
     """
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
@@ -114,7 +114,8 @@ def _key(dims: Any, types: Any) -> bytes:
 
 
 def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the memory layout of the image inputs of ops, or "" if the layout is unknown. See layouts.py.
+    """Return the memory layout (contiguous or channels_last) of each op's image tensors, or "" if the layout is unknown. See
+    layouts.py.
 
     Tensors passed as `out=` are included here.
     """
@@ -144,7 +145,7 @@ def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], l
 
 
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
-    """Return the shapes with at least one dimension, and the dtypes of the same arguments, as text.
+    """Return the shapes and dtypes of an op's tensors as text, without tensors that have no dimensions.
 
     Tensor lists are flattened. The dtypes are None if no types were recorded. A single unknown dtype is "".
     """

@@ -3,8 +3,8 @@
     tables = read_tables(groups, clock, strings, problems)
     tables.device.launch  # rows of tables.host
 
-A device span refers to the runtime call that launched the span, found by correlation id (`launches.py`). The call's op is found
-by the call's External id. If the External id does not lead to an op, the enclosing op on the call's thread is used
+The runtime call that launched a device span is found by correlation id (`launches.py`). The op that made a runtime call is
+found by the call's External id. If the External id is unknown, the op that encloses the runtime call on its thread is used
 (`external_ids.py`).
 """
 
@@ -54,7 +54,7 @@ _FOLDERS = re.compile(
 
 @dataclass
 class RankTables:
-    """One rank's tables. Device columns still contain the profiler's device numbers, and threads have no rank yet."""
+    """One rank's tables. The column of devices contains the profiler's device numbers."""
 
     threads: list[Thread]
     host: HostSpans
@@ -72,7 +72,8 @@ def read_tables(
     *,
     dependent_launch: bool = True,
 ) -> RankTables:
-    """Build the tables. `notes` come from a file that `trace export` wrote. `dependent_launch` is as in impossible.py."""
+    """Build the tables. `notes` is extra data in files written by `trace export`, otherwise empty. `dependent_launch` is as in
+    impossible.py."""
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
     device = _read_device(groups, clock, names, problems, notes)
@@ -309,9 +310,10 @@ def _stacks(texts: list[Any], strings: Strings) -> Column:
 
 
 def shortened(stack: str) -> str:
-    """Return a stack whose frames look like python_function rows, without user folders.
+    """Remove folders from the paths in a Python stack, because folders may contain user names.
 
-    Library files are relative to the folder of their package. Of other files, only the file name is kept.
+    Paths of Python packages are shortened to start at the package's folder. Paths of other files are shortened to the file
+    name.
     """
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
@@ -323,7 +325,7 @@ def _configs(texts: list[bytes], strings: Strings) -> Column:
 
 
 def _id(numbers: Column) -> Column:
-    """Replace 0 by NONE, because Kineto writes 0 for work outside of graphs."""
+    """Replace the CUDA graph id 0 by NONE, because Kineto writes 0 for work outside of CUDA graphs."""
     return np.where(numbers > 0, numbers, NONE)
 
 

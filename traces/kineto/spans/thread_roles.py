@@ -1,4 +1,4 @@
-"""Determines the role of each host thread: training loop, autograd engine, data loader or other.
+"""Finds the role of each host thread: training loop, autograd engine, data loader or other.
 
     renumber, threads = roles_of(threads, names, spans, strings)
     threads[0].role  # "main"
@@ -28,9 +28,9 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Return the list of threads sorted by role (main first), and the position in this list of each row of `threads`.
+    """Return the threads sorted by role, with the main thread first, and the new position of each thread.
 
-    The positions come first in the result. Threads in `unused` are omitted and get the position NONE.
+    The positions come first in the result. Threads in `unused` are dropped, and their new position is NONE.
     """
     count = len(threads)
     known = [""] * count
@@ -46,8 +46,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The main thread is recognized by these signs, strongest first: step marks, optimizer steps, numbered ops, ops on a thread
-    # without backward passes, ops, any span. The first sign that distinguishes threads decides.
+    # Signs of the main thread, strongest first: step marks, optimizer steps, ops with sequence numbers, ops without backward
+    # passes, ops, any span. The first sign that distinguishes threads decides.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),

@@ -1,4 +1,4 @@
-"""Maps ranges of libraries and scripts to the phases that they mark.
+"""Recognizes training phases by the names of profiler ranges in libraries and scripts.
 
     phase_of_annotation("## wait_for_batch ##")                                         # "loader": TorchRec and others
     phase_of_annotation("[pl][profile][Strategy]SingleDeviceStrategy.batch_to_device")  # "h2d": Lightning
@@ -6,9 +6,9 @@
     phase_of_annotation("## metrics:publish ##")                                        # ""
     is_iteration("execute_context_1(888)_generation_4(4)")                              # True: vLLM
 
-A range marks a phase only if its whole name matches, so a range inside a phase ("## forward:over_arch ##") does not match.
-torch's own ranges inside a marked range (DataLoader, Optimizer.step) are more exact and take precedence. Backward passes are
-found from the autograd engine's spans, and losses from their ops.
+A range marks a phase only if its whole name matches, so "## forward:over_arch ##" does not mark a forward pass. PyTorch's own
+ranges, such as Optimizer.step, take precedence over a library's range around them, because they are more exact. Backward passes
+and losses are found without ranges, from spans of the autograd engine and from ops.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _ITERATION = re.compile(
 
 
 def is_iteration(text: str) -> bool:
-    """Return whether a range marks one iteration of an inference server or of a loop."""
+    """Return whether a profiler range with this name marks one iteration of a loop or an inference server."""
     return _ITERATION.fullmatch(text.strip()) is not None
 
 
 def phase_of_annotation(text: str) -> str:
-    """Return the phase that a range marks, or "" if the range marks no phase."""
+    """Return the training phase for the name of a profiler range, or "" if the range marks no phase."""
     if match := _TORCHREC.match(text):
         text = match[1]
     elif match := _LIGHTNING.match(text):

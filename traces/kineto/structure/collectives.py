@@ -3,13 +3,14 @@
     collectives = read_collectives(tables, strings)
     collectives.bytes   # array([8196000, ...])
 
-Every backend wraps a collective in a named range ("nccl:all_reduce", "gloo:all_reduce"). NCCL's range is inside an op
-`record_param_comms`. Since torch 2.3, the op of a collective has counts, dtype and group. Since 2026, the op also has the
-communicator and the sequence number. Older files only have the input shapes of the range.
+Every backend of torch.distributed wraps a collective in a named range, such as "nccl:all_reduce". NCCL's range is inside an op
+`record_param_comms`. Since torch 2.3, profiles contain the number of elements, the dtype and the process group of a collective.
+Since 2026, profiles also contain the communicator and the sequence number of a collective. Files of older torch releases
+contain only the input shapes of a collective.
 
-NCCL times run from the start of the first to the end of the last NCCL kernel launched in the range. Gloo launches no kernels,
-and its range covers the whole operation on the working thread. An NCCL range without kernels only shows how long enqueueing
-took, so the duration of the collective is unknown.
+An NCCL collective lasts from the start of its first kernel to the end of its last kernel. Gloo uses no kernels, and the range
+"gloo:..." lasts as long as the collective. If the recording has no kernels of an NCCL collective, the collective's duration is
+unknown, because the host only enqueues the collective.
 """
 
 from __future__ import annotations

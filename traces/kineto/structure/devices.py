@@ -1,4 +1,4 @@
-"""Finds the GPUs of one rank: the GPUs in use, their properties and their torch index.
+"""Finds the GPUs that one rank uses, with their properties and their numbers in PyTorch.
 
     devices, row_of, visible = read_devices(header, tables)
     row_of[2]   # 0: the profiler's device 2 is the first of `devices`
@@ -22,24 +22,23 @@ from traces.model.trace import NONE, Device
 
 
 def properties_of(header: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the properties of each GPU listed in the file."""
+    """Return the GPU properties (`deviceProperties`) from the header of a Kineto file."""
     listed = header.get("deviceProperties", header.get("computeProperties"))
     return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
 
 
 def is_of_amd(header: dict[str, Any]) -> bool:
-    """Return whether a file is from a machine with AMD GPUs."""
+    """Return whether a Kineto file was recorded on AMD GPUs."""
     if any(key.startswith(("hip_", "roctracer")) for key in header):
         return True
     return any("AMD" in str(p.get("name", "")) for p in properties_of(header))
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the GPUs in use, the index of each GPU in this list by its device number in `tables`, and the number of visible
-    GPUs.
+    """Return the GPUs in use, a mapping from the profiler's device numbers to this list, and the number of visible GPUs.
 
-    If no GPU was used, returns the GPUs listed in the file. On AMD, memory events in `tables` get the device numbers of
-    kernels.
+    If no GPU was used, all GPUs listed in the file are returned. On AMD, the function also changes the device numbers of memory
+    events to those of kernels.
     """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}

@@ -1,4 +1,4 @@
-"""Finds steps in recordings that have no step marks on the host, by looking for repeated sequences of work.
+"""Finds training steps in recordings without step marks on the host, by searching for repeated sequences of ops.
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
@@ -46,8 +46,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Starts of repeated steps on the host. The last step ends with the recording, and `has_rest` means that the last step is
-    incomplete.
+    """Starts of repeated steps on the host. `has_rest` means that the recording ends during the last step.
     """
 
     starts_ns: list[int]
@@ -56,15 +55,15 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Holds steps that are marked only on the GPU, with their numbers and their starts on the host."""
+    """Holds the numbers and host start times of steps that are marked only on the GPU's timeline."""
 
     numbers: list[int]
     starts_ns: list[int]
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Find steps by Note [Step marks on the GPU]. Returns None if there are no marks, or if no work in a mark has a known
-    launch.
+    """Find steps by their marks on the GPU's timeline, see Note [Step marks on the GPU]. Returns None if the GPU's timeline has
+    no step marks, or if the launch of no kernel within the marks is known.
     """
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
@@ -86,7 +85,8 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
-    """Find steps by Note [Marked iterations]. The function returns the starts of the steps on the host, or None."""
+    """Find steps by Note [Marked iterations]. Returns the host start times of the steps, or None if iterations are not
+    marked."""
     rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
     rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
     ends_ns = np.maximum.accumulate(host.end_ns[rows])
@@ -99,7 +99,8 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Find steps by Note [Repeated ops]. Returns None if nothing repeats, or if the repeated unit could be a layer."""
+    """Find steps by Note [Repeated ops]. Returns None if no sequence of ops repeats, or if the repeated sequence could be a
+    layer of the network."""
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
     if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):
@@ -152,10 +153,10 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the length of the shortest unit that the sequence repeats at least twice, or 0. The last repetition may be
-    incomplete.
+    """Return the length of the shortest sequence that repeats at least twice, or 0 if nothing repeats. The last repetition may
+    be incomplete.
 
-    Uses the failure function of Knuth, Morris and Pratt, which gives the longest prefix that ends at each position.
+    The repetition is found with the failure function of the Knuth-Morris-Pratt algorithm.
     """
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):

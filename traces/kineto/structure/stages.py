@@ -1,11 +1,10 @@
-"""Reads the parts of nn.DataParallel from the ranges that our recorder puts around them.
+"""Reads the stages of nn.DataParallel (scatter, replicate and so on) from ranges written by `trace record`.
 
     parts = read_stages(tables, phases, strings, {0: 0, 1: 1})
     # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
 
-Two CUDA events at the start and end of a range give its device times, on the range's device. If the range does not name
-a device
-(scatter uses all), the device with the longest launched work is used.
+The device times of a stage are those that CUDA events at the start and end of the range would give. If a range does not name a
+device, the stage belongs to the device with the most work launched in the range.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ PART = re.compile(
 
 
 def read_stages(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
-    """Return one row per range, ordered by start. `tables.device` and `phases` must already contain rows of `devices`."""
+    """Return a table with one row per DataParallel stage, ordered by start time. `tables.device` and `phases` must refer to
+    devices by row, not by the profiler's device number."""
     host = tables.host
     ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & strings.matching(host.name, PART.match))
     if not len(ranges):

@@ -1,9 +1,9 @@
-"""Finds training steps and phases in imported recordings, with the rules of `traces.script.step_rule` and `phase_rule`.
+"""Finds training steps and phases in imported recordings, by the rules in `traces.script.step_rule` and `phase_rule`.
 
     steps, phases, source = read_steps(tables, strings)
     source  # "profiler", see Note [Whose steps]
 
-The rules receive the main thread's outermost ops and known annotations, and the runs of the autograd engine on any thread. See
+The rules use the outermost ops and known annotations of the main thread, and all runs of the autograd engine. See
 Note [The profiler's own ops] and Note [The engine's run].
 
 Note [Whose steps]
@@ -106,8 +106,8 @@ class _StepEvent(NamedTuple):
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Find steps, phases and the source of the steps. `marks_are_steps` means that each mark is one batch. See Note [Whose
-    steps].
+    """Find training steps and phases, and return the method by which steps were found. `marks_are_steps` means that each step
+    mark of the profiler contains exactly one batch. See Note [Whose steps].
     """
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
@@ -152,7 +152,7 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
 
 
 def _innermost(host: HostSpans, marks: Column) -> Column:
-    """Return the marks that contain no other mark, in the order of their starts."""
+    """Return the step marks that contain no other step mark, sorted by start time."""
     marks = marks[np.lexsort((-host.end_ns[marks], host.start_ns[marks]))]
     next_ends_ns = np.append(host.end_ns[marks[1:]], np.iinfo(np.int64).max)[: len(marks)]
     return marks[next_ends_ns > host.end_ns[marks]]
@@ -176,13 +176,14 @@ class _BatchEnds:
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
 
     def _of_model(self, event: _StepEvent) -> bool:
-        """Return whether an op belongs to the model. In a training recording, ops that only occur without gradients
-        prepare batches.
+        """Return whether an op belongs to the model, and not to the preparation of a batch. In a training recording, ops that
+        never run with gradients are taken as data preparation.
         """
         return not (self._trains and event.quiet) or event.like in self._trained
 
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
-        """Return the ends of all steps of a recording without marks, and the source of the steps. See Note [Whose steps]."""
+        """Return the end times of all steps of a recording without step marks, and the method that found them. See
+        Note [Whose steps]."""
         ends, begun = self._cut(first_ns, last_ns, begins_before=True)
         if not self._are_alike([_BEFORE_ALL_NS, *ends, last_ns]):
             return [last_ns], "whole"
@@ -193,17 +194,19 @@ class _BatchEnds:
         return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
-        """Return the end times of the batches in the range of a step mark. The last end is omitted, because the last batch ends
-        together with the mark.
+        """Return the times at which batches end within one step mark of the profiler. The end of the last batch is omitted,
+        because it is the end of the step mark.
         """
         ends, begun = self._cut(begin_ns, end_ns)
         ends = ends if begun else ends[:-1]
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
     def _are_alike(self, edges_ns: list[int]) -> bool:
-        """Return whether evaluated batches call the same modules. If modules are unknown, compare their numbers of ops.
+        """Return whether all evaluated batches call the same modules. If the profile contains no modules, the numbers of ops
+        are compared.
 
-        Parts of a pipeline, such as a text encoder and a denoising loop, are not batches. The last batch may be cut short.
+        The test fails for different stages of an inference pipeline, such as a text encoder and a denoising loop. The last
+        batch may be cut short.
         """
         if self._trains or len(edges_ns) <= 2:
             return True
@@ -217,9 +220,9 @@ class _BatchEnds:
         return all(part == parts[0] for part in parts)
 
     def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
-        """Return the step ends in this period, and whether an evaluated batch is in progress at the end of the period.
+        """Return the end times of the steps between two times, and whether an evaluated batch is still in progress at the end.
 
-        `begins_before` includes earlier module calls, because they enclose the first op.
+        `begins_before` means that module calls count even if they began before `begin_ns`.
         """
         inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
         calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
@@ -389,7 +392,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     # A launch of a CUDA graph counts as one op in place of all ops of the graph.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
-    # A phase may begin inside a compiled region, such as a compiled optimizer step, so the ops in the region are read instead.
+    # Ops inside a compiled region are read one by one, because a phase may begin inside the region (compiled optimizer steps).
     around = host.around[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
@@ -434,10 +437,11 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
-    """Return the rows that mark a phase, with the phase. Also returns the annotated forward passes of the main thread.
+    """Return the phase of each host row that marks a phase, by row. The second result contains the time intervals of annotated
+    forward passes on the main thread.
 
-    If an annotation contains torch's own range for the same phase, torch's range is used. If forward passes are annotated, all
-    other ops, such as copies for the next batch and metrics, are neither forward nor loss.
+    If an annotation of a phase contains PyTorch's own range for this phase, PyTorch's range is used. If forward passes are
+    annotated, ops outside of the annotations count neither as forward pass nor as loss.
     """
     names: dict[int, str] = {}
     annotated: dict[int, str] = {}
@@ -467,8 +471,8 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
-    """Return whether each host span is a conversion that returned its input, because there was nothing to convert. All ops
-    inside such a span are conversions that returned their input.
+    """Return a boolean mask of conversions such as `aten::to` that returned their input unchanged. A span counts only if all
+    ops inside it are such conversions too.
     """
     converts = (host.kind == HostKind.OP) & strings.matching(host.name, _CONVERSIONS.match)
     around = host.parent[~converts]
@@ -477,8 +481,7 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
 
 
 def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
-    """Return the ops of `tops` that prepare a batch before its copy to the device. These ops launch nothing, and no other spans
-    are between them and the copy."""
+    """Return the ops on the CPU that prepare a batch just before the batch is copied to the GPU."""
     found: set[int] = set()
     before_copy = False
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():
@@ -500,7 +503,7 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
     """Return the ops that the profiler added.
 
     Note [The profiler's own ops]: until torch 1.12, entering a record_function range created a tensor just before the range
-    (aten::zeros, or the ops that aten::zeros consists of). The ops that create this tensor are not part of the script.
+    (aten::zeros, or the ops that aten::zeros consists of). These ops belong to the profiler and not to the script.
     """
     rows = np.union1d(tops, ranges)
     cheap = strings.matching(host.name[rows], _PROFILER_OPS.match) & (host.kind[rows] == HostKind.OP)
@@ -518,7 +521,8 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
 class Markers:
     """Computes the times that CUDA events would measure on one device, which by default is the busiest device.
 
-    `at(t)` is the time when all work launched before host time t has ended. If all work has ended before t, `at(t)` is t.
+    `at(t)` returns the time at which all GPU work launched before the host time t has ended, as a CUDA event recorded at t
+    would. `at(t)` returns t if the GPU is idle at time t.
     """
 
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
@@ -533,8 +537,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # GPU work that was launched before the recording is sorted before all other events. If the launch of GPU work was not
-        # recorded, the launch time is unknown, and the start of the work is used instead.
+        # GPU work that was launched before the recording counts as launched first. If the launch of GPU work was not recorded,
+        # its start time on the GPU is used as its launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
