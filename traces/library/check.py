@@ -45,7 +45,7 @@ _LINE_ROWS = 5
 @dataclass(frozen=True)
 class Fault:
     """Describes a finding of the check. `entry` names the cell or recording. `is_duplicate` means that the library already has
-    an entry of this name.
+    the entry.
 
     `text` describes the problem, without a full stop.
     """

@@ -1,6 +1,6 @@
-"""Defines the data model of a trace: tables, machines and runs, and the rules that every trace must satisfy.
+"""Defines the data model of a trace: its tables, its header, and the rules that every valid trace satisfies.
 
-`trace.py` defines `Trace` and its tables (steps, phases, host spans, device spans, memory...). `machine.py`, `run.py` and
-`workload.py` describe where and how the rows were recorded. `invariants.fault` finds inconsistent tables. The remaining modules
-are helpers for columns and JSON.
+`trace.py` defines the class `Trace` and its tables of steps, phases, host spans, device spans and memory events. `machine.py`,
+`run.py` and `workload.py` define the header, which describes the machine, the run and the training script. `invariants.fault`
+finds inconsistent tables.
 """

@@ -1,4 +1,4 @@
-"""Computes each figure of a trace only once, even if a summary needs it many times.
+"""Caches the results of functions of a trace while a summary is computed.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
@@ -6,7 +6,8 @@
     with each_once():
         summarize(trace)    # for each of 256 ranks, but launch_time_ns runs once
 
-Nothing is kept outside of `each_once`, so a trace may be changed between two summaries. The kept columns are read-only.
+Results are dropped at the end of the `with` block, so a trace may be changed between two summaries. The kept columns are
+read-only.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def each_once(*, anew: bool = False) -> Iterator[None]:
-    """Make functions decorated with `once` keep their results until the block ends. A nested block shares the results of the
-    outermost block, unless `anew` is True."""
+    """Cache the results of functions decorated with `once` until the `with` block ends. Nested `with` blocks share the kept
+    results of the outermost block, unless `anew` is True."""
     if _KEPT.get() is not None and not anew:
         yield
         return
@@ -43,7 +44,7 @@ def each_once(*, anew: bool = False) -> Iterator[None]:
 
 
 def once(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Decorate a function of a trace. Inside an `each_once` block, the function runs only once for the same trace and
+    """Decorate a function of a trace. Inside `with each_once()`, the decorated function runs only once for the same trace and
     arguments."""
 
     @wraps(compute)

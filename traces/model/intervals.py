@@ -1,4 +1,4 @@
-"""Handles sets of time intervals: their union, how much of a time window they cover, and which window contains a time.
+"""Computes unions of time intervals, the part of a time window that intervals cover, and the window that contains a time.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
@@ -8,8 +8,8 @@
     steps = TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
     steps.holding(times_ns, ranks)  # for each time, the row of that rank's step, or NONE
 
-Windows of one owner (the steps of a rank, the phases of a step) do not overlap. Windows of different owners may. Each query of
-a time takes one binary search.
+Windows with the same owner, such as the steps of one rank, must not overlap. Windows of different owners may. A query takes one
+binary search per time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LONG_AGO = np.int64(-(2**62))
 
 
 class Intervals:
-    """Represents a set of half-open time intervals [start, end). `start_ns` and `end_ns` are the merged intervals, ordered by
-    time.
+    """Represents a set of half-open time intervals [start, end). `start_ns` and `end_ns` contain the merged intervals, sorted
+    by time.
 
     Intervals that touch or overlap are merged. The input may be in any order. Empty intervals cover nothing.
     """
@@ -40,7 +40,8 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # If k is the last interval that starts before t, the covered time before t is `min(t, _ends_ns[k]) + _shifts[k]`.
+        # Let k be the last interval that starts at or before the time t. The intervals cover `min(t, _ends_ns[k]) +
+        # _shift_ns[k]` ns before t.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -55,11 +56,11 @@ class Intervals:
         return np.asarray(np.minimum(times, self._ends_ns[after]) + self._shift_ns[after])
 
     def within(self, start_ns: Any, end_ns: Any) -> Column:
-        """Return the covered nanoseconds in each window [start, end)."""
+        """Return how many nanoseconds of each time window [start, end) the intervals cover."""
         return np.asarray(self.before(end_ns) - self.before(start_ns))
 
     def holds(self, time_ns: Any) -> Column:
-        """Return a mask of the times that are inside one of the intervals."""
+        """Return, for each time, whether one of the intervals contains it."""
         times = np.asarray(time_ns)
         if not len(self.start_ns):
             return np.zeros(len(times), dtype=bool)
@@ -68,9 +69,10 @@ class Intervals:
 
 
 class TimeWindows:
-    """Represents half-open time windows [start, end), in any order.
+    """Finds the time windows [start, end) that contain given times.
 
-    `owner` gives an integer for each window, such as its rank. By default all windows have the same owner.
+    `owner` contains one integer per window, such as the rank to which the window belongs. Without `owner`, all windows have the
+    same owner.
     """
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
@@ -82,8 +84,7 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return one row for each time. The row is that of a window that contains the time and has the same owner as the time,
-        or NONE if there is no such window.
+        """Return, for each time, the row of a window of the same owner that contains the time, or NONE.
         """
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)

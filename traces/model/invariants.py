@@ -1,12 +1,12 @@
-"""Rules that every trace satisfies. Traces are checked before saving and after loading, so other code can index without
-checks.
+"""Rules that every trace satisfies. Traces are checked before saving and after loading, so all other code can rely on valid row
+numbers.
 
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
     limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost rows become NONE
 
-The value ranges ensure that sums and differences of two values, and column sums of durations or sizes, fit in 64 bits.
-REFERENCES lists which column points into which table. Merging and sorting also use REFERENCES.
+The ranges are small enough that sums of a whole column, and differences of two values, fit into 64 bits. REFERENCES lists the
+columns that contain row numbers of another table. Merging and sorting also use REFERENCES.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Times must be below 2**62 ns (the year 2116), and durations and sizes below 2**56 (2**56 ns are two years).
+# Times must be below 2**62 ns (the year 2116). Durations and sizes must be below 2**56 (2**56 ns are two years).
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
 
 
 def fault(trace: Trace) -> str | None:
-    """Return a description of the first broken rule, or None.
+    """Return a description of the first error in a trace, or None if the trace is valid.
 
-    In a valid trace, columns have the length of their table, and numbers and indices are in range. No text occurs twice in
-    the string table, and no host span is its own ancestor.
+    In a valid trace, all columns of a table have the same length, and all numbers and indices are in range. The string table
+    contains no text twice. No host span is its own ancestor.
     """
     for name, kind in TABLES.items():
         table = getattr(trace, name)
@@ -52,7 +52,7 @@ def fault(trace: Trace) -> str | None:
 
 
 def limits(trace: Trace) -> dict[str, tuple[int, int]]:
-    """Return, for each column, the lowest allowed number and one more than the highest."""
+    """Return the range of allowed numbers for each column, as the lowest number and one more than the highest."""
     found: dict[str, tuple[int, int]] = {}
     for table, of in TABLES.items():
         for column, dtype in of.DTYPES.items():
@@ -107,7 +107,7 @@ def column_at(trace: Trace, where: str) -> Column:
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace. References to lost rows become NONE, and phases of lost steps are dropped."""
+    """Repair a truncated trace. References to missing rows become NONE, and phases of missing steps are dropped."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase
@@ -123,9 +123,9 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Return whether any span is its own ancestor.
+    """Return whether the parents form a cycle, so that a span is its own ancestor.
 
-    Each round of the search doubles the number of ancestors that are followed, so only cycles are left after log2(rows) rounds.
+    Each iteration doubles the distance to the ancestor that is looked up, so log2(rows) iterations find every cycle.
     """
     if (parent < np.arange(len(parent))).all():
         return False

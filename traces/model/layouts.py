@@ -1,6 +1,6 @@
-"""Derives the memory layout of images (contiguous or channels_last) from shapes and strides.
+"""Finds the memory layout of image tensors (contiguous or channels_last) from shapes and strides.
 
-Convolutions and nearby ops run different kernels for the two layouts, although their names and shapes are the same.
+The layout is needed because a convolution runs different kernels for contiguous and channels_last images of the same shape.
 
     memory_layout([((8, 3, 32, 32), (3072, 1, 96, 3))])      # "channels_last"
     memory_layout([((8, 128), (128, 1))])                    # "": only 4-d and 5-d tensors have a channels_last layout
@@ -21,10 +21,10 @@ IMAGES = (4, 5)
 
 
 def memory_layout(tensors: Iterable[tuple[Sequence[int], Sequence[int]]]) -> str:
-    """Return the layout of the image tensors, given the shape and strides of each tensor.
+    """Return the memory layout of an op's image tensors, given the shape and strides of each tensor.
 
-    CHANNELS_LAST takes precedence over CONTIGUOUS, and CONTIGUOUS over OTHER_LAYOUT. Returns "" if there are no images.
-    A tensor whose strides fit both layouts (one channel, or one pixel) counts as neither.
+    If the tensors have different layouts, CHANNELS_LAST takes precedence, then CONTIGUOUS, then OTHER_LAYOUT. Returns "" if
+    there are no images. A tensor with one channel or one pixel fits both layouts and counts as OTHER_LAYOUT.
     """
     found = {_of_image(shape, stride) for shape, stride in tensors if len(shape) in IMAGES}
     return next((layout for layout in LAYOUTS if layout in found), "")

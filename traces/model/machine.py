@@ -1,7 +1,7 @@
-"""Describes the machine and software that a recording was made with.
+"""Describes the machine and the software versions that a recording was made with.
 
-The recorder (`tracer/provenance.py`) and the importer (`traces/kineto/ranks.py`) create the `Machine` objects. A trace's header
-stores one `Machine` per rank and the properties of each device. Unknown fields are None.
+`Machine` objects are created in `tracer/provenance.py` and `traces/kineto/ranks.py`. The header of a trace contains one
+`Machine` per rank and the properties of each GPU. Unknown fields are None.
 
     trace.machine_of(0).cuda                                    # "12.6"
     trace.devices[0].properties.multi_processor_count           # 84
@@ -23,7 +23,7 @@ from traces.model.typed_json import fitting
 class DeviceProperties:
     """Device properties, named as in `torch.cuda.get_device_properties`. The units are bytes, bits and kHz.
 
-    `Device` contains the name and the total memory. Identifiers of the individual card (uuid, PCI ids) are not
+    The device's name and total memory are stored in the class `Device`. Identifiers of a single GPU, such as its UUID, are not
     recorded.
     """
 
@@ -47,7 +47,8 @@ class DeviceProperties:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Build properties from a mapping with torch's names. A value is ignored if its type differs from torch's type."""
+        """Create device properties from a mapping with the names of `torch.cuda.get_device_properties`. A value of an
+        unexpected type is ignored."""
         return fitting(cls, {name: int(value) if isinstance(value, bool) else value for name, value in values.items()})
 
     def completed_by(self, other: DeviceProperties) -> DeviceProperties:
@@ -96,12 +97,13 @@ class Machine:
 
     @property
     def release(self) -> tuple[int, int] | None:
-        """Return PyTorch's major and minor version, or None if only a range is known."""
+        """Return the major and minor version of PyTorch, or None if only a range of versions is known."""
         exact = re.match(r"(\d+)\.(\d+)\.\d", self.torch or "")
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 
     def is_before(self, major: int, minor: int) -> bool:
-        """Return whether PyTorch is certainly older than this release, even if only a range ("1.8 to 1.9") is known."""
+        """Return whether the recording's PyTorch is older than this release. For a range ("1.8 to 1.9"), all releases must be
+        older."""
         told = re.findall(r"(\d+)\.(\d+)", self.torch or "")
         return bool(told) and max((int(a), int(b)) for a, b in told[:2]) < (major, minor) and "newer" not in (self.torch or "")
 
@@ -127,24 +129,25 @@ _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 
 def from_kineto(properties: Mapping[str, object]) -> DeviceProperties:
-    """Convert Kineto's `deviceProperties`. Some recordings use torch's own names "major" and "minor"."""
+    """Convert Kineto's `deviceProperties`. Some recordings use PyTorch's names "major" and "minor" in place of Kineto's
+    names."""
     return DeviceProperties.of({_OF_KINETO.get(name, name): value for name, value in properties.items()})
 
 
 def to_kineto(properties: DeviceProperties) -> dict[str, Any]:
-    """Convert properties to Kineto's names. Properties without a Kineto name keep torch's name."""
+    """Convert properties to Kineto's names. Properties that Kineto does not write keep PyTorch's name."""
     return {_TO_KINETO.get(name, name): value for name, value in properties.known().items()}
 
 
 def runtime_version(number: object) -> str | None:
-    """Convert a CUDA runtime version number, 12040, to the form of torch.version, "12.4". Returns None for any other
-    value.
+    """Convert the number of a CUDA runtime version, such as 12040, to text, such as "12.4". Returns None for any other value.
     """
     return f"{number // 1000}.{number % 1000 // 10}" if type(number) is int and number >= 1000 else None
 
 
 def hip_version(number: object) -> str | None:
-    """Convert a HIP runtime version number, 60443483, to text, "6.4.43483". Returns None for any other value."""
+    """Convert the number of a HIP runtime version, such as 60443483, to text, such as "6.4.43483". Returns None for any other
+    value."""
     if type(number) is not int or number < 10_000_000:
         return None
     return f"{number // 10_000_000}.{number % 10_000_000 // 100_000}.{number % 100_000}"

@@ -1,8 +1,8 @@
-"""Sorts a trace's rows into the order that the model requires, and updates references to moved rows.
+"""Sorts the rows of a trace's tables, and updates references to rows that moved.
 
     trace = in_order(load("replay-4711.msgpack"))
 
-Writers that follow several threads or streams at once append rows out of order.
+Sorting is needed because a recorder of several threads or streams writes rows out of order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from traces.model.trace import NONE, TABLES, Column, HostKind, Table, Trace
 def in_order(trace: Trace) -> Trace:
     """Return the trace with sorted rows. The sort is stable.
 
-    Steps are sorted by start, phases by (step, start), and host spans by (thread, start, longest first, ops last).
-    Device spans are sorted by (device, stream, start), and memory events by time. Parts are sorted by (start, longest
-    first), batches and collectives by (rank, start). The table of values keeps its order.
+    Steps are sorted by start time. Phases are sorted by step and start time. Host spans are sorted by thread, start time and
+    decreasing duration, with ops last. Device spans are sorted by device, stream and start time. Memory events are sorted by
+    time. DataParallel stages are sorted by start time and decreasing duration. Batches and collectives are sorted by rank and
+    start time. The table of values keeps its order.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -41,7 +42,7 @@ def in_order(trace: Trace) -> Trace:
 
 
 def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
-    """Return the trace with only the given rows of each named table, in the given order.
+    """Return a copy of the trace in which each named table has only the given rows, in the given order.
 
     References to kept rows are updated. References to dropped rows become NONE.
     """
@@ -53,8 +54,8 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     """Return the trace with updated references.
 
-    `places` maps each referenced table ("strings", "host"...) to an array of new row numbers, indexed by the old row number.
-    Each array of row numbers ends with the element NONE.
+    For each table name, such as "host", `places` contains an array of new row numbers, indexed by old row numbers. The last
+    element of each array is NONE, so that the index NONE (-1) stays NONE.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
@@ -67,8 +68,8 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    """Return the new position of each old row after taking the rows `order`. Dropped rows get NONE. The last element is
-    NONE.
+    """Return an array that maps old row numbers to new row numbers, for a table whose new rows are the old rows `order`.
+    Dropped rows get NONE. The last element is NONE.
     """
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))

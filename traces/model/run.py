@@ -1,7 +1,7 @@
-"""Describes how the rows of one rank were made: source, clock, loaders, recording overhead, and a replay's notes.
+"""Describes how one rank was recorded, imported or replayed.
 
-The recorder, the importer, merges and the replayer create the `Run` objects. A trace's header stores one `Run` per rank next to
-its `Machine`. Facts that only people read (arguments, dates, folders) are in `Trace.provenance`.
+The header of a trace contains one `Run` per rank.
+Data that no code uses, such as dates and folders, is stored in `Trace.provenance`.
 
     trace.run_of(0).loaders[0].batch_size       # 32
     trace.run_of(0).profiler_cost.op_ns         # 480: host time that torch.profiler takes per op with shapes
@@ -63,7 +63,7 @@ class ProfilerUse:
 
 @dataclass(frozen=True)
 class CleanSteps:
-    """Compares the speed of clean steps (without the profiler) with that of profiled steps."""
+    """Compares the speed of steps with and without the profiler."""
 
     steps: int = 0
     step_median_ns: int = 0
@@ -107,7 +107,8 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """Describes the host time that a replay costs on the replaying machine. All fields are None for a recording."""
+    """Describes the host time that the replayer itself needs on the machine that runs the replay. All fields are None for a
+    recording."""
 
     lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None
@@ -117,7 +118,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """Describes an op that a replay called but its recording does not contain."""
+    """Describes an op that the script called in a replay, but that the recording does not contain."""
 
     op: str
     shapes: str
@@ -138,8 +139,8 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a call of a model. The duration of the call is taken from the library. A library cell holds the published times
-    of one model on one GPU."""
+    """Describes a call of a model. The duration of a model call is taken from the library. A cell is a library entry with the
+    published times of one model on one GPU."""
 
     cell: str
     batch: int
@@ -149,7 +150,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Describes steps that consist of the same model calls, in a replay timed from library cells."""
+    """Describes steps that make the same model calls, in a replay with published step times from the library."""
 
     steps: int
     phases_ns: Mapping[str, int]
@@ -226,7 +227,7 @@ class Run:
 
     @property
     def is_epochal(self) -> bool:
-        """Whether times count from 1970. Step times without the profiler's cost can be compared with other recordings."""
+        """Whether times count from 1970."""
         return self.clock == "unix"
 
 
@@ -234,8 +235,8 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Convert the facts in Kineto's `distributedInfo` that are the same on all ranks. Returns None if there are no such
-    facts.
+    """Convert the part of Kineto's `distributedInfo` that is the same on all ranks. Returns None if the file has no information
+    about torch.distributed.
     """
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()

@@ -1,8 +1,8 @@
-"""Defines the tables of a trace: what the GPUs and the host did.
+"""Defines the tables of a trace, which contain the events of the host and the GPUs.
 
-Each kind of event has a table of numpy columns of equal length. Text is stored as an index into a shared string table. A
-`Trace` contains one or more ranks. All times are integer nanoseconds, counted from the Unix epoch or from the start of the
-recording (see `Run.clock`).
+Each kind of event has its own table, whose columns are numpy arrays of equal length. Text is stored as an index into a shared
+string table. A `Trace` contains one or more ranks. All times are integer nanoseconds, counted from the Unix epoch or from the
+start of the recording (see `Run.clock`).
 
     trace = Trace()
     name = trace.strings.add("aten::relu_")
@@ -44,7 +44,7 @@ PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimize
 
 
 class TraceError(Exception):
-    """Base class of all errors raised by this package. The message is one line for the user.
+    """Base class of all errors raised by this package. The error message is one line of text for the user.
 
     TraceError
     +-- TraceFormatError    a file cannot be read as a trace
@@ -55,7 +55,7 @@ class TraceError(Exception):
 
 
 class TraceFormatError(TraceError):
-    """Raised for a file that cannot be read as a trace. The message gives the path, the byte offset and the reason."""
+    """Raised for a file that cannot be read as a trace. The error message contains the path, the byte offset and the reason."""
 
     def __init__(self, path: object, offset_bytes: int, reason: str) -> None:
         super().__init__(f"{path}: not a readable trace at byte {offset_bytes}: {reason}")
@@ -64,7 +64,7 @@ class TraceFormatError(TraceError):
 
 
 class TraceWriteError(TraceError, OSError):
-    """A trace file could not be written. The message gives the path and the reason."""
+    """A trace file could not be written. The error message contains the path and the reason."""
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path}: not written: {reason}")
@@ -72,7 +72,7 @@ class TraceWriteError(TraceError, OSError):
 
 
 class TraceImportError(TraceError):
-    """Raised if nothing can be imported from a recording in another format."""
+    """Raised if a recording in another format contains nothing that can be imported."""
 
 
 class TraceLibraryError(TraceError):
@@ -100,8 +100,7 @@ class DeviceKind(IntEnum):
 
 
 class Origin(IntEnum):
-    """The origin of a device span's time. In a replayed trace, the origin shows which times were recorded and which were
-    estimated.
+    """The origin of a device span's time. The origin shows which times of a replay were recorded and which were estimated.
     """
 
     MEASURED = 0  # a profiler or a CUDA event measured the time in this run
@@ -164,7 +163,7 @@ class Table:
 
     @classmethod
     def of(cls, **columns: Any) -> Self:
-        """Make a table. Omitted columns get their default, which is NONE for indices and otherwise 0."""
+        """Make a table. Columns that are not given are filled with NONE if they contain row numbers, otherwise with 0."""
         unknown = columns.keys() - cls.DTYPES.keys()
         if unknown:
             raise ValueError(f"{cls.__name__} has no column {sorted(unknown)[0]!r}")
@@ -190,12 +189,12 @@ class Table:
         return {name: getattr(self, name) for name in self.DTYPES}
 
     def take(self, rows: Any) -> Self:
-        """Return the chosen rows (an index array, a mask or a slice) as a new table."""
+        """Return a new table with the given rows. `rows` is an index array, a boolean mask or a slice."""
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
-        """Return the rows of all tables, in order. A single table is returned without copying."""
+        """Join several tables of the same kind into one table. A single table is returned without copying."""
         if len(tables) == 1:
             return tables[0]
         return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
@@ -211,7 +210,7 @@ class _Spans(Table):
 
 
 class Untimed(IntEnum):
-    """Says why phases of a recorded step have no device times although the script uses a device."""
+    """The reason why the phases of a recorded step have no device times."""
 
     NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
@@ -221,7 +220,8 @@ class Untimed(IntEnum):
 
 @dataclass
 class Steps(_Spans):
-    """One row per training step and rank, ordered by time. `number` is the script's own step number, if known."""
+    """Each row is one training step of one rank. Rows are sorted by time. `number` is the number that the script gave the step,
+    if known."""
 
     rank: I4
     number: I8
@@ -234,11 +234,12 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """The phases of each step, ordered by time. On the host, phases cover the step without gaps or overlaps.
+    """Each row is one phase of one training step. Rows are sorted by time. The host times of a step's phases cover the whole
+    step without overlaps.
 
-    Two CUDA events, recorded when the host starts and ends the phase, give `device_start_ns` and `device_end_ns`. The end event
-    completes once all previously launched work has completed. If the phase used no device, `device_start_ns` and
-    `device_end_ns` are NONE.
+    `device_start_ns` and `device_end_ns` are measured with two CUDA events, which the host records at the start and end of the
+    phase. The second CUDA event completes after all GPU work that was launched before it. If a phase used no GPU,
+    `device_start_ns` and `device_end_ns` are NONE.
     """
 
     step: STEP
@@ -253,12 +254,11 @@ class Phases(_Spans):
 
 @dataclass
 class Parts(_Spans):
-    """The stages of nn.DataParallel within a phase, ordered by start. Stages may run concurrently.
+    """Each row is one stage of nn.DataParallel within a phase. Rows are sorted by start time. Stages may run concurrently.
 
-    A forward pass has the stages "scatter", "replicate", "parallel_apply" and "gather". "parallel_apply" has one row per
-    replica, with the replica's device. A backward pass has "gather_backward", which scatters gradients to the replicas,
-    and "broadcast_backward" (ReduceAddCoalesced). CUDA events on the stage's device give the device times, as in
-    `Phases`.
+    A forward pass has the stages "scatter", "replicate", "parallel_apply" and "gather". The stage "parallel_apply" has one row
+    per replica. A backward pass has the stages "gather_backward" (gradients are scattered to the replicas) and
+    "broadcast_backward" (gradients are added). The device times are measured with CUDA events on the device of the stage.
     """
 
     phase: PHASE_OR_NONE
@@ -274,7 +274,8 @@ class Parts(_Spans):
 
 @dataclass
 class HostSpans(_Spans):
-    """Each row is an op, runtime call, annotation or Python frame. Rows are ordered by (thread, start, longest first)."""
+    """Each row is an op, runtime call, annotation or Python frame. Rows are sorted by thread, start time and decreasing
+    duration."""
 
     thread: THREAD
     kind: Annotated[Column, "u1", 0, HostKind]
@@ -292,12 +293,12 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """Returns the parent of each row. Parents that do not precede their children become NONE, so a walk from child to
-        parent always ends."""
+        """Returns the parent of each row. If a damaged file has a parent row after its child, the parent becomes NONE, so that
+        a loop over ancestors always ends."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
-        """Yields the row and the rows of the enclosing spans, from inner to outer."""
+        """Yield the row and its ancestors, starting with the row itself."""
         while row >= 0:
             yield row
             above = int(self.parent[row])
@@ -323,7 +324,7 @@ class DeviceSpans(_Spans):
 
     @property
     def is_work(self) -> Column:
-        """Return a mask of the rows that keep a device busy, which are kernels, copies and memsets."""
+        """Return a boolean mask of kernels, copies and memsets, which are the device spans that keep a GPU busy."""
         return np.isin(self.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET))
 
 
@@ -342,7 +343,8 @@ class MemoryEvents(Table):
 
 @dataclass
 class Values(Table):
-    """Each row is one value that the host read from a device. Values of the same read have the same number in `read`."""
+    """Each row is one value that the host read from a device. Values that the host read together have the same number in the
+    column `read`."""
 
     rank: I4
     step: STEP_OR_NONE
@@ -372,7 +374,7 @@ class BatchKind(IntEnum):
 
 @dataclass
 class Batches(_Spans):
-    """Each row is one wait for a batch, or one batch copied into pinned memory. Rows are ordered by (rank, start).
+    """Each row is either one wait for a batch, or one copy of a batch into pinned memory. Rows are ordered by (rank, start).
 
     `Run.loaders` describes the loaders.
     """
@@ -386,7 +388,7 @@ class Batches(_Spans):
 
 
 class Ending(IntEnum):
-    """Says how reliable the duration of a collective is."""
+    """Tells whether the duration of a collective is exact, an upper bound or unknown."""
 
     SEEN = 0
     BY = 1  # upper bound, from the stream's wait for the operation
@@ -440,8 +442,8 @@ class Thread:
 
 
 class Strings:
-    """Represents the shared string table, which maps text to an index and back. The indices of texts never change, and texts
-    are never removed."""
+    """Stores each text of a trace once, and maps a text to its index and an index to its text. Texts are never removed, so
+    their indices never change."""
 
     def __init__(self, texts: list[str] | None = None) -> None:
         self.texts: list[str] = texts if texts is not None else []
@@ -455,12 +457,12 @@ class Strings:
         return index
 
     def find(self, text: str) -> int:
-        """Return the index of `text`, or NONE if the table does not contain the text."""
+        """Return the index of a text in the string table, or NONE if the table does not contain it."""
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a mask of the rows whose text passes the test `wanted`. Each distinct text is tested once, and rows without a
-        text are False."""
+        """Return a boolean mask of the rows whose text passes the test `is_wanted`. The test runs once for each distinct text.
+        Rows without a text give False."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         for index in np.unique(column).tolist():
             wanted[index] = index >= 0 and bool(is_wanted(self.texts[index]))
@@ -474,7 +476,8 @@ class Strings:
 
 
 class PhaseTiming(StrEnum):
-    """Says how phase boundaries on the host were measured. Asynchronous and synchronized times cannot be compared."""
+    """Tells whether phases were measured with or without synchronizing the GPU at each phase boundary. Asynchronous and
+    synchronized times cannot be compared."""
 
     ASYNCHRONOUS = "asynchronous"  # host time; the device may be far behind
     SYNCHRONIZED = "synchronized"  # the host waited for the device at each boundary
@@ -482,7 +485,8 @@ class PhaseTiming(StrEnum):
 
 @dataclass
 class Trace:
-    """One recording. `grain` is "kernel" (from torch.profiler) or "phase" (from CUDA events or published tables)."""
+    """One recording. `grain` is the level of detail: "kernel" (from torch.profiler) or "phase" (from CUDA events or published
+    tables)."""
 
     grain: str = "kernel"
     strings: Strings = field(default_factory=Strings)
@@ -512,7 +516,7 @@ class Trace:
         return f"Trace({self.grain} grain, {len(self.devices)} devices, {rows or 'no rows'})"
 
     def _repr_html_(self) -> str:
-        """Return the timeline of phases and device work, which notebooks show."""
+        """Return the HTML timeline that Jupyter notebooks show for a trace."""
         texts, device, phases = self.strings.texts, self.device, self.phases
         lanes = []
         for rank in self.ranks:
@@ -534,22 +538,22 @@ class Trace:
         return sorted({d.rank for d in self.devices} | {t.rank for t in self.threads}) or [0]
 
     def device_label(self, row: int) -> str:
-        """Return the display name of a row of `devices`: "cuda:0", or "rank 1 cuda:0" if there are several ranks."""
+        """Return the display name of a GPU, such as "cuda:0", or "rank 1 cuda:0" if the trace has several ranks."""
         device = self.devices[row]
         return f"cuda:{device.index}" if len(self.ranks) == 1 else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank. If the rank has no machine, returns the first known machine."""
+        """Return the machine of a rank. If the machine of this rank is unknown, the first known machine is returned."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the run of a rank. If the rank has no run, returns the first known run."""
+        """Return the run of a rank. If the run of this rank is unknown, the first known run is returned."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property
     def is_replay(self) -> bool:
-        """Whether the trace is a replay. A truncated file of a replay may have no replay notes, so a trace with references to
-        recorded steps also counts as a replay.
+        """Whether the trace is a replay. A trace with references to recorded steps counts as a replay too, because a truncated
+        file may lack the replayer's notes.
         """
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
@@ -572,17 +576,17 @@ UNTOLD_LIST = "?"  # in place of a list of tensors whose shapes the profiler did
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:
-    """Return tensor shapes in stored form, such as "32,3,224,224;64,3,7,7".
+    """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7".
 
-    0-dim tensors and non-tensors are omitted, because profilers write both as `[]`. Tensor lists are flattened. A list
-    of unknown tensors becomes UNTOLD_LIST.
+    Scalars (tensors without dimensions) are omitted, because profilers write `[]` for scalars and for arguments that are not
+    tensors. Tensor lists are flattened. A list of unknown tensors becomes UNTOLD_LIST.
     """
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Parse the output of `shapes_text`. Lists of unknown shapes are skipped, so callers test `UNTOLD_LIST in text` to find
-    such lists.
+    """Parse the output of `shapes_text`. Lists of tensors with unknown shapes are skipped. Callers find such lists with
+    `UNTOLD_LIST in text`.
 
     Raises TraceError for any other text.
     """

@@ -3,12 +3,12 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-Existing JSON stays valid when a new field with a default is added. Older readers ignore unknown keys. A field may be a bool,
-int, float, str, Path or another such dataclass. Tuples of these types, mappings from text to one of them, and None are allowed
-too.
+After a field with a default value is added to a dataclass, JSON without this field can still be read. Older readers ignore
+unknown keys. Fields may have the types bool, int, float, str and Path, or may be frozen dataclasses themselves. None, tuples,
+and mappings with text as keys are allowed too.
 
-This module uses neither msgspec nor cattrs: msgspec leaves out defaults only for its own Struct class, and cattrs would be one
-more dependency inside every recorded script.
+The library msgspec is not used because it omits default values only for its own class Struct, and cattrs because it would be
+one more dependency.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Return `value` as JSON types. Dataclass fields equal to their defaults are omitted; paths become text."""
+    """Return `value` as JSON types. Fields that have their default values are omitted, and paths become text."""
     if is_dataclass(value) and not isinstance(value, type):
         told = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: to_json(of) for field, of in told if not _is_default(field, of)}
@@ -37,8 +37,8 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], values: object) -> T:
-    """Build an object of the class `kind` from the output of `to_json`. Raises ValueError with the field's name if a value does
-    not fit."""
+    """Create an object of the dataclass `kind` from the output of `to_json`. Raises ValueError with the field's name if a value
+    has the wrong type."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{kind.__name__} is {type(values).__name__}, not an object")
     of: Any = kind  # mypy does not treat a type as hashable
@@ -56,8 +56,7 @@ def from_json(kind: type[T], values: object) -> T:
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """Build a `kind` from untrusted values. Values that do not fit a field's type are ignored, so every field must have a
-    default."""
+    """Build a `kind` from untrusted values. Values of the wrong type are ignored, so every field must have a default value."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):

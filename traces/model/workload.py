@@ -1,16 +1,15 @@
-"""Describes what a script trains: parameters, modules, input shapes and optimizer.
+"""Describes the workload of a training script: parameters, modules, input shapes and optimizer.
 
-A phase-grained trace contains only times. The recorder and the replayer also see the script's modules and batches, so they
-store a `WorkloadSignature` in the trace's header. Comparing two signatures shows whether two phase traces are of the same
-model.
+A phase-grained trace contains only times. So the recorder and the replayer store a `WorkloadSignature` in the header of each
+trace. Two recordings without kernels can be compared by signature to find out whether they are of the same model.
 
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
-Fields that are None are unknown and are not compared. `with_model` takes plain numbers and names, so this package does not need
-torch.
+Unknown fields are None and are not compared. `with_model` takes numbers and names instead of modules, so that this package does
+not need PyTorch.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules"
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """Describes one input tensor of the outermost module, without its device."""
+    """The shape and dtype of one input tensor of the model."""
 
     shape: Shape
     dtype: str
@@ -70,7 +69,8 @@ class WorkloadSignature:
 
     @classmethod
     def from_json(cls, stored: object) -> WorkloadSignature:
-        """Build a signature from the output of `to_json`. Unknown keys are ignored. Raises ValueError for invalid values."""
+        """Create a workload signature from the output of `to_json`. Unknown keys are ignored. Raises ValueError for invalid
+        values."""
         try:
             made = from_json(cls, stored)
         except ValueError as error:
@@ -89,9 +89,10 @@ class WorkloadSignature:
     ) -> WorkloadSignature:
         """Return the signature with a model added.
 
-        `parameters` gives (elements, bytes) of each parameter, and `class_names` the class of each module in order. `trainable`
-        is the number of elements that require gradients. `shapes` gives the shapes of each module's own parameters, or None if
-        unknown. If a script has several models, such as a teacher and a student, their parameters are added up.
+        `parameters` contains the number of elements and bytes of each parameter. `class_names` contains the class name of each
+        module, in order. `trainable` is the number of parameter elements that require gradients. `shapes` contains the shapes
+        of each module's own parameters, or is None if they are unknown. If a script has several models, such as a teacher and a
+        student, the signature contains the sum of their parameters.
         """
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
@@ -122,9 +123,10 @@ class Sameness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMatch:
-    """The result of comparing two signatures. `reasons` lists the differences or, for the same workload, the fields that agree.
+    """The result of comparing two signatures. `reasons` lists the differences between the signatures or, if there are none, the
+    fields that agree.
 
-    Reasons have no full stop. `not_compared` lists the fields that only one of the two signatures contains.
+    Reasons have no full stop. `not_compared` lists the fields that are unknown in one of the two signatures.
     """
 
     sameness: Sameness
@@ -135,8 +137,8 @@ class WorkloadMatch:
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare the fields that both signatures have.
 
-    The result is SAME_PROGRAM only if both signatures contain the model and the batch. One difference is enough for
-    OTHER_PROGRAM. Inputs that differ only in their first dimension give OTHER_BATCH_SIZE.
+    The result is SAME_PROGRAM only if both signatures describe a model and a batch. One difference is enough for OTHER_PROGRAM.
+    If only the first dimension of the inputs differs, the result is OTHER_BATCH_SIZE.
     """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
@@ -179,7 +181,7 @@ def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) ->
 
 
 def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:
-    """Return whether the inputs are equal except for their first dimension."""
+    """Return whether two lists of inputs are equal except for the first dimension, which is the batch size."""
     return [(t.shape[1:], len(t.shape), t.dtype) for t in recorded] == [(t.shape[1:], len(t.shape), t.dtype) for t in other]
 
 

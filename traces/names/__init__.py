@@ -1,5 +1,5 @@
-"""Interprets names of GPUs, copies, collectives, ops and launch configurations.
+"""Interprets the names of GPUs, memory copies, collectives and ops, and the text form of launch configurations.
 
-All modules here are tables and pure functions of names, and no module reads a trace. `cards.card_of` returns a GPU's
-data sheet. `equivalent_ops` gives the names of an op in other releases.
+The modules of this package contain only tables and functions of names, and never read a trace. `cards.card_of` returns a GPU's
+data sheet. `equivalent_ops` contains the names of ops in different PyTorch releases.
 """

@@ -1,4 +1,4 @@
-"""Holds data sheets of GPUs, used for facts that a recording does not contain. Each row cites the manufacturer's data sheet.
+"""Holds data sheets of GPUs, which provide data that recordings do not contain. Each row cites the manufacturer's data sheet.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
@@ -24,9 +24,9 @@ Note [What a context takes]
     memory for them (benchmarks/library_memory.py lists sizes by compute capability). The context size of AMD cards is unknown,
     so the result is 0.
 
-Peak rates are dense. The memory size is the size that CUDA reported for such a card in public logs and in our recordings. If
-there is no report, the memory size is the size in the card's name. A device is one GPU as PyTorch counts GPUs: half a K80 or
-MI250, a quarter of an A16.
+Peak rates are dense. Memory sizes are those that CUDA reported in public logs and in our recordings. If no log reports the
+memory size, the size in the GPU's name is used. Each entry is one GPU as PyTorch counts GPUs, so an entry may be half of a card
+(K80, MI250).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Data-sheet bandwidth between two GPUs of a kind, in one direction. The unit is gigabytes per second (bytes per
+    """Bandwidth between two equal GPUs in one direction, from the data sheet. The unit is gigabytes per second (bytes per
     nanosecond).
 
-    This bandwidth is an estimate. The number of links between two GPUs depends on the board, and copies through a
-    switch or the host are slower.
+    This bandwidth is an estimate. Boards differ in the number of links between two GPUs. Copies through a switch or the host
+    are slower.
     """
 
     pair_gbps: float  # all links between two neighbours together
@@ -63,7 +63,7 @@ class Link(NamedTuple):
 
     @property
     def copy_gbps(self) -> float:
-        """Achieved bandwidth of a large copy between two neighbours."""
+        """Achieved bandwidth of a large copy between two directly connected GPUs."""
         return self.pair_gbps * (_REACHED_OVER_PCIE if self.is_pcie else _REACHED_BY_COPIES)
 
     @property
@@ -73,7 +73,7 @@ class Link(NamedTuple):
 
     @property
     def hop_ns(self) -> int:
-        """Time of each hop from one GPU to the next in a small collective."""
+        """Latency of sending data from one GPU to the next GPU in a small collective."""
         return _HOP_OVER_PCIE_NS if self.is_pcie else _HOP_NS
 
 
@@ -96,8 +96,8 @@ _XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 4
 
 
 class Architecture(NamedTuple):
-    """Holds facts shared by all cards of a compute capability (CUDA C++ Programming Guide, technical specifications; AMD: HIP's
-    documentation)."""
+    """Holds the properties that all GPUs of a compute capability share, from the CUDA C++ Programming Guide and from the
+    documentation of HIP."""
 
     major: int
     minor: int
@@ -147,14 +147,14 @@ class Card:
 
     @property
     def context_bytes(self) -> int:
-        """Memory of a CUDA context before any kernel is loaded. See Note [What a context takes]."""
+        """GPU memory that a CUDA context uses before any kernel is loaded. See Note [What a context takes]."""
         of = self.architecture
         return 0 if of.name else self.multi_processors * of.max_threads * _CONTEXT_BYTES_PER_THREAD
 
     @property
     def uses_winograd(self) -> bool:
-        """Whether cuDNN uses Winograd for fp32 convolutions. Convolutions on cards with TF32 tensor cores do not use the
-        Winograd algorithm."""
+        """Whether cuDNN uses Winograd for fp32 convolutions. GPUs with TF32 tensor cores do not use the Winograd algorithm for
+        convolutions."""
         return not self.architecture.name and "tf32" not in self.tflops
 
     @property
@@ -280,8 +280,8 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# Unknown device names get the oldest architecture that current PyTorch supports, so scripts that check the compute capability
-# avoid features that the GPU may lack.
+# An unknown GPU gets the oldest architecture that PyTorch supports, so scripts that check the compute capability use no
+# features that the GPU may lack.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})
@@ -300,7 +300,7 @@ _SLICES, _SLICES_OF_A30 = 7, 4
 
 @cache
 def card_of(name: str) -> Card:
-    """Return the card that a device name refers to, or UNKNOWN_CARD. See Note [A name's words]."""
+    """Return the data sheet for a device name as reported by CUDA, or UNKNOWN_CARD. See Note [A name's words]."""
     words = _words(name)
     found, most = UNKNOWN_CARD, 0
     for card in CARDS:
@@ -326,11 +326,11 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 
 
 def find_card(text: str) -> Card:
-    """Return the card for a name typed by a user: "v100", "a100-80gb", "rtx 4090", "h100".
+    """Return the data sheet of the GPU for a name typed by a user, such as "v100" or "rtx 4090".
 
-    All words and numbers of `text` must occur in one of the card's names. Words and numbers may be joined differently:
-    "rtx6000" matches "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several cards match, the card with the fewest
-    extra words wins, then the first card in the table. Raises TraceError with suggestions.
+    All words and numbers of the user's text must occur in one of the GPU's names. Spaces between words and numbers do not
+    matter, so "rtx6000" matches "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several GPUs match, the GPU whose name
+    has the fewest additional words is returned. Raises TraceError with suggestions.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
@@ -354,5 +354,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """Return the recorded properties of a device. Properties that were not recorded are taken from the device's card."""
+    """Return the recorded properties of a device. Properties that were not recorded are taken from the GPU's data sheet."""
     return device.properties.completed_by(card_of(device.name).properties)

@@ -1,4 +1,5 @@
-"""Maps names of collectives and element types in PyTorch's C++ code, in profiler ranges and in the flight recorder.
+"""Translates the names of collectives and element types that PyTorch uses in C++ code, in profiler ranges and in the flight
+recorder.
 
     function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
     SCALAR_TYPES["Half"]                    # "float16"
@@ -45,8 +46,8 @@ SCALAR_TYPES = {
 
 
 def function_of(name: str) -> tuple[str, str]:
-    """Return the backend and the torch.distributed function of a collective's recorded name. Returns ("", "") for other
-    names.
+    """Split the recorded name of a collective into the backend and the name of the torch.distributed function. Returns ("", "")
+    for other names.
     """
     match = _RANGE.match(name)
     return (match[1], _FUNCTIONS.get(match[2], match[2])) if match else ("", "")

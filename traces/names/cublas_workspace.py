@@ -1,12 +1,12 @@
-"""The workspace that PyTorch keeps for each cuBLAS handle: its size, and the PyTorch releases that keep one.
+"""Computes the size of the workspace that PyTorch allocates for a cuBLAS handle.
 
     keeps_workspaces((2, 13), is_amd=False)     # True
     workspace_bytes(8, None, (2, 13))           # 8_519_680 on devices of compute capability 8.x
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
-See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. In PyTorch 2.0 to 2.14, a handle keeps one workspace per stream. On
-ROCm, hipBLAS handles have kept a workspace since PyTorch 2.6. PyTorch 2.15 and later allocate and free a workspace for each
-matrix multiplication.
+See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, a cuBLAS handle keeps one workspace per
+stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. PyTorch 2.15 and later allocate and free a workspace
+for each matrix multiplication.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ Release = tuple[int, int]
 
 
 def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
-    """Return whether the handles of this PyTorch release keep their workspaces. If the release is unknown, the result is False.
+    """Return whether cuBLAS handles keep their workspaces in this PyTorch release. Returns False if the PyTorch release is
+    unknown.
     """
     return release is not None and (_KEPT_SINCE_WITH_HIP if is_amd else _KEPT_SINCE) <= release < _KEPT_BEFORE
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
-    """Return the size of one workspace on a device of compute capability `major`. `amd` is AMD's architecture name
-    ("gfx942").
+    """Return the size of one cuBLAS workspace in bytes on a GPU with this major compute capability. `amd` is AMD's architecture
+    name ("gfx942").
 
-    `configured` is CUBLAS_WORKSPACE_CONFIG. For example, ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers
-    of 16 KiB. Values of any other form are ignored.
+    `configured` is CUBLAS_WORKSPACE_CONFIG. In CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight
+    buffers of 16 KiB. Values of any other form are ignored.
     """
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:

@@ -1,9 +1,10 @@
-"""Interprets the names of copies and calls that all vendors' profilers write.
+"""Interprets the names of memory copies and runtime calls in the profilers of NVIDIA, AMD and Intel.
 
     copy_direction("Memcpy HtoD (Pageable -> Device)")              # "h2d"
     copy_direction("Memcpy M2D (MEMORY(Unknown) -> DEVICE)")        # "h2d": Intel; M is pageable host memory, H is pinned
 
-CUDA's and AMD's profilers write HtoD, and raw roctracer names are HostToDevice. Intel's PTI writes M2D, H2D and so on.
+For a copy to the GPU, the profilers of CUDA and AMD write "HtoD", and roctracer writes "HostToDevice". Intel's profiler (PTI)
+writes "M2D" or "H2D".
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _MARK = re.compile("|".join([*(mark for mark in _DIRECTIONS if "2" not in mark),
 
 @lru_cache(4096)
 def copy_direction(name: str) -> str:
-    """Return the direction "h2d", "d2h", "d2d" or "p2p" of a copy, given its recorded name. Returns "" for other names."""
+    """Return the direction of a memory copy from its recorded name: "h2d", "d2h", "d2d" or "p2p". Returns "" for other
+    names."""
     found = _MARK.search(name)
     return _DIRECTIONS[found[0]] if found else ""

@@ -1,13 +1,14 @@
-"""Maps an op to its names in other PyTorch releases and on other backends.
+"""Maps the names that an op has in different PyTorch releases and backends to one canonical name.
 
-PyTorch 1.9 on CUDA records `aten::cudnn_batch_norm` where a virtual device sees `aten::native_batch_norm`. Both ops have the
-same canonical name. In-place ops share the name of their out-of-place form.
+For example, PyTorch 1.9 calls `aten::cudnn_batch_norm` on CUDA and `aten::native_batch_norm` on other devices. Both ops have
+the same canonical name. An in-place op such as `add_` has the same canonical name as `add`.
 
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
 Equivalent ops may take their arguments in different orders. Some also take biases, statistics or workspaces. Therefore only
-shapes with two or more dimensions are compared, as a set. If a call has no such shapes, all its shapes are compared.
+shapes with at least two dimensions are compared, in any order. If all shapes of a call have fewer dimensions, all of them are
+compared.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ CANONICAL_OPS = frozenset(_GROUPS)
 
 
 def canonical_op(op: str) -> str:
-    """Return the canonical name of an op, given with or without namespace and overload."""
+    """Return the canonical name of an op such as "add", "aten::add" or "aten::add.Tensor"."""
     bare = op.rpartition("::")[2].partition(".")[0]
     if bare in _CANONICAL:
         return _CANONICAL[bare]
@@ -71,7 +72,7 @@ def canonical_op(op: str) -> str:
 
 
 def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes by which equivalent calls are compared. See the module docstring."""
+    """Return the shapes that are compared to decide whether two calls are equivalent. See the module docstring."""
     wide = {shape for shape in shapes if len(shape) > 1}
     return tuple(sorted(wide or {shape for shape in shapes if shape}))
 
@@ -79,15 +80,15 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return the shapes of a call that are the same in all PyTorch releases.
 
-    If an op has several names, the order of the arguments and the one-dimensional arguments may differ between the names. So
-    only shapes with two or more dimensions are returned, the largest first.
+    The variants of an op may differ in the order of their arguments and in their one-dimensional arguments. So only shapes with
+    at least two dimensions are returned, with the largest tensor first.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 
 
 def kernel_text(name: str) -> str:
-    """Return a kernel name without a leading "void" and without its parameter list."""
+    """Remove the return type "void" and the parameter list from a kernel's name."""
     name = name.removeprefix("void ")
     if not name.endswith(")"):
         return name

@@ -1,12 +1,13 @@
-"""Launch configurations of kernels as short text. A recording has thousands of kernels but few different launch configurations.
+"""Launch configurations of kernels as short text.
 
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-The text of a launch configuration contains six fields, separated by "|". The first four fields are the grid, the block, the
-registers per thread, and the shared memory per block in bytes. Trailing dimensions of size 1 are omitted from grid and block.
-The last two fields are the estimated achieved occupancy in percent and the theoretical occupancy. Profilers of 2021 wrote only
-the theoretical occupancy. Trailing fields that were not recorded are omitted. AMD's profiler writes only grid and block.
+A launch configuration is stored as text with six fields, separated by "|". The first four fields are the size of the grid, the
+size of a block, the registers per thread, and the shared memory per block in bytes. Trailing dimensions of size 1 are omitted
+from the sizes of grid and block. The last two fields are the estimated achieved occupancy in percent and the theoretical
+occupancy. In 2021, profilers wrote only the theoretical occupancy of a kernel. Fields at the end of the text are omitted if
+they were not recorded. AMD's profiler writes only grid and block.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _MOST = 1 << 31
 
 
 def config_text(values: Sequence[Any]) -> str:
-    """Return CONFIG_ARGS values as text. Unknown or invalid values become empty fields. If all values of a launch configuration
-    are unknown, the text is "".
+    """Return CONFIG_ARGS values as text. Unknown or invalid values become empty fields. The text is empty if no value of the
+    launch configuration is known.
     """
     dims = map(_dims_text, values[:_DIMS])
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")
@@ -47,7 +48,7 @@ def config_args(text: str) -> LaunchArgs:
 
 
 def grid_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of blocks (programs in Triton) in the dimensions of the grid, or () if the grid was not recorded."""
+    """Return the size of a kernel's grid in each dimension, or () if the grid was not recorded."""
     grid = text.partition("|")[0]
     return tuple(map(int, grid.split(","))) if grid else ()
 
