@@ -1,5 +1,5 @@
-"""Compute FLOPs and bytes of ops, and compare the achieved rates with the GPU's data sheet.
+"""Computes FLOP/s and bytes per second of recorded ops, and compares these rates with the GPU's data sheet.
 
-`op_cost.py` and `op_traffic.py` compute FLOPs and bytes from shapes and element types. `achieved_rates.py` divides FLOPs and
-bytes by recorded times. `estimate_errors.py` has the measured errors of estimates.
+`op_cost.py` computes the FLOPs of an op, and `op_traffic.py` the bytes that an op reads and writes. `achieved_rates.py` divides
+the FLOPs and bytes of ops by their recorded durations. `estimate_errors.py` has the measured errors of estimates.
 """

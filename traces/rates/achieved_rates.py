@@ -1,4 +1,4 @@
-"""Compare the rates that ops achieve with the GPU's data sheet. Rates are FLOP/s and bytes per second, by kind of op.
+"""Compares the FLOP/s and bytes per second of recorded ops with the GPU's data sheet.
 
     for row in achieved(trace): print(row.op, row.tflops, row.flops_share, row.gbps, row.bytes_share)
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
@@ -6,15 +6,16 @@
 FLOPs are counted for matrix products, convolutions and attention, from the recorded input shapes (`traces.rates.op_cost`,
 `traces.rates.paged_attention`). A multiply-add counts as 2 FLOPs.
 
-The stride of a convolution is not recorded. In the backward pass, the output shape is the shape of the gradient. In the forward
-pass, the output shape is taken from the next op on the thread that has a suitable tensor. A suitable tensor has the batch size
-of the input and as many channels as the convolution's output. If there is no such op, stride 1 is assumed and the FLOPs are an
-upper bound (`flops_bounded`). FLOPs of attention are also an upper bound, because a causal mask is not recorded.
+Profilers do not record the stride of a convolution. So the output shape of a convolution is found in other ways. In the
+backward pass, it is the shape of the output's gradient. In the forward pass, the output shape of a convolution is taken from a
+later op that uses the output. This op is the first one with a tensor that has the input's batch size and as many channels as
+the convolution's output. If the output shape of a convolution cannot be found, stride 1 is assumed, and the FLOPs are an upper
+bound (`flops_bounded`). FLOPs of attention are an upper bound, because profilers do not record whether the mask was causal.
 
-The bytes of an op are the minimum that it must read and write (`traces.rates.op_traffic`). If an op only runs copies and
-memsets of known size, their recorded bytes are used. The duration of an op is the time of its kernels. Communication between
-ranks has neither FLOPs nor bytes. The card is looked up by the device's name (`traces.names.cards`). Shares of the peak are
-missing for cards that are not in the table.
+The bytes of an op are the least number of bytes that it must read and write (`traces.rates.op_traffic`). If an op runs only
+copies and memsets, the recorded sizes of these copies and memsets are used. The duration of an op is the sum of the durations
+of its kernels. Collectives count neither FLOPs nor bytes. The GPU's data sheet is found by the device name
+(`traces.names.cards`). GPUs without a known data sheet have no shares of the peak.
 
 Note [Above the data sheet]
     A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
@@ -78,8 +79,7 @@ _EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is
 _USUAL = (1, 2, 3, 4, 8)
 _LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
-# This pattern finds kernels that use tensor cores on float32 inputs, by cuBLAS's and CUTLASS's names of the instruction and
-# element type.
+# Matches names of cuBLAS and CUTLASS kernels that use tensor cores for float32 inputs.
 _TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
 _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
 _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)
@@ -87,11 +87,12 @@ _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4
 
 @dataclass(frozen=True, slots=True)
 class OpRates:
-    """Describes ops of one kind, or at one shape. `calls` counts calls with device work. Unknown figures are None.
+    """Holds the achieved rates of all calls of one op, or of one op at one shape. `calls` counts calls with device work.
+    Unknown figures are None.
 
-    `flops` and `bytes` cover only the calls for which they are known. `flops_ns` and `bytes_ns` are the device times of the
-    calls with known FLOPs and with known bytes. Shares are relative to the card's peak for the units that run the op's dtype.
-    See Note [Above the data sheet].
+    `flops` and `bytes` are sums over the calls for which these numbers are known. `flops_ns` is the device time of all calls
+    with known FLOPs, and `bytes_ns` that of all calls with known bytes. Shares are relative to the GPU's peak rate for the
+    dtype of the op. See Note [Above the data sheet].
     """
 
     op: str  # canonical: "convolution_backward"
@@ -113,7 +114,8 @@ class OpRates:
 
 
 def compared_text(op: str, shapes: str) -> str:
-    """Return the recorded shapes of a canonical op in the form of `OpRates`. Unknown shapes stay unchanged."""
+    """Convert the recorded shapes of an op to the form that is the same in all PyTorch releases. Unknown shapes stay
+    unchanged."""
     return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
 
 
@@ -144,12 +146,12 @@ class _Sum:
 
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
-    """Return rates by op, in decreasing order of device time. Work without an op is left out."""
+    """Return the achieved rates of all ops, sorted by decreasing device time. Work without an op is left out."""
     return achieved_tables(trace)[1 if by_shape else 0]
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return the results of `achieved` by op, and by op with shapes and dtype. Both are computed together."""
+    """Return two tables of achieved rates: by op, and by op, shapes and dtype. Both are computed together."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -193,8 +195,8 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
-    """Describes all calls of one op at one shape that were recorded in the same way. `compared_shapes` is the same for all
-    releases and profilers.
+    """Holds the total time of all calls of one op with the same input shapes. `compared_shapes` is the part of the shapes that
+    is the same in all PyTorch releases.
     """
 
     op: str
@@ -218,7 +220,7 @@ class _LikeCalls:
 
 
 class _Rated:
-    """Computes the FLOPs and bytes of calls on one card. See Note [Above the data sheet]."""
+    """Computes the FLOPs and bytes of recorded calls on one GPU. See Note [Above the data sheet]."""
 
     def __init__(self, trace: Trace, card: Card) -> None:
         self.card = card
@@ -354,11 +356,11 @@ def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
-    """Return, for each op, the span with the op's shapes, or NONE if no span has them.
+    """Return, for each op, the row of the host span that has the op's input shapes, or NONE.
 
-    Usually the op itself has the shapes. If the op has no recorded shapes and is the only work of the enclosing op, the
-    enclosing op is used. PyTorch before 1.10 ran one cuDNN op for each of the two gradients of a convolution. These ops do not
-    have all tensors, so their enclosing op is used.
+    Usually the op itself has the shapes. If an op without recorded shapes is the only op inside another op that has shapes, the
+    outer op is used. Before release 1.10, PyTorch computed the two gradients of a convolution in two separate cuDNN ops. These
+    cuDNN ops lack some of the tensors, so the shapes of the op around them are used.
     """
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
@@ -433,8 +435,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
         # The order of the inputs of convolution_backward differs between releases of PyTorch. The gradient of a convolution's
-        # output has as many channels as the weight has outputs. If both the input and the gradient of the output have this
-        # number of channels, the gradient is the smaller of the two.
+        # output has as many channels as the weight has outputs. If the input has as many channels as the gradient, the smaller
+        # tensor is taken as the gradient.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

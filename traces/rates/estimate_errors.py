@@ -1,12 +1,11 @@
-"""Says how far estimated step times were from measured ones. All errors are in one table, which two benchmarks write.
+"""Provides the measured errors of estimated step times. Two benchmarks measure the errors and write them into one table.
 
     of = expected_error(trace)      # None if the trace has no estimated times
     of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
     of.sentence()
 
-The part `rows` of the table has the errors of predictions from a recording (benchmarks/what_if.py, docs/what_if.md). The part
-`networks` has the errors of networks that were estimated from a data sheet, by kind of work, precision and GPU
-(benchmarks/estimates.py).
+The key `rows` of the table contains the errors of predictions from a recording, measured by benchmarks/what_if.py. The key
+`networks` of the table contains the errors of estimates from a data sheet, measured by benchmarks/estimates.py.
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ def _table() -> dict[str, Any]:
 
 
 def prediction_errors() -> dict[str, float]:
-    """Return the errors of predictions from a recording, by row of benchmarks/what_if.py."""
+    """Return the measured errors of predictions from a recording, by the name of the row in benchmarks/what_if.py."""
     return {name: row["error"] for name, row in _table()["rows"].items()}
 
 
 def network_error(work: str, precision: str, card: str) -> EstimateError:
-    """Return the error of networks that are estimated from a data sheet.
+    """Return the measured error of step times that were estimated from a GPU's data sheet.
 
-    If the GPU was not measured, the function returns the error of the measured GPU with the largest error.
+    For a GPU without measurements, the largest error of all measured GPUs is returned.
     """
     rows = [EstimateError(**row) for row in _table()["networks"]]
     alike = [row for row in rows if row.precision == precision]
@@ -78,7 +77,7 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the error of a trace's estimated times, or None if nothing is estimated."""
+    """Return the expected error of a trace's step time, or None if no time in the trace is estimated."""
     estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
     if not estimated_ns:
         return None
@@ -91,7 +90,7 @@ def expected_error(trace: Trace) -> EstimateError | None:
 
 
 def precision_of(trace: Trace) -> str:
-    """Return "half" if autocast or most of the GPU time is in fp16 or bf16, else "fp32"."""
+    """Return "half" if the trace uses autocast or spends most GPU time in fp16 or bf16 ops, otherwise "fp32"."""
     if trace.workload is not None and trace.workload.autocast in _HALF:
         return "half"
     work = trace.device.is_work

@@ -1,11 +1,11 @@
-"""Compute the work of an op from its input shapes: bytes, floating-point operations, and the GPU units that execute the op.
+"""Computes the floating-point operations and bytes of an op from its input shapes, and finds the GPU units that execute the op.
 
     flops("mm", ((1024, 512), (512, 256)))                  # 268435456
     size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
     compute_unit("convolution", "float32", TorchSettings())      # "tf32"
 
-Op names are canonical (`traces.names.equivalent_ops`). Recordings contain no output shapes, so all figures are computed from
-the inputs.
+Op names are canonical (`traces.names.equivalent_ops`). Profilers do not record the shapes of outputs, so everything is computed
+from the inputs.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# Matrix products with 8-bit inputs. The last inputs of 8-bit matrix products are scales with a different dtype, so these
-# products are not in MATMULS.
+# Matrix products with 8-bit inputs are not in MATMULS, because their last inputs are not matrices but scales.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
-# How often an RNN op multiplies its weights: the forward pass once, the backward pass for two gradients.
+# Number of matrix products per weight of a recurrent layer: one in the forward pass, two in the backward pass.
 RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes of the weights and biases of an RNN op.
+    """Return the shapes of the weights and biases of a recurrent layer, given the input shapes of its op.
 
-    The arguments are the input, the weights and biases, the buffer that contains them all, and the hidden state. The hidden
-    state has three dimensions.
+    The op of a recurrent layer has these inputs: the input, all weights and biases, a buffer with all weights, and the hidden
+    state. The hidden state has three dimensions.
     """
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)
@@ -44,10 +43,10 @@ def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
-    """Return the floating-point operations of a canonical op, computed from its input shapes.
+    """Return the number of floating-point operations of an op with these input shapes.
 
-    The FLOPs of a convolution are computed as if its stride were 1. With this assumption, ratios between two calls of the same
-    layer are still correct.
+    The FLOPs of a convolution are computed as if its stride were 1, because the stride is not recorded. The ratio of the FLOPs
+    of two calls of one layer is correct nevertheless.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     if op.startswith("convolution") and len(wide) >= 2:
@@ -65,9 +64,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# Gives the order of dimensions in the tensors of an attention op. There are two orders: "bhsd" (batch, heads, tokens, channels)
-# and "bshd" (batch, tokens, heads, channels). If the sequences of a batch are concatenated, "bshd" tensors have no batch
-# dimension.
+# The order of the tensor dimensions in each attention op. The order "bhsd" means batch, heads, tokens, channels. The order
+# "bshd" means batch, tokens, heads, channels. Tensors with the order "bshd" have no batch dimension if the sequences of a batch
+# are concatenated.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
@@ -86,17 +85,17 @@ ATTENTION_LAYOUTS = {
 
 
 def is_attention_backward(name: str) -> bool:
-    """Return whether an op of ATTENTION_LAYOUTS computes gradients. The first input of an op that computes gradients is the
-    output's gradient."""
+    """Return whether an attention op belongs to the backward pass. The first input of an attention op in the backward pass is
+    the gradient of the output."""
     return name.endswith(("_backward", "_bwd"))
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an op of ATTENTION_LAYOUTS, and whether they are an upper bound. Insufficient shapes give 0.
+    """Return the FLOPs of an attention op, and whether the number is an upper bound. Insufficient shapes give 0.
 
-    The forward pass has two products and the backward pass has five, because the scores are recomputed. The products cover all
-    pairs of tokens. A causal mask halves the FLOPs but is not recorded. For concatenated sequences, the lengths are known only
-    if there is one sequence.
+    Attention has two matrix products in the forward pass and five in the backward pass, which computes the scores again. The
+    products cover all pairs of tokens. With a causal mask, attention needs half of the FLOPs, but profilers do not record the
+    mask. If the sequences of a batch are concatenated, their lengths are known only for a single sequence.
     """
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -119,21 +118,21 @@ def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
 
 @cache
 def itemsize(dtype: str) -> int:
-    """Return the bytes per element of a torch dtype, from the bits in its name ("float8_e4m3fn"). An unknown dtype gives 4."""
+    """Return the bytes per element of a PyTorch dtype, given its name, such as "float8_e4m3fn". An unknown dtype gives 4."""
     bits = _BITS.search(dtype)
     return max(int(bits[0]) // 8, 1) if bits else 1 if dtype == "bool" else 4
 
 
 def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
-    """Return the bytes of all tensors of these shapes, assuming that all have this dtype."""
+    """Return the total size in bytes of tensors with these shapes and this dtype."""
     return sum(map(prod, shapes)) * itemsize(dtype)
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the units that run a matrix product or convolution of this dtype, as a key of `Card.tflops`.
+    """Return the precision in which the GPU computes a matrix product or convolution of this dtype, as a key of `Card.tflops`.
 
-    float32 runs as TF32 if the recorded script allowed TF32. Since release 1.12, PyTorch allows TF32 by default in cuDNN's
-    convolutions and recurrent networks, but not in matrix products.
+    float32 tensors are multiplied in TF32 if the recorded script allowed TF32. Since release 1.12, PyTorch allows TF32 by
+    default in cuDNN's convolutions and recurrent networks, but not in matrix products.
     """
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":

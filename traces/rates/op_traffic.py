@@ -1,11 +1,11 @@
-"""Compute the bytes that an op reads and writes from the shapes and element types of its inputs.
+"""Computes the bytes that an op reads and writes, given the shapes and element sizes of its inputs.
 
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-`moved_bytes` counts each element as often as the op must read or write it. `footprint_bytes` counts each address once, because
-an in-place op reads and writes the same memory. If the footprint fits in the GPU's cache, the op can exceed the memory
-bandwidth.
+`moved_bytes` counts an element each time that the op must read or write it. `footprint_bytes` counts each memory address once,
+even if an in-place op reads and writes it. An op whose footprint fits into the GPU's cache can be faster than the memory
+bandwidth allows.
 
 Note [Bytes that an op touches]
     Recordings have the shapes of inputs, but no values, scalars or outputs. In these rules, n is the number of indices:
@@ -85,9 +85,9 @@ def once(moved_bytes: int) -> Traffic:
 
 
 def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
-    """Return the traffic of one call of a canonical op, or None if its operands are insufficient.
+    """Return the bytes that one call of an op reads and writes, or None if the recorded inputs do not determine this number.
 
-    `name` is the recorded name of the op. `output` is the output shape of a convolution or a resize, if known.
+    `output` is the output shape of the op, if known.
     See Note [Bytes that an op touches].
     """
     rule = _RULES.get(op)
@@ -120,8 +120,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return whether the op changes the width and height of an image. The new size of a resized image is not among the input
-    shapes."""
+    """Return whether the op resizes images. The size of the output image is not among the recorded shapes."""
     return _RESIZES.match(op) is not None
 
 
@@ -134,21 +133,21 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Return the bytes per element of the result. The largest operand decides the result's element size, unless a wider operand
-    promotes it.
+    """Return the bytes per element of the result of an elementwise op. The result has the element size of the largest input,
+    unless type promotion makes it wider.
 
-    Numbers (no dimensions) do not promote tensors, and 8-byte integers do not promote floating-point numbers.
+    Numbers and 8-byte integers do not change the element size of the result.
     """
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
 
 def _output_gradient(images: list[Operand]) -> Operand | None:
-    """Return the operand of a convolution's backward op that is the gradient of the output. The other operands are the image
-    and the weight.
+    """Return the input of a convolution's backward op that is the gradient of the output. The other inputs of the op are the
+    image and the weight.
 
-    The gradient has as many channels as the weight has outputs. If the image has as many channels as the gradient, the smaller
-    of the two is taken as the gradient.
+    The gradient has as many channels as the weight has output channels. If the image has as many channels as the gradient, the
+    smaller tensor is taken as the gradient.
     """
     for weight in reversed(images):
         found = [
@@ -257,11 +256,11 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of index_put, whose last operand has the values.
+    """Return the traffic of `index_put`, whose last input contains the values.
 
-    Older profilers do not record lists of indices. If the indices were not recorded, the op is assumed to write as many
-    elements as there are values. If target and indices have the same element size, the last operand may be an index, so the
-    traffic is unknown.
+    Older profilers do not record the lists of indices of this op. Without recorded indices, the op is assumed to write as many
+    elements as there are values. The traffic is unknown for targets with 8-byte elements, because their values cannot be told
+    from indices.
     """
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
@@ -283,8 +282,8 @@ def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an op with these operands: the gradient of the loss (one number, or one per target), scores, and
-    targets."""
+    """Return the traffic of an `nll_loss` op, whose inputs are the scores, the targets and, in the backward pass, the gradient
+    of the loss."""
     if len(operands) < 2:
         return None
     place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
@@ -295,8 +294,7 @@ def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic
 
 
 def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an op with these operands: keys, values, the key cache, the value cache, and the cache slot of each
-    token."""
+    """Return the traffic of an op that stores keys and values in a KV cache."""
     if len(operands) < 5:
         return None
     keys, values, key_cache, value_cache, slots = operands[:5]
@@ -305,8 +303,7 @@ def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
 
 
 def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an op with these operands: latent vectors, rotary keys, the cache, and the cache slot of each
-    token."""
+    """Return the traffic of an op that stores latent vectors and rotary keys in a cache."""
     if len(operands) < 4:
         return None
     latent, keys, cache, slots = operands[:4]
@@ -314,8 +311,8 @@ def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffi
 
 
 def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an op with these operands: positions, queries, keys, and the table of cosines and sines. Queries
-    and keys change in place.
+    """Return the traffic of an op that applies rotary position embeddings to queries and keys. Queries and keys change in
+    place.
     """
     if len(operands) < 3:
         return None
@@ -368,11 +365,12 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Compute the bytes that an index op moves from the size of its kernel's grid. This function is used if the indices were
-    not recorded.
+    """Compute the bytes that an index op reads and writes, given the grid size of its kernel. The grid size is used if the
+    indices were not recorded.
 
-    A block of PyTorch's `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block copies fewer elements, so at
-    least INDEX_BLOCKS blocks are needed. `vectorized_gather_kernel` has one block, or a column of blocks, for each indexed row.
+    A block of PyTorch's `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block may copy fewer elements, so
+    grids with fewer than INDEX_BLOCKS blocks are too inexact and give None. PyTorch's `vectorized_gather_kernel` has grid size
+    1 in the first dimension for each indexed row.
     """
     if not grid:
         return None
@@ -385,15 +383,15 @@ def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traff
 
 
 def is_inductor_kernel(name: str) -> bool:
-    """Return whether the name belongs to a Triton kernel generated by Inductor (pointwise, reduction, or template)."""
+    """Return whether a kernel with this name is a Triton kernel that Inductor generated."""
     return name.startswith(("triton_poi_", "triton_red_", "triton_per_"))
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Return the traffic of an Inductor kernel. Each pointer counts once, with at most as many elements as the kernel
-    processes.
+    """Return the traffic of an Inductor kernel. Each tensor of the kernel counts once, with at most as many elements as the
+    kernel processes.
 
-    An in-place output is read and written but counts once, because the pointers do not show which output is in place.
+    A tensor that is read and written in place counts once, because the pointers do not show which tensor that is.
     """
     if not pointers:
         return None
@@ -402,11 +400,12 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements an Inductor kernel processes, from the sizes of its pointers and its number of programs.
+    """Return how many elements a Triton kernel of Inductor processes, given the sizes of its tensors and its number of
+    programs.
 
-    Outputs come last, or first if they are in place. A pointwise kernel processes the elements of an output, and each program
-    takes a power of two of them. The pointer whose size fits the number of programs best is taken as the output. A reduction
-    processes its input.
+    Output tensors are the last arguments of a Triton kernel, or the first arguments if they are changed in place. Each program
+    of a pointwise Triton kernel processes the same number of output elements, a power of two. The tensor whose size fits the
+    number of programs best is taken as the output. A reduction processes its input.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

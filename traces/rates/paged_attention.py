@@ -1,4 +1,4 @@
-"""Compute FLOPs and bytes of attention over a paged KV cache, as in vLLM, FlashInfer and aiter.
+"""Computes the FLOPs and bytes of attention over a paged KV cache, as in vLLM, FlashInfer and aiter.
 
     of = PagedAttention.of("mha_batch_prefill", ((1, 32, 128), (4096, 8, 128), (4096, 8, 128), (2,), (2,), (700,)))
     of.cached_tokens, of.pairs      # 700, 700: one new token attends to 700 cached tokens
@@ -42,8 +42,8 @@ class PagedAttention:
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
-        """Return None if the op is not attention over pages. For example, some ops get the keys of each sequence as one
-        contiguous tensor."""
+        """Create a description of an op's attention over a paged KV cache, or return None for other ops. Some attention ops do
+        not use pages, but get the keys of each sequence as one contiguous tensor."""
         wide = [(place, shape) for place, shape in enumerate(shapes) if len(shape) > 2]
         if not _NAMES.search(name) or not wide:
             return None
@@ -70,7 +70,7 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return an upper bound of the number of (query, cached token) pairs."""
+        """Return an upper bound of the number of pairs of a query and a cached token."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:
@@ -79,7 +79,7 @@ class PagedAttention:
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of both products for all heads, or 0 if they are unknown."""
+        """Return the FLOPs of the two matrix products of attention, summed over all heads, or 0 if they are unknown."""
         return 2 * (self.pairs or 0) * self.query[1] * (self.key_channels + self.value_channels)
 
     def moved_bytes(self, query_itemsize: int, cache_itemsize: int) -> int | None:
@@ -90,8 +90,9 @@ class PagedAttention:
 
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
-    """Return how many tokens a page has at most. A KV cache has the dimensions (slots, heads, channels), or pages with tokens
-    and heads in either order. The number of KV heads divides the number of query heads.
+    """Return the largest number of tokens that a page of the KV cache may have. A KV cache has the dimensions (slots, heads,
+    channels), or consists of pages with the dimensions tokens, heads and channels. The number of KV heads divides the number of
+    query heads.
     """
     if len(cache) == 3:
         return 1

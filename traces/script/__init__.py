@@ -1,6 +1,7 @@
-"""Runs a script in a child process, and cuts the script into steps and phases. Shared by the recorder and the replayer.
+"""Runs a training script in a child process, and divides its run into steps and phases. Shared by the recorder and the
+replayer.
 
-`launch.run_child` starts the script as plain Python would. `step_rule.StepCut` and `phase_rule.PhaseCut` contain the
-rules, which also cut imported recordings. `script_cut.ScriptCut` applies both rules to a running script. `patching` and
-the hooks replace functions of torch.
+`launch.run_child` starts the script in the same way as the command `python` does. `step_rule.StepCut` and `phase_rule.PhaseCut`
+contain the rules for steps and phases, which imported recordings use too. `script_cut.ScriptCut` applies the rules for steps
+and phases to a running script. `patching` and the modules with hooks replace functions of PyTorch.
 """

@@ -1,9 +1,9 @@
-"""Hides wrappers of torch's functions from Dynamo, the tracer behind torch.compile.
+"""Hides our wrappers of PyTorch's functions from Dynamo, the tracer of torch.compile.
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Dynamo treats every Python frame as script code, except frames of torch and of folders on its skip list. A wrapper around
-`Module.__call__` would therefore break a graph.
+Dynamo traces every Python function as code of the script, except functions in torch and in folders on its skip list. A wrapper
+around `Module.__call__` would therefore cause a graph break.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
 
 
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:
-    """Make Dynamo trace the functions that `stands_for` wrapped, in place of the wrappers, and skip our other functions.
+    """Make Dynamo trace the original functions in place of our wrappers, and skip all other functions of this tool.
 
-    `generated` are the file names of functions that were compiled from text.
+    `generated` contains the file names of functions that this tool compiled from text.
     """
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
@@ -42,7 +42,7 @@ def see_through_wrappers(generated: Sequence[str] = ()) -> None:
 
 
 def _leave_out_our_frames(rules: Any) -> None:
-    """Stop Dynamo from tracing our Python replacements of C functions (streams, devices).
+    """Stop Dynamo from tracing this tool's Python functions that replace C functions of PyTorch.
 
     Dynamo cannot trace C functions either.
     """
@@ -69,7 +69,7 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    """Make Dynamo trace the original functions in place of wrappers around them."""
+    """Make Dynamo trace a wrapped function in place of its wrapper."""
 
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         create(self, _original_of(fn), *args, **kwargs)
@@ -78,8 +78,8 @@ def _trace_originals(variables: Any) -> None:
 
 
 def _find_original_methods(variables: Any) -> None:
-    """Make Dynamo see the original method in place of the wrapper, for a method that C++ implements. Dynamo breaks the graph at
-    such methods."""
+    """Make Dynamo find the original of a wrapped method, if the original is implemented in C++. Dynamo breaks the graph at such
+    methods."""
 
     def find(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         found = call(self, *args, **kwargs)
@@ -93,7 +93,7 @@ def _find_original_methods(variables: Any) -> None:
 
 
 def _list_original_methods(variables: Any) -> None:
-    """Make Dynamo's table of tensor methods contain the originals in place of the wrappers around them."""
+    """Replace our wrappers by the original methods in Dynamo's table of tensor methods."""
     methods = {name: _original_of(method) for name, method in variables.all_tensor_attrs.items()}
     patch(variables, all_tensor_attrs=methods)
 
@@ -103,9 +103,9 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Stop Dynamo from tracing functions of other modules that our own code calls.
+    """Stop Dynamo from tracing functions that this tool calls in other modules.
 
-    Wrappers of the script's functions are an exception, because the functions that they call may belong to the script.
+    Functions called by wrappers are still traced, because they may belong to the script.
     """
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)

@@ -1,10 +1,10 @@
-"""Defines the configuration of replays and recordings, which a command passes to the script's process.
+"""Defines the options of replays and recordings, which a command passes to the process of the script.
 
     session = ReplaySession(Path("/data/v100.msgpack"), out=folder, launcher=os.getpid(), config=ReplayConfig(speed=2.0))
     run_child({"replayer": session}, ["train.py"])      # as JSON, to `replayer.child.start` in the script's process
 
-The commands (tui/commands) create a session, and the launcher writes the session to a file. The child modules of the replayer
-and the tracer read this file. The configuration is also stored in the header of the resulting trace.
+A command (tui/commands) creates a session object, and the launcher writes it to a file as JSON. `replayer/child.py` and
+`tracer/child.py` read this file in the process of the script. The options are also stored in the header of the resulting trace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LibraryChoice:
-    """Selects library cells, which are sets of published timings, to replay instead of a recording."""
+    """Selects library entries (published step times of one network on one GPU) to replay instead of a recording."""
 
     files: tuple[Path, ...]
     model: str = ""  # a network in the first file; "": the one that the script trains

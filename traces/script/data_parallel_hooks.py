@@ -1,9 +1,10 @@
-"""Adds hooks at the start and end of nn.DataParallel's stages. Shared by the recorder and the replayer.
+"""Wraps the functions of nn.DataParallel, so that the start and end of each stage can be recorded. Shared by the recorder and
+the replayer.
 
     hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
     hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
 
-The recorder and the replayer wrap parallel_apply in different ways, so this module does not wrap it.
+This module does not wrap `parallel_apply`, because the recorder and the replayer wrap it in different ways.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. The hook `part` is called with the name of a stage and its device, or None for
-    the CPU.
+    """Wraps the functions of nn.DataParallel. `part` is called with the name of a stage and the number of its GPU (None for the
+    CPU).
     """
 
     def __init__(self, torch: Any, part: Part) -> None:
@@ -28,8 +29,8 @@ class DataParallelHooks:
         self.here = OutermostCalls()
 
     def install(self) -> None:
-        """Wrap DataParallel's functions in every torch module that refers to them, and the backward passes of `Gather` and
-        `Broadcast`."""
+        """Wrap the stages of DataParallel in every module of PyTorch that refers to them, and the backward passes of `Gather`
+        and `Broadcast`."""
         parallel = self._torch.nn.parallel
         for name, call, devices in (
             ("scatter", parallel.scatter, "target_gpus"),
@@ -43,8 +44,8 @@ class DataParallelHooks:
         patch_around(functions.Broadcast, backward=self._backward("broadcast_backward"))
 
     def _as_part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
-        """Wrap `call` as a part. The argument `devices` of the wrapped call is the stage's device or a list that begins with
-        this device.
+        """Wrap `call` as a part. `devices` is the name of the function's argument that contains the stage's device, or a list
+        that begins with this device.
         """
         devices_of = argument(call, devices)
         return self.here.around(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))
@@ -58,8 +59,7 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the index of the first device, or None for the CPU. `devices` has any of the types that DataParallel
-        accepts."""
+        """Return the number of the first GPU in `devices`, or None for the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

@@ -1,12 +1,12 @@
-"""Defers Python signal handlers during critical writes, so an exception from a handler cannot leave half a frame in a
+"""Defers Python signal handlers while a file is written, so that an exception in a handler cannot leave incomplete data in the
 file.
 
     with deferred_signals():
         stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
 
-CPython runs signal handlers in the main thread between any two bytecode instructions, and handlers may raise. The default
-handler of SIGINT raises an exception, and so do many scripts' handlers for SIGTERM or a time limit.
+CPython runs signal handlers between any two bytecode instructions of the main thread, and a handler may raise an exception. For
+example, Python's default handler of SIGINT raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
-# Signals of terminals, schedulers and time limits. SIGINT is last, because its handler usually raises an exception.
+# Signals of terminals, schedulers and time limits.
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Postpone Python signal handlers until the block ends, then call them in order of arrival.
+    """Postpone Python signal handlers until the `with` block ends, then call them in the order in which the signals arrived.
 
-    Deferring signals takes about 20 us. The block has no effect outside of the main thread, where signal handlers never run.
+    Deferring signals takes about 20 us. In other threads than the main thread, the context manager does nothing, because signal
+    handlers run only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -56,11 +57,12 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Call `finish` once when the interpreter exits, with signals deferred. Forks of this process do not call `finish`.
+    """Register `finish` to be called once when the interpreter exits, with signal handlers deferred. Forked child processes do
+    not call `finish`.
 
-    Returns a function that calls `finish` now, for exits that skip `atexit`.
+    Returns a function that calls `finish` immediately, for exits such as `os._exit` that skip `atexit`.
 
-    A Ctrl-C during `finish` is ignored, because the script has already ended. Shells and launchers often send it twice.
+    Ctrl-C is ignored while `finish` runs, because the script has already ended. Shells and launchers often send it twice.
     """
     process, is_done = os.getpid(), False
 
@@ -71,7 +73,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # A Ctrl-C can interrupt an exit function before its first line, so the function is registered twice.
+    # The function is registered twice, because Ctrl-C can interrupt an exit function before its first line.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -1,18 +1,17 @@
-"""Runs a script in a child interpreter, exactly as Python would, with the recorder or the replayer inside it.
+"""Runs a script in a child process, as the command `python` would, and starts the recorder or the replayer in this process.
 
-The child process is `python script.py arguments`, so argv, `__main__`, `sys.path[0]`, tracebacks, pickling, spawned workers and
-the exit code behave as usual. Python imports `bootstrap/sitecustomize.py` in the child. After torch is imported, this module
-calls `tracer.child.start(session)` or `replayer.child.start(session)`, in the child and in every descendant. The packages
-`tracer` and `replayer` are called rooms here.
+The child process is started with the command `python script.py arguments`, so that arguments, tracebacks, pickling and the exit
+code are as usual. Python imports `bootstrap/sitecustomize.py` in the child. When the script or one of its child processes
+imports torch, `sitecustomize.py` starts the recorder or the replayer in that process.
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
     result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
     result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
 
-With `ranks=8`, the child forks eight processes before it runs the script, each with torchrun's environment variables
-(`bootstrap/_trace_ranks.py`). Before the fork, `child.share(session)` of the tracer or replayer is called once. It returns a
-function, and each rank calls this function to start the recorder or the replayer.
+With `ranks=8`, the child process forks eight processes with the environment variables of torchrun, which run the script
+(`bootstrap/_trace_ranks.py`). Before the child process forks, it calls `share(session)` of `tracer/child.py` or
+`replayer/child.py` once. `share` returns a function that each rank calls to start the recorder or the replayer.
 """
 
 from __future__ import annotations
@@ -43,10 +42,11 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 
 @dataclass(frozen=True)
 class ChildResult:
-    """Holds the result of a run, and how far the bootstrap got in each process. `pid` is the process id of the child itself.
+    """Holds the exit code of a script, and the processes in which the recorder or the replayer was started. `pid` is the
+    process id of the child itself.
 
-    `booted` lists the processes in which Python ran the bootstrap, and `triggered` those that imported torch. `started` lists
-    the processes in which the recorder or replayer was started.
+    `booted` contains the ids of the processes that ran `sitecustomize.py`. `triggered` contains the ids of the processes that
+    imported torch. `started` contains the ids of the processes in which the recorder or the replayer was started.
     """
 
     returncode: int
@@ -68,13 +68,15 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` to completion. The child calls `<room>.child.start(session)` once `trigger` is imported.
+    """Run `python WORDS...` to completion. The recorder or the replayer starts in the child process when the module `trigger`
+    is imported.
 
-    `rooms` maps each room to its session (a dataclass of configuration.py, or JSON values), in start order. `words` are a
-    script and its arguments, or `-m`, a module and its arguments. `ranks` is the number of forked processes that run the
-    script, or 0. `stdin`, `stdout` and `stderr` are file descriptors for the child. `meanwhile` is called with the child's
-    process id while the child runs, and may return before or after the child ends. The child imports the rooms from the folder
-    `root` or its parent. Ctrl-C reaches the child, and this function returns when the child has handled it.
+    `rooms` maps the package names "tracer" and "replayer" to their options (a dataclass of configuration.py, or JSON values).
+    `words` contains the arguments of the command `python`: a script or `-m` and a module, and their arguments. `ranks` is the
+    number of processes that are forked to run the script, or 0 to run it without a fork. `stdin`, `stdout` and `stderr` are
+    file descriptors for the child. `meanwhile` is a function that is called with the child's process id while the child runs.
+    The child process imports the packages `tracer` and `replayer` from the folder `root` or its parent. After Ctrl-C, the
+    function waits until the child process has handled the signal.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -100,10 +102,10 @@ def run_child(
 
 
 def ranks_per_machine(ranks: int) -> int:
-    """Return how many of the ranks see each other as ranks on the same machine.
+    """Return the number of ranks per simulated machine.
 
-    PyTorch numbers at most 128 devices of a machine (c10::DeviceIndex is an int8), so more ranks are split into machines of
-    eight. Raises TraceError if the number of ranks cannot be split.
+    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8), so more than 128 ranks are divided into
+    machines of eight. Raises TraceError if the number of ranks cannot be divided into machines of eight.
     """
     if ranks <= MOST_DEVICES:
         return ranks
@@ -118,7 +120,7 @@ def ranks_per_machine(ranks: int) -> int:
 def _home(library: str) -> str | None:
     """Return the folder that contains the library.
 
-    The child needs this folder, because a file next to the script may have the library's name.
+    The child process needs the folder, because a file next to the script may have the same name as the library.
     """
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
@@ -139,8 +141,8 @@ def write_session(folder: Path, rooms: Mapping[str, object], *, trigger: str = "
 
 
 def bootstrap_variables(env: Mapping[str, str], session: Path) -> dict[str, str]:
-    """Return environment variables that make Python start the recorder or the replayer in a new process."""
-    # An empty entry in PYTHONPATH means the current folder, so an empty PYTHONPATH must not be appended.
+    """Return the environment variables that make a new Python process start the recorder or the replayer."""
+    # An empty PYTHONPATH is not appended, because Python reads an empty entry as the current folder.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
     return {"PYTHONPATH": path, "TRACE_SESSION": str(session)}
 
@@ -155,10 +157,10 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """Context manager that passes signals to the child if they would otherwise end this process.
+    """Passes signals on to the child process, if these signals would otherwise end this process.
 
-    A terminal sends Ctrl-C to the child too, so this process only waits. Without a terminal, only this process receives
-    the signal and passes it on. Signals ignored at startup (nohup) stay ignored.
+    This process only waits after Ctrl-C in a terminal, because the terminal sends Ctrl-C to the child too. Without a terminal,
+    only this process receives the signal, and sends it to the child. Signals ignored at startup (nohup) stay ignored.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Replaces functions of torch and marks phases around them. Shared by the recorder and the replayer.
+"""Replaces functions of PyTorch, and reports when a training phase begins and ends. Shared by the recorder and the replayer.
 
     PATCHES.undo()                                  # torch and Python are as before all patches
     patch(torch.autograd, backward=scope.around(torch.autograd.backward))
@@ -10,8 +10,7 @@
         with scope:     # nothing: only a thread's outermost entry counts
             ...
 
-`traces` does not import torch. This module looks up torch's modules in the script's process, where torch is already
-imported.
+`traces` does not import torch. So this module finds the modules of torch in `sys.modules`, after the script has imported torch.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 _MISSING = object()
-# These are the names of trace-replay's packages in a script's process. See Note [Whose module is it] in
+# These are the names of trace-replay's packages in a script's process. They are explained in Note [Whose module is it] in
 # traces/bootstrap/_trace_names.py.
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
@@ -38,8 +37,9 @@ OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 class Patches:
     """Records all changes made to modules of torch and Python in this process. `undo` reverts the changes.
 
-    Modules import names from each other (`from torch.cuda import Stream`). `extend_to_importers` also patches the modules that
-    imported a name before the patch. `undo` also restores the modules that imported a name after the patch.
+    A replaced function may also have been imported into other modules by name (`from torch.cuda import Stream`).
+    `extend_to_importers` replaces the function also in modules that imported it before the patch. `undo` restores the original
+    also in modules that imported the replaced function after the patch.
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class Patches:
         delattr(owner, name)
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Register a function that undoes a change other than a replaced attribute."""
+        """Register a function that `undo` calls to revert a change."""
         self._undo.append(undo)
 
     def extend_to_importers(self) -> None:
-        """Patch the modules outside torch that imported a patched name of torch before the patch."""
+        """Replace patched functions of PyTorch also in other modules that imported them by name before the patch."""
         for module, name, value in _importers({id(before): value for before, value, of_torch in self._replaced if of_torch}):
             if not _is_of_torch(module):
                 self.set(module, name, value)
@@ -87,8 +87,8 @@ def _is_of_torch(module: ModuleType) -> bool:
 
 
 def _importers(values: dict[int, Any]) -> list[tuple[ModuleType, str, Any]]:
-    """Return the module attributes to replace: the module, the attribute's name, and the new value. `values` has the new value
-    by the id of the old value."""
+    """Return the module attributes whose values must be replaced, as tuples of module, name and new value. `values` maps the id
+    of each old value to the new value."""
     return [
         (module, name, values[id(value)])
         for module in list(sys.modules.values())
@@ -114,7 +114,7 @@ PATCHES = Patches()
 
 
 def patch(owner: object, **names: object) -> None:
-    """Replace attributes of a module or class. torch.jit.script still compiles the original function."""
+    """Replace attributes of a module or class."""
     for name, value in names.items():
         if inspect.ismodule(owner) and inspect.isfunction(value):
             _script_as(getattr(owner, name, None), value)
@@ -141,7 +141,8 @@ def _remove(items: list[Any], value: object) -> None:
 def _script_as(original: Any, value: Any) -> None:
     """Make torch.jit.script treat `value` like `original`.
 
-    torch.jit.script looks up builtins by identity and reads the source of other functions.
+    This is needed because torch.jit.script compares builtin functions by identity and compiles other functions from their
+    source.
     """
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
@@ -155,7 +156,7 @@ def _script_as(original: Any, value: Any) -> None:
 
 
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a wrapper of `original`. The wrapper gets the name and docstring of `original`.
+    """Decorate a wrapper of `original`.
 
     The replayer makes torch's Dynamo trace `original` in place of the wrapper.
     """
@@ -164,7 +165,7 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
         if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
-            # Dynamo's guards on the default arguments of `original` read the defaults from the wrapper.
+            # The wrapper gets the default arguments of `original`, because Dynamo's guards read the defaults of the wrapper.
             wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
             wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper
@@ -173,7 +174,7 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
 
 
 def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `by(original, *args, **kwargs)`, with the name and docstring of `original`."""
+    """Return a wrapper of `original` that calls `by(original, *args, **kwargs)`."""
 
     @stands_for(original)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -212,9 +213,9 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 
 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function that reads the argument `name` from the positional and keyword arguments of a call of `call`.
+    """Return a function that finds the value of the parameter `name` in the arguments of a call of the function `call`.
 
-    The returned function returns None if the argument is not given.
+    The result is None if the call does not give this argument.
     """
     position = list(inspect.signature(call).parameters).index(name)
 
@@ -225,8 +226,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """Stores, per thread, the names of the calls that are running. If calls with the same name are nested, only the outermost
-    call counts.
+    """Stores the names of the running calls of each thread. Only the outermost of nested calls with the same name counts.
 
         module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -245,8 +245,8 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Wrap `call` so that the outermost call of this name runs in the context `scope(args, kwargs)`, unless the
-        context is None.
+        """Wrap `call` so that its outermost call runs inside the context manager that `scope(args, kwargs)` returns, if it is
+        not None.
         """
 
         @stands_for(call)
@@ -260,7 +260,7 @@ class OutermostCalls(threading.local):
 
 
 class PhaseListener(Protocol):
-    """The interface that receives phase events. The recorder and the virtual GPU implement this interface."""
+    """Interface of the recorder and the virtual GPU, which are told when training phases begin and end."""
 
     def enter_phase(self, name: str) -> None: ...
 
@@ -272,10 +272,11 @@ class _EntriesOfThread(threading.local):
 
 
 class PhaseScope:
-    """Represents a phase of the script as a reusable context manager. Only a thread's outermost entry is reported.
+    """Context manager that reports the start and end of a training phase to the listener. Only a thread's outermost entry is
+    reported.
 
-    An optimizer may call another optimizer, and a checkpointed layer runs a backward pass inside a backward pass. In processes
-    without a listener, such as DataLoader workers, no phases are reported.
+    For example, an optimizer may call another optimizer, and activation checkpointing runs one backward pass inside another.
+    Processes without a listener, such as workers of a DataLoader, report no phases.
     """
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
@@ -298,8 +299,9 @@ class PhaseScope:
     def around(
         self, call: Callable[..., Any], completed: Callable[[Any, tuple[Any, ...]], None] | None = None
     ) -> Callable[..., Any]:
-        """Return a wrapper that runs `call` inside the scope. The wrapper keeps the name, docstring and attributes of
-        `call`. If the outermost call raises nothing, `completed(listener, args)` is called after the phase.
+        """Return a wrapper of `call` that reports the phase while `call` runs. The wrapper keeps the name, docstring and
+        attributes of `call`. After the phase, `completed(listener, args)` is called unless the outermost call raised an
+        exception.
         """
         local, hearing, phase = self._local, self._listener, self.phase
 
@@ -322,7 +324,7 @@ class PhaseScope:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module `name`: now if the module is loaded, otherwise when the script imports it."""
+    """Call the function `then` with the module `name`, immediately or when the script imports the module."""
     if name in sys.modules:
         then(sys.modules[name])
     else:

@@ -1,7 +1,7 @@
-"""Decides which phase of a training step an event belongs to. Recordings and running scripts use the same rule.
+"""Decides which phase of a training step an event belongs to. Imported recordings and running scripts use the same rule.
 
-The importer calls the rule with the events of a recorded step. The recorder and the replayer call the rule with the script's
-events as they happen.
+The importer passes the events of a recorded step to this rule. The recorder and the replayer pass the events of a running
+script to this rule as they happen.
 
     cut = PhaseCut()
     cut.enter("loader", 0); cut.leave("loader", 5)
@@ -10,13 +10,14 @@ events as they happen.
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-Segments cover the time from the first event to `close` without gaps. The phases loader, h2d, zero_grad, optimizer and backward
-are entered and left by name. The phases forward, loss and other are derived from ops and last until the next segment begins.
+The segments of a step cover the time from the first event to `close` without gaps. For the phases loader, h2d, zero_grad,
+optimizer and backward, the caller reports the begin and the end. The phases forward, loss and other begin with an op and last
+until the next phase begins.
 
-Time between two segments belongs to the later segment. If `leave` is called with `open_ended`, the time belongs to the earlier
-segment. In a running script, the loader's segment is open-ended, because all work on a batch before the copy to the device
-counts as data loading. An example is freeing the last batch, which takes 10 ms for 77 MB of shared memory. In a profile, only
-the wait itself is known to be data loading.
+Time between two segments belongs to the later segment. After a call of `leave` with `open_ended`, the time until the next
+segment belongs to the earlier segment. In a running script, the loader phase is open-ended, because all work on a batch before
+its copy to the GPU counts as data loading. For example, freeing the last batch takes 10 ms for 77 MB of shared memory. In an
+imported profile, only the range of the DataLoader counts as data loading.
 
 Note [Before the first phase]
     If `begin_ns` is set, segments cover the time from there. The time before the first phase is a segment "other", because it
@@ -31,8 +32,8 @@ from typing import NamedTuple
 
 PLAIN, LOSS, ASIDE = range(3)
 
-# An op in this set begins the loss phase. The set LOSS_OPS contains composite ops, which profilers record, and ops that
-# autograd sees. Without namespace.
+# Ops that begin the loss phase. LOSS_OPS contains both the composite ops in profiles (`cross_entropy_loss`) and the ops that
+# they consist of (`nll_loss_forward`). Without namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -40,8 +41,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# An op in this set never begins a forward pass. The set ASIDE_OPS contains reads of device values and creation of tensors. Ops
-# with the prefixes below belong to optimizers, gradient scalers and weight averaging.
+# Ops that never begin a forward pass. ASIDE_OPS contains ops that read a value from the GPU and ops that create tensors. Ops
+# with the prefixes in `_ASIDE_BEGINNINGS` belong to optimizers, gradient scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
@@ -54,19 +55,19 @@ _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
 
 class Segment(NamedTuple):
-    """Holds a stretch of one phase, from `start_ns` to `end_ns` (exclusive)."""
+    """A time interval in which a script is in one phase. `end_ns` is exclusive."""
 
     name: str
     start_ns: int
     end_ns: int
 
 
-# Creates a Segment from a tuple without the cost of calling a Python function.
+# Creates a Segment from a tuple faster than the class's constructor, which is a Python function.
 new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, Segment)
 
 
 def op_class(name: str) -> int:
-    """Return LOSS, ASIDE or PLAIN for an op name.
+    """Classify an op by its name as LOSS, ASIDE or PLAIN.
 
     The name may have a namespace and an overload, as in "aten::mse_loss" and "mse_loss.default".
     """
@@ -77,7 +78,7 @@ def op_class(name: str) -> int:
 
 
 class PhaseCut:
-    """Cuts one thread's time into phase segments. The times of successive events are integer nanoseconds and must not decrease.
+    """Cuts one thread's time into phase segments. Times are integer nanoseconds and must not decrease from event to event.
     """
 
     def __init__(self) -> None:
@@ -91,12 +92,12 @@ class PhaseCut:
 
     @property
     def boundary_ns(self) -> int | None:
-        """The end of the last segment that was entered by name, or None once another segment has begun."""
+        """The time at which the last phase was left by name, or None if another segment has begun since."""
         return self._boundary_ns
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return everything on which the meaning of later events depends, except times."""
+        """Return the state that decides how later events are interpreted, without times."""
         return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
 
     def enter(self, name: str, now_ns: int) -> bool:
@@ -111,7 +112,8 @@ class PhaseCut:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the segment `name` if it is the current segment. An open-ended segment lasts until the next segment begins."""
+        """End the segment `name` if it is the current segment. With `open_ended`, the segment lasts until the next segment
+        begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns
@@ -133,16 +135,15 @@ class PhaseCut:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # An op that is not in a module may be gradient clipping if it follows a backward pass, so the phase does not become
-        # "forward".
+        # An op outside of modules after a backward pass may be gradient clipping, so it does not begin a forward pass.
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
         """End the current segment, return all segments and reset.
 
-        After the reset, it is still known whether any event came after the last backward pass. If no event came after the last
-        backward pass, gradient clipping may follow. If other events came after the backward pass and no optimizer was called,
-        the script has updated its weights itself and continues with a forward pass.
+        The reset keeps the information whether an event followed the last backward pass. If no event followed the backward
+        pass, the next ops may be gradient clipping. If events but no optimizer call followed, the script has updated its
+        weights without an optimizer, and the next op begins a forward pass.
         """
         if self.current:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))

@@ -1,4 +1,4 @@
-"""Cuts a running script into steps and phases and reports them to a listener, the recorder or the replayer.
+"""Divides the run of a script into steps and phases, and reports them to the recorder or the replayer.
 
     cut = ScriptCut(listener, optimizers)
     cut.enter(thread, "loader", now_ns)             # listener.segment_begins(thread, "loader", now_ns)
@@ -8,7 +8,7 @@
     cut.leave(thread, "backward", now_ns)
     cut.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
-`traces/script/step_rule.py` decides where steps end, and `traces/script/phase_rule.py` decides the phase of an event. This
+The rules in `step_rule.py` decide where a step ends, and the rules in `phase_rule.py` to which phase an event belongs. This
 module combines the two rules.
 
 Note [The script's thread]
@@ -46,8 +46,8 @@ _NO_TURNS: Turns = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """A finished step. There are no gaps between the segments of a step. The first segment begins with the step or with its
-    first event."""
+    """A finished step. The segments of a step have no gaps between them. The first segment begins at the start of the step or
+    at its first event."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -57,33 +57,33 @@ class CutStep(NamedTuple):
 
 
 class ScriptListener(Protocol[ThreadT_contra]):
-    """Interface of an object that handles the events of a script. All times in these calls are the times passed to ScriptCut.
+    """Interface of the recorder and the replayer, which handle the steps and phases of a script. All times are those that were
+    passed to the methods of ScriptCut.
     """
 
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called when a segment begins and the previous segment ends."""
+        """Called when a new segment begins, which ends the previous segment."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called when the script leaves a phase that was entered by name. The segment of that phase lasts until the next
-        segment begins."""
+        """Called at the end of a phase such as "backward", whose end is reported by name. The phase's segment still lasts until
+        the next segment begins."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         """All segments so far were set-up. See Note [Set-up is no step]."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Report whether the current step is an evaluation step, as far as known."""
+        """Called when it becomes known whether the current step is an evaluation step."""
 
     def step_ends(self, thread: ThreadT_contra, step: CutStep) -> None:
         """A step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return whether the current recorded step contains another call of the module, or None if no recording is
-        followed.
+        """Return whether the step of the recording contains another call of the module, or None outside of replays.
         """
 
 
 class ScriptCut(Generic[ThreadT]):
-    """Tracks a script's position in its steps and phases. `thread` identifies the calling thread. Times are integer
+    """Tracks the current step and phase of a running script. `thread` identifies the calling thread. Times are integer
     nanoseconds."""
 
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
@@ -98,35 +98,35 @@ class ScriptCut(Generic[ThreadT]):
 
     @property
     def current(self) -> str:
-        """Return the phase of the current segment, or "" before the first event of a step."""
+        """Return the current phase, or "" before the first event of a step."""
         return self.phases.current
 
     @property
     def entered(self) -> str:
-        """Return the phase that was entered by name, or "" if it has been left."""
+        """Return the current phase if it was begun by `enter` and not yet ended by `leave`, otherwise ""."""
         return self.phases.current if self.phases.inside else ""
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return everything on which the meaning of later events depends, except times and live optimizers."""
+        """Return the state that decides how later events are interpreted, without times and optimizers."""
         return self.thread, self._has_steps, self._called_module, self._in_module, *self._steps.state, *self.phases.state
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether the current step has called no module yet. A step that has called no module yet may become a training
-        or an evaluation step."""
+        """Return whether the script has called no module in the current step yet. Until then, the step may become a training
+        step or an evaluation step."""
         return self._steps.is_undecided
 
     @property
     def turns(self) -> Turns:
-        """Says, for each class of op, whether such an op on the script's thread would begin a new segment."""
+        """For each class of op (PLAIN, LOSS, ASIDE), whether an op of this class would begin a new segment."""
         turns = self.phases.turns
         return _NO_TURNS if self.phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
-        """Handle the start of a phase that is entered by name: loader, h2d, zero_grad, backward, optimizer or other.
+        """Handle the start of the phase loader, h2d, zero_grad, backward, optimizer or other.
 
-        `moves_tensor` is False for a copy to the device that is no call of `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
+        `moves_tensor` is False for a copy to the GPU that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
         """
         if self.thread != thread and not self._is_script(thread, shows=phase == "loader"):
             return
@@ -147,8 +147,8 @@ class ScriptCut(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # The first event of a script does not show that a forward pass ran before. A backward pass right after another
-            # backward pass does not show that a forward pass ran between the two.
+            # A backward pass that is the first event of a script does not imply an earlier forward pass. Two backward passes in
+            # a row do not imply a forward pass between them.
             current = self.phases.current
             if not ends and current != "backward" and (current or self._has_steps):
                 self._forward_before(thread, now_ns)
@@ -164,7 +164,8 @@ class ScriptCut(Generic[ThreadT]):
             self._listener.phase_left(thread, phase, now_ns)
 
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
-        """Handle the start of an op of this class. A loss function call or a read of a value counts as an op too."""
+        """Handle the start of an op of class PLAIN, LOSS or ASIDE. Calls of loss functions, and reads of a value from the GPU,
+        are handled like ops."""
         if self.thread == thread or self._is_script(thread):
             if kind == LOSS:
                 self._forward_before(thread, now_ns)
@@ -172,7 +173,7 @@ class ScriptCut(Generic[ThreadT]):
                 self._begun(thread, now_ns)
 
     def module_called(self, thread: ThreadT, module: int, grad_enabled: bool, now_ns: int) -> None:
-        """Handle the call of an outermost module, which begins or continues a forward pass."""
+        """Handle the call of a module outside of other modules, which begins or continues a forward pass."""
         if (self.thread != thread and not self._is_script(thread, shows=True)) or self.phases.inside:
             return
         if self._optimizers_made != self._optimizers.made:
@@ -192,9 +193,10 @@ class ScriptCut(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. `is_first` is true for the optimizer that ends steps.
+        """Handle the return of an optimizer's `step`. `is_first` is True if this optimizer's calls end the training steps.
 
-        An optimizer that steps during a backward pass ends no step. Its `step` may run in one of autograd's threads.
+        An optimizer call during a backward pass does not end the training step. During a backward pass, `step` may run in a
+        thread of autograd.
         """
         if is_first:
             self.thread = thread
@@ -204,14 +206,14 @@ class ScriptCut(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
-        """Handle the end of the script. An evaluated batch counts as a step, but a training step without its optimizer
-        step does not.
+        """Handle the end of the script. An evaluated batch counts as a step, but an unfinished training step (without a call of
+        the optimizer) does not.
         """
         if ends := self._steps.at_stop:
             self._end(thread, ends, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
-        """Return whether `thread` is the script's thread. `shows` is True if the event can only come from the script's thread.
+        """Return whether `thread` is the script's thread. `shows` is True for events that occur only on the script's thread.
 
         See Note [The script's thread].
         """

@@ -1,4 +1,4 @@
-"""Installs hooks in torch's Python code that report what a training script does. Shared by the recorder and the replayer.
+"""Wraps functions of PyTorch so that they report what a training script does. Shared by the recorder and the replayer.
 
     hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns the listener of this process, or None
     hooks.backward()            # phase "backward"
@@ -31,14 +31,14 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# A thread records module calls with four objects: a function that stores a number, a list whose length is the position, a
-# function that looks up a module's number, and a function that assigns a new number.
+# What a thread needs to record module calls: store a number, a list whose length is the position, find a module's number,
+# assign a new number.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 
 
 class CallListener(PhaseListener, Protocol):
-    """The interface that receives the script's events. The recorder and the virtual GPU implement it."""
+    """The interface that receives the script's events. The recorder and the virtual GPU implement this interface."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None: ...
 
@@ -58,14 +58,14 @@ class CallListener(PhaseListener, Protocol):
 
 
 class ModuleCalls(threading.local):
-    """Says whether this thread is inside a module call, and where the thread records nested calls."""
+    """Per thread: whether a module call is running, and where calls of inner modules are recorded."""
 
     inside: ModuleMarks | Literal[True] | None = None
     within: ClassVar[list[int]] = [0]
 
 
 class ScriptHooks:
-    """Wraps functions of torch. While `listener` returns None, the hooked functions behave as before."""
+    """Wraps functions of torch. The wrapped functions behave as before while `listener` returns None."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -73,8 +73,8 @@ class ScriptHooks:
         self._optimizers = optimizers
 
     def backward(self) -> None:
-        """Wrap all entry points of the autograd engine. The backward phase begins where the entry point creates the first
-        gradient (`ones_like`).
+        """Wrap all Python functions that start a backward pass. The backward phase begins when the wrapped function creates the
+        first gradient (`ones_like`).
         """
         autograd = self._torch.autograd
         scope = PhaseScope("backward", self._listener)
@@ -90,7 +90,8 @@ class ScriptHooks:
             patch(autograd, _engine_run_backward=run)
 
     def loading(self, fetch: Call) -> Call:
-        """Wrap a DataLoader iterator's `fetch` as the phase "loader". StopIteration also ends the phase."""
+        """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader". StopIteration also ends
+        the phase."""
         waiting = PhaseScope("loader", self._listener).around(fetch)
 
         @wraps(fetch)
@@ -114,10 +115,10 @@ class ScriptHooks:
         zero: Wrapper = lambda call: call,
         whole_step: Wrapper = lambda call: call,
     ) -> None:
-        """Wrap `step` and `zero_grad` of the optimizers' base class and of classes that override them.
+        """Wrap the methods `step` and `zero_grad` of all optimizer classes.
 
-        See Note [Wrapping an optimizer's step]. `step` and `zero` are additional wrappers, applied inside torch's own
-        wrappers, and `whole_step` is applied around torch's own wrapper of `step`.
+        See Note [Wrapping an optimizer's step]. `step` and `zero` are applied inside PyTorch's own wrappers of these methods,
+        and `whole_step` is applied around PyTorch's wrapper of `step`.
         """
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
@@ -162,7 +163,7 @@ class ScriptHooks:
                 patch(earlier, step=hooked(wrap_step_with_phase, vars(earlier)["step"].__wrapped__))
 
     def module_calls(self, calls: ModuleCalls) -> None:
-        """Wrap `Module.__call__` so that each call updates `calls`. See Note [Outermost calls]."""
+        """Wrap `Module.__call__`, and note in `calls` whether a module call is running. See Note [Outermost calls]."""
         cls = self._torch.nn.Module
         patch(cls, __call__=self.module_call(cls.__call__, calls))
 
@@ -171,7 +172,7 @@ class ScriptHooks:
         described, autocast = self._described, self._autocast
         within = calls.within
 
-        # torch's profiler finds the module through the local variable `self` of the wrapper's frame.
+        # The wrapper's parameter must be called `self`, because PyTorch's profiler finds the module by this local variable.
         @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:

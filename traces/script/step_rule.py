@@ -1,4 +1,4 @@
-"""Decides where a step of a script ends. Recordings and replays use the same rule.
+"""Decides when a training or evaluation step of a script ends. Recordings and replays use the same rule.
 
     cut = StepCut(optimizers)
     cut.loader_entered()                # StepEnd.NOTHING: nothing to end yet
@@ -9,14 +9,13 @@
     cut.module_called(id(model), False)
     cut.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
-A *training step* ends when the first optimizer's `step` returns. Several backward passes before it (accumulated
-gradients)
-belong to one step. Other optimizers end no step.
+A *training step* ends when the first optimizer's `step` returns. A training step may contain several backward passes, which
+accumulate gradients. Other optimizers end no step.
 
-An *evaluation step* is one batch evaluated without gradients. An evaluation step ends when the script asks the DataLoader for
-the next batch or the DataLoader is exhausted. Without a DataLoader, an evaluation step ends when its first module is called
-again. With this rule, several models that see one batch share a step, and the rest of validation does not count in the next
-training step. A script without backward passes consists of evaluation steps.
+An *evaluation step* is one batch evaluated without gradients. An evaluation step ends when the script requests the next batch
+from the DataLoader, or when the DataLoader has no more batches. Without a DataLoader, an evaluation step ends when its first
+module is called again. With this rule, several models that evaluate the same batch share one step, and validation is not
+counted as part of the next training step. A script without backward passes consists of evaluation steps.
 
 Note [Called twice without gradient]
     A training step may start without gradients. For example, a teacher sees the batch, perhaps twice, before the student does.
@@ -68,7 +67,7 @@ class StepEnd(IntEnum):
 
 
 class Optimizers:
-    """The live optimizers of a process. The class also decides which optimizer ends steps."""
+    """The live optimizers of a process. The class also knows the optimizer whose calls end the training steps."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -84,8 +83,8 @@ class Optimizers:
 
     @property
     def class_name(self) -> str | None:
-        """Return the class of the optimizer that ends steps. Before any optimizer has stepped, the result is the class of the
-        oldest live optimizer.
+        """Return the class name of the optimizer whose calls end the training steps. Before the first call of an optimizer, the
+        class of the oldest optimizer is returned.
         """
         first = self._first() if self._first is not None else None
         chosen = first if first is not None else next(iter(self._alive.values()), None)
@@ -94,8 +93,8 @@ class Optimizers:
     def is_first(self, optimizer: object) -> bool:
         """Return whether this optimizer ends steps.
 
-        Each step ends with a call of the optimizer that was called first in the script. If this optimizer is deleted, the next
-        optimizer that is called replaces it.
+        Training steps end with calls of the optimizer that the script called first. After this optimizer is deleted, the next
+        optimizer that the script calls ends the training steps.
         """
         first = self._first() if self._first is not None else None
         if first is None:
@@ -105,10 +104,10 @@ class Optimizers:
 
 
 class StepCut:
-    """Applies the step rule to one thread. Callers omit modules called within modules, loaders, backward passes or
-    optimizers.
+    """Applies the step rule to one thread. Callers report only modules outside of other modules, data loading, backward passes
+    and optimizers.
 
-    Modules are identified by integers that are unique while the modules live, such as their ids.
+    Modules are identified by integers, such as `id(module)`.
     """
 
     def __init__(self, optimizers: Optimizers) -> None:
@@ -131,26 +130,26 @@ class StepCut:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return everything on which the meaning of later events depends, except live optimizers."""
+        """Return the state that decides how later events are interpreted, without optimizers."""
         return tuple(value for name, value in vars(self).items() if name != "_optimizers")
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether the current step has neither called a module nor begun a backward pass."""
+        """Return whether the current step has not yet called a module or begun a backward pass."""
         return self._first is None and not self._backward
 
     @property
     def evaluating(self) -> bool:
-        """Return whether the current step has called modules without gradients and has not begun a backward pass."""
+        """Return whether the current step, as far as known, only evaluates a batch without gradients."""
         if self._first is None or self._backward:
             return False
         return not self._with_gradient or (self._infers and not self._trains)
 
     @property
     def at_stop(self) -> StepEnd:
-        """Return the kind of the step that ends when the script ends.
+        """Return the kind of the step that would end if the script ended now.
 
-        The last step may be an evaluated batch, or a training step of a script that updates its weights itself.
+        The last step may be an evaluated batch, or a training step of a script that updates its weights without an optimizer.
         """
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
@@ -162,7 +161,8 @@ class StepCut:
         return self._backward and (not self._optimizers or (self._steps_in_backward and not self._steps_outside))
 
     def stepped_in_backward(self) -> None:
-        """Handle an optimizer's `step` during a backward pass. It ends no step, because the backward pass goes on."""
+        """Handle a call of an optimizer's `step` during a backward pass. The training step does not end yet, because the
+        backward pass continues."""
         self._trains = self._steps_in_backward = True
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
@@ -172,7 +172,8 @@ class StepCut:
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:
-        """Handle a request for a batch from a DataLoader. If the request ends a step, the step ends just before the request."""
+        """Handle the script's request for the next batch of a DataLoader. If the previous step ends here, it ends just before
+        the request."""
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
@@ -183,14 +184,15 @@ class StepCut:
         return ends
 
     def loader_exhausted(self) -> None:
-        """Handle the exhaustion of a DataLoader. Callers that cannot detect an exhausted loader may omit the call."""
+        """Handle the exhaustion of a DataLoader. Callers that cannot detect the end of a DataLoader need not call this
+        method."""
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. If the call ends a step, the step ends just before the call.
+        """Handle the call of an outermost module. If the previous step ends here, it ends just before the module call.
 
-        `more_recorded` returns whether the recorded step contains another call, or None if unknown. See Note [Steps of recorded
-        inference].
+        `more_recorded` returns whether the step of the recording contains another call of the module, or None if this is
+        unknown. See Note [Steps of recorded inference].
         """
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
@@ -208,7 +210,7 @@ class StepCut:
         return ends
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle a tensor that the script copies to the device outside of module calls. See Note [The next batch is copied]."""
+        """Handle a copy of a tensor to the GPU outside of module calls. See Note [The next batch is copied]."""
         if not self._only_infers or self._batch or self._first is None:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)
@@ -226,7 +228,7 @@ class StepCut:
         return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
-        """Handle the start of a backward pass. If the backward pass ends a step, the step ends just before the backward pass.
+        """Handle the start of a backward pass. If the previous step ends here, it ends just before the backward pass.
 
         See Note [Training without an optimizer].
         """

@@ -1,4 +1,5 @@
-"""Fills a workload signature (traces/model/workload.py) from a script's calls. Shared by the recorder and the replayer.
+"""Creates a workload signature (traces/model/workload.py) from the calls of a training script. Shared by the recorder and the
+replayer.
 
     observer = WorkloadObserver()
     observer.batch_loaded(19_267_840)
@@ -7,8 +8,8 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The signature describes the first training step. For a script that only evaluates, the signature describes the first batch. Once
-the signature is known, `is_open` is False and further events are ignored.
+The signature describes the first training step. If a script only evaluates, the signature describes its first batch. When the
+signature is complete, `is_open` becomes False, and later events are ignored.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. Unlike with accumulated gradients, no
@@ -27,13 +28,13 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# The hook gets a module, the shapes and dtypes of the inputs, the autocast dtype or "off", and whether gradients are on. The
-# hook returns a function that is called when the module returns.
+# A function that is called with a module, the shapes and dtypes of its inputs, the autocast dtype or "off", and whether
+# gradients are enabled. It returns a function that is called when the module returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 
 class WorkloadObserver:
-    """Records the outermost modules of the current step. Only the first thread that calls a module is observed."""
+    """Collects the modules, inputs and optimizer of the current step. Only the first thread that calls a module is observed."""
 
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
@@ -43,8 +44,7 @@ class WorkloadObserver:
         self.forget()
 
     def forget(self) -> None:
-        """Discard the current step's observations. Drop the observations so far, because they were part of set-up or belong to
-        a finished step."""
+        """Discard the current step's observations."""
         # weak references, so a model can be freed
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
@@ -56,19 +56,20 @@ class WorkloadObserver:
 
     @property
     def so_far(self) -> WorkloadSignature | None:
-        """Return the signature, or the partial signature of the current step. None if no module was called."""
+        """Return the workload signature or, during the first step, the incomplete signature of this step. None if no module was
+        called."""
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
-        """Handle a batch returned by a DataLoader. If the batch has no tensors, the size is None. If a step has several
-        batches, only the first batch counts.
+        """Handle a batch returned by a DataLoader. `size_bytes` is None if the batch contains no tensors. Only the first batch
+        of a step counts.
         """
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
-        """Handle the call of an outermost module with tensors of these shapes and dtypes. `autocast` is as in the
-        signature.
+        """Handle the call of a module outside of other modules, with the shapes and dtypes of its input tensors. `autocast` is
+        as in the signature.
         """
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident():
@@ -92,7 +93,7 @@ class WorkloadObserver:
         self._optimizer = class_name
 
     def step_ended(self, is_evaluation: bool) -> None:
-        """Compute the signature, unless there already is a signature for this kind of step."""
+        """Compute the workload signature at the end of the first step of this kind (training or evaluation)."""
         if self.is_open and (self._modules or self._batch_bytes is not None):
             if self.signature is None or not is_evaluation:
                 self.signature = self._signature()
@@ -123,7 +124,8 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return the module and all modules inside. `Module.modules` gives the same, but a RemoteModule refuses this method."""
+    """Return the module and all modules inside. `Module.modules` is not used, because it raises an exception for a
+    RemoteModule."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()

@@ -1,5 +1,7 @@
-"""Measure how long training steps wait for data, and predict how other storage or more workers would change the wait.
+"""Measures how long training steps wait for data, and predicts how other storage or more DataLoader workers would change this
+time.
 
-`data_stalls` compares runs with ready, cached and uncached data. `loader_model` predicts the effect of other numbers of workers
-and cores. `storage_model` models a disk with a cache, and `storage_server` shares this disk among the processes of a run.
+`data_stalls` compares three runs of a script: with one batch in memory, with cached data, and with uncached data.
+`loader_model` predicts loading times for other numbers of DataLoader workers and CPU cores. `storage_model` simulates a disk
+with a cache, and `storage_server` shares the simulated disk among the processes of a run.
 """

@@ -1,12 +1,13 @@
-"""Find where training steps wait for data - storage, preprocessing or pinning - by comparing three runs.
+"""Finds out whether training steps wait for storage, preprocessing or pinning of data, by comparing three runs of a script.
 
     stalls = Stalls(gpu=pace(synthetic, 128), prepared=pace(cached, 128), fetched=pace(cold, 128), ...)
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The method comes from the paper "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). The method measures three
-rates: G with one batch that is ready in memory, P with cached data, F with a cold or partial cache. The loss from G to P is the
-preparation stall, and the loss from P to F is the fetch stall. A data pipeline is as fast as its slowest stage.
+The method is described in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). Three speeds are measured: G with
+one batch in memory, P with cached data, and F with an empty or partly filled cache. The difference between G and P is the
+preparation stall, and the difference between P and F is the fetch stall. The slowest stage of a data pipeline determines its
+speed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MOST_OTHERS = 1000.0
 
 
 class Bottleneck(StrEnum):
-    """Names the stage that the steps of a run wait for."""
+    """The stage of the data pipeline for which training steps wait."""
 
     GPU = "gpu"
     STORAGE = "storage"
@@ -40,7 +41,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Holds the speed of a run in its steady state. Values are means per step."""
+    """Holds the speed of a run after its first steps. Values are means per step."""
 
     steps: int
     step_ns: int
@@ -50,7 +51,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Modelled:
-    """Holds the loader model's prediction for another machine."""
+    """Holds the predicted speed of data loading on another machine."""
 
     workers: int
     cores: int
@@ -98,10 +99,11 @@ def _share(step_ns: int, without_ns: int) -> float:
 
 
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
-    """Return the index of the first step that counts. Raises TraceError if too few steps are left.
+    """Return the index of the first step that was not served from prefetched batches. Raises TraceError if too few steps
+    remain.
 
-    Steps that used prefetched batches are skipped. The number of remaining steps is a multiple of the number of workers,
-    because workers that began together finish their batches together.
+    Steps that used prefetched batches are skipped. The number of steps is made a multiple of the number of DataLoader workers,
+    because all workers finish their batches at about the same time.
     """
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
@@ -115,7 +117,7 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the pace of the training steps that did not use prefetched batches. Raises TraceError if too few steps are left.
+    """Return the speed of the training steps that did not use prefetched batches. Raises TraceError if too few steps remain.
     """
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
@@ -129,13 +131,14 @@ def stalls_of(
     gpu: Trace, prepared: Trace, told: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, told_cold: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """Compute the stalls from runs with ready (`gpu`), cached (`prepared`) and uncached data (`fetched`).
+    """Compute the stalls from three runs: with one batch in memory (`gpu`), with cached data (`prepared`) and with uncached
+    data (`fetched`).
 
-    Processes report their loading to the storage server. `told` has the reports of the run `prepared`, and `told_cold` has
-    those of the run `fetched`. `cores` is the number of cores of this machine. For each number in `core_counts`, the run is
-    modeled on a machine with that number of cores and loader workers.
+    All processes of a run report the batches that they load to the storage server. `told` contains the loading reports of the
+    run `prepared`, and `told_cold` those of the run `fetched`. `cores` is the number of CPU cores of this machine. For each
+    number n in `core_counts`, the result contains a prediction for a machine with n cores and n DataLoader workers.
 
-    Raises TraceError if the script loads nothing with a DataLoader, or trains too few steps.
+    Raises TraceError if the script does not use a DataLoader, or if it trains too few steps.
     """
     if not any(one.batches for one in told):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
@@ -150,8 +153,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
-    # The script takes batches in order, so one slow batch delays all later batches. The model therefore uses the measured time
-    # of each batch instead of the mean.
+    # A DataLoader returns batches in order, so one slow batch delays all later batches. The loader model therefore uses the
+    # measured time of each batch and not the mean.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
@@ -245,7 +248,7 @@ def _taken(script: Loading, batch_cpu_ns: int) -> float:
 
 
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
-    """Model the run on a machine where other programs use `taken` cores, as measured.
+    """Predict the run on a machine where other programs use `taken` CPU cores.
 
     Bisection finds the number of other programs.
     """
@@ -259,10 +262,10 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Return the fetches in the loader's order, which alternates between the workers.
+    """Return the loading of each batch in the order of the DataLoader, which takes batches from its workers in turn.
 
-    The list leaves out the incomplete last round of an epoch. The batches of one worker keep their order. A new epoch has new
-    worker processes.
+    If the workers loaded different numbers of batches in an epoch, the last batches are omitted. A new epoch has new worker
+    processes.
     """
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
