@@ -7,7 +7,7 @@ measured step times of one network on one GPU.
     load("v100/resnet50@32")    # a cell at one batch size, as a trace: see catalogue.py
     [entry.name for entry in entries()]
 
-index.json describes each bundled recording and the source of its figures.
+The file index.json describes each bundled recording and where its data comes from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Names from earlier releases. The new names say "no-cudnn", because a P100 with cuDNN is four times faster.
+# Names from earlier releases. The new names contain "no-cudnn", because a P100 with cuDNN is four times faster than these
+# recordings.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 

@@ -5,9 +5,9 @@
     cell("v100", "resnet50").at(32)         # CellTimes; NotMeasured outside the measured batch sizes
     match("v100", signature)                # the script's cell, or the nearest one with the differences
 
-A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). By default, the folder is
-below the platform's folder for user data. The environment variable TRACE_LIBRARY lists more library folders, separated as in
-PATH. Users can copy files into the library's folders by hand.
+A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The user's folder is below the
+platform's standard folder for user data. The environment variable TRACE_LIBRARY lists more library folders, separated as in
+PATH. Users may copy files into these folders by hand.
 
 Note [One name, one entry]
     No folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.

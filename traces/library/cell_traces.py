@@ -48,8 +48,8 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return a trace with one steady step per element of `steps`. Each element of `steps` maps the names of phases to durations
-    in nanoseconds. `blank` drove the replay."""
+    """Return the trace of a replay that consisted of the given steps. Each element of `steps` maps the names of phases to
+    durations in nanoseconds. `blank` is the trace that the replay began with."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace
@@ -76,7 +76,7 @@ def _trace(
 def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
     """Fill a trace with consecutive steps. The phases of each step have no gaps, and their host and device times are equal.
 
-    `kind` is the kind of the first step, such as steady or warm-up. The other steps are steady.
+    `kind` is the kind of the first step, such as `StepKind.STEADY`. The other steps are steady.
     """
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])

@@ -114,8 +114,8 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class LibraryCell:
-    """Describes one network on one GPU. `batches` has the batch sizes in increasing order. Each column is an int64 array with
-    one value per measured batch size.
+    """Describes one network on one GPU. `batches` contains the measured batch sizes in increasing order. Each column is an
+    int64 array with one value per measured batch size.
     """
 
     gpu: Gpu
@@ -297,7 +297,7 @@ def fault(cell: LibraryCell) -> str | None:
 
 
 def read_cells(path: str | os.PathLike[str]) -> CellFile:
-    """Read a cell file. Raises OSError, or TraceFormatError if the file is damaged, not a cell file, or from a newer release.
+    """Read a cell file. Raises TraceFormatError if the file is damaged, has another format, or was written by a newer release.
     """
     path = Path(path)
     if path.stat().st_size > _MOST_FILE_BYTES:

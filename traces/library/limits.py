@@ -44,8 +44,8 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch size that fits into the GPU's memory, or None if it is unknown. An estimated limit is used
-        only if it lies between the largest batch that fit and the smallest that did not.
+        """Return the largest batch size that fits into the GPU's memory, or None if it is unknown. Without an exact
+        measurement, the result is `estimated`, raised or lowered to agree with the measured batch sizes.
         """
         if self.is_exact:
             return self.fitted

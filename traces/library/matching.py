@@ -70,7 +70,7 @@ def compared(cell: LibraryCell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """Return the batch size, which is the first dimension of all inputs, or None if the inputs differ in that dimension."""
+    """Return the batch size (the first dimension of all input tensors), or None if the first dimensions differ."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 

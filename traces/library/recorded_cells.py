@@ -5,7 +5,7 @@
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
 Only clean steady steps are used. The time of a phase is the median over all steps, measured with CUDA events. The standard
-deviation is stored too. Data loading and other time outside of PHASES does not count.
+deviation is stored too. Data loading and all other phases outside of PHASES are ignored.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class Run:
 
     @property
     def virtual_gpu(self) -> str:
-        """Return the recording that a virtual GPU replayed, or "" if a real GPU was measured."""
+        """The name of the recording that was replayed, or "" if the trace was measured on a real GPU."""
         return "" if self.recorder is None else self.recorder.virtual_gpu
 
     @property

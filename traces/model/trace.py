@@ -76,7 +76,7 @@ class TraceImportError(TraceError):
 
 
 class TraceLibraryError(TraceError):
-    """Raised for a name that is neither a file nor a library entry."""
+    """Raised if a name belongs neither to a file nor to a library entry."""
 
 
 class HostKind(IntEnum):
@@ -90,7 +90,7 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """The kind of a device span. Only KERNEL, MEMCPY and MEMSET spans keep a device busy."""
+    """The kind of a device span. A GPU counts as busy only during spans of the kinds KERNEL, MEMCPY and MEMSET."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -343,7 +343,7 @@ class MemoryEvents(Table):
 
 @dataclass
 class Values(Table):
-    """Each row is one value that the host read from a device. Values that the host read together have the same number in the
+    """Each row is one value that the host read from GPU memory. Values that the host read together have the same number in the
     column `read`."""
 
     rank: I4
@@ -356,7 +356,7 @@ class Values(Table):
 
 @dataclass
 class Sizes(Table):
-    """Each row is the output size of one call of an op with data-dependent shapes, such as nonzero, masks and unique."""
+    """Each row is the output size of one call of an op whose output size depends on data, such as `nonzero` or `unique`."""
 
     rank: I4
     step: STEP_OR_NONE
@@ -397,7 +397,7 @@ class Ending(IntEnum):
 
 @dataclass
 class Collectives(_Spans):
-    """Each row is one communication operation of one rank. Rows are ordered by (rank, start)."""
+    """Each row is one communication operation, such as an all-reduce, on one rank. Rows are ordered by (rank, start)."""
 
     rank: I4
     name: TEXT
@@ -423,7 +423,8 @@ class Collectives(_Spans):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of one rank. `outside_bytes` is memory used outside of PyTorch, such as the CUDA context and NCCL buffers."""
+    """One GPU of one rank. `outside_bytes` is the GPU memory that PyTorch does not manage, such as the CUDA context and NCCL's
+    buffers."""
 
     rank: int
     index: int

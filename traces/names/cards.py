@@ -50,8 +50,8 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Bandwidth between two equal GPUs in one direction, from the data sheet. The unit is gigabytes per second (bytes per
-    nanosecond).
+    """Bandwidth between two equal GPUs in one direction, from the data sheet. Bandwidths are in gigabytes per second, which
+    equals bytes per nanosecond.
 
     This bandwidth is an estimate. Boards differ in the number of links between two GPUs. Copies through a switch or the host
     are slower.
@@ -68,7 +68,7 @@ class Link(NamedTuple):
 
     @property
     def ring_gbps(self) -> float:
-        """Achieved bandwidth per GPU of a collective, called "bus bandwidth" in nccl-tests."""
+        """Achieved bandwidth of a collective per GPU, which nccl-tests calls "bus bandwidth"."""
         return self.all_gbps * _REACHED_BY_RINGS
 
     @property

@@ -5,8 +5,8 @@
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
 See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, a cuBLAS handle keeps one workspace per
-stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. PyTorch 2.15 and later allocate and free a workspace
-for each matrix multiplication.
+stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, each matrix multiplication
+allocates and frees its own workspace.
 """
 
 from __future__ import annotations

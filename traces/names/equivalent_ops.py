@@ -6,8 +6,8 @@ the same canonical name. An in-place op such as `add_` has the same canonical na
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Equivalent ops may take their arguments in different orders. Some also take biases, statistics or workspaces. Therefore only
-shapes with at least two dimensions are compared, in any order. If all shapes of a call have fewer dimensions, all of them are
+The order of arguments may differ between equivalent ops. Some also take biases, statistics or workspaces. Therefore only shapes
+with at least two dimensions are compared, in any order. If all shapes of a call have fewer dimensions, all of them are
 compared.
 """
 

@@ -3,8 +3,8 @@
     for row in achieved(trace): print(row.op, row.tflops, row.flops_share, row.gbps, row.bytes_share)
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
 
-FLOPs are counted for matrix products, convolutions and attention, from the recorded input shapes (`traces.rates.op_cost`,
-`traces.rates.paged_attention`). A multiply-add counts as 2 FLOPs.
+FLOPs are computed from the recorded input shapes of matrix products, convolutions and attention. A multiply-add counts as 2
+FLOPs.
 
 Profilers do not record the stride of a convolution. So the output shape of a convolution is found in other ways. In the
 backward pass, it is the shape of the output's gradient. In the forward pass, the output shape of a convolution is taken from a
@@ -435,8 +435,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
         # The order of the inputs of convolution_backward differs between releases of PyTorch. The gradient of a convolution's
-        # output has as many channels as the weight has outputs. If the input has as many channels as the gradient, the smaller
-        # tensor is taken as the gradient.
+        # output has as many channels as the weight has output channels. If the input has as many channels as the gradient, the
+        # smaller tensor is taken as the gradient.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

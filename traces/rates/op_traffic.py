@@ -368,9 +368,9 @@ def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traff
     """Compute the bytes that an index op reads and writes, given the grid size of its kernel. The grid size is used if the
     indices were not recorded.
 
-    A block of PyTorch's `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block may copy fewer elements, so
-    grids with fewer than INDEX_BLOCKS blocks are too inexact and give None. PyTorch's `vectorized_gather_kernel` has grid size
-    1 in the first dimension for each indexed row.
+    Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block may copy fewer
+    elements, so grids with fewer than INDEX_BLOCKS blocks are too inexact and give None. PyTorch's `vectorized_gather_kernel`
+    has grid size 1 in the first dimension for each indexed row.
     """
     if not grid:
         return None

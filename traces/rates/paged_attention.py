@@ -91,8 +91,8 @@ class PagedAttention:
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
     """Return the largest number of tokens that a page of the KV cache may have. A KV cache has the dimensions (slots, heads,
-    channels), or consists of pages with the dimensions tokens, heads and channels. The number of KV heads divides the number of
-    query heads.
+    channels), or consists of pages with the dimensions tokens, heads and channels. The number of query heads is a multiple of
+    the number of key and value heads.
     """
     if len(cache) == 3:
         return 1

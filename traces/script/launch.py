@@ -43,7 +43,7 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 @dataclass(frozen=True)
 class ChildResult:
     """Holds the exit code of a script, and the processes in which the recorder or the replayer was started. `pid` is the
-    process id of the child itself.
+    process id of the child process.
 
     `booted` contains the ids of the processes that ran `sitecustomize.py`. `triggered` contains the ids of the processes that
     imported torch. `started` contains the ids of the processes in which the recorder or the replayer was started.
@@ -74,8 +74,8 @@ def run_child(
     `rooms` maps the package names "tracer" and "replayer" to their options (a dataclass of configuration.py, or JSON values).
     `words` contains the arguments of the command `python`: a script or `-m` and a module, and their arguments. `ranks` is the
     number of processes that are forked to run the script, or 0 to run it without a fork. `stdin`, `stdout` and `stderr` are
-    file descriptors for the child. `meanwhile` is a function that is called with the child's process id while the child runs.
-    The child process imports the packages `tracer` and `replayer` from the folder `root` or its parent. After Ctrl-C, the
+    file descriptors for the child process. `meanwhile` is a function that is called with the child's process id while the child
+    runs. The child process imports the packages `tracer` and `replayer` from the folder `root` or its parent. After Ctrl-C, the
     function waits until the child process has handled the signal.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:

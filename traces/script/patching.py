@@ -10,7 +10,7 @@
         with scope:     # nothing: only a thread's outermost entry counts
             ...
 
-`traces` does not import torch. So this module finds the modules of torch in `sys.modules`, after the script has imported torch.
+`traces` does not import torch. This module finds the modules of torch in `sys.modules`, after the script has imported torch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 _MISSING = object()
-# These are the names of trace-replay's packages in a script's process. They are explained in Note [Whose module is it] in
-# traces/bootstrap/_trace_names.py.
+# Names of this tool's packages as they appear in `sys.modules` of a script. The names are explained in
+# Note [Whose module is it] in traces/bootstrap/_trace_names.py.
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 
 class Patches:
-    """Records all changes made to modules of torch and Python in this process. `undo` reverts the changes.
+    """Makes all changes to modules of PyTorch and Python in this process, and keeps the original values. `undo` reverts the
+    changes.
 
     A replaced function may also have been imported into other modules by name (`from torch.cuda import Stream`).
     `extend_to_importers` replaces the function also in modules that imported it before the patch. `undo` restores the original
@@ -122,14 +123,14 @@ def patch(owner: object, **names: object) -> None:
 
 
 def patch_item(mapping: Any, key: Any, value: object) -> None:
-    """Replace or add an item of a dictionary."""
+    """Set an item of a dictionary, until the patches are undone."""
     before = mapping.get(key, _MISSING)
     PATCHES.on_undo(lambda: mapping.pop(key, None) if before is _MISSING else mapping.__setitem__(key, before))
     mapping[key] = value
 
 
 def insert_first(items: list[Any], value: object) -> None:
-    """Insert a value at the front of a list that belongs to torch or Python."""
+    """Insert a value at the front of a list, until the patches are undone."""
     items.insert(0, value)
     PATCHES.on_undo(lambda: _remove(items, value))
 
@@ -158,7 +159,7 @@ def _script_as(original: Any, value: Any) -> None:
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a wrapper of `original`.
 
-    The replayer makes torch's Dynamo trace `original` in place of the wrapper.
+    The replayer makes Dynamo, the tracer of torch.compile, trace `original` in place of the wrapper.
     """
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,7 +194,7 @@ def patch_around(owner: object, **names: Callable[..., Any]) -> None:
 
 @contextmanager
 def replaced(owner: object, **names: object) -> Iterator[None]:
-    """Set attributes of a module, a class or an object temporarily."""
+    """Set attributes of an object until the `with` block ends."""
     before = {name: getattr(owner, name) for name in names}
     for name, value in names.items():
         setattr(owner, name, value)
@@ -205,7 +206,7 @@ def replaced(owner: object, **names: object) -> Iterator[None]:
 
 
 def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:
-    """Replace a function in every torch module that defines it or imported it by name."""
+    """Replace a function in every module of PyTorch that contains it."""
     name = original.__name__
     for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == "torch"]:
         if getattr(module, "__dict__", {}).get(name) is original:

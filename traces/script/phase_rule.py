@@ -14,10 +14,10 @@ The segments of a step cover the time from the first event to `close` without ga
 optimizer and backward, the caller reports the begin and the end. The phases forward, loss and other begin with an op and last
 until the next phase begins.
 
-Time between two segments belongs to the later segment. After a call of `leave` with `open_ended`, the time until the next
-segment belongs to the earlier segment. In a running script, the loader phase is open-ended, because all work on a batch before
-its copy to the GPU counts as data loading. For example, freeing the last batch takes 10 ms for 77 MB of shared memory. In an
-imported profile, only the range of the DataLoader counts as data loading.
+The time between the end of one phase and the start of the next phase belongs to the next phase. After a call of `leave` with
+`open_ended`, the time until the next phase belongs to the earlier phase. In a running script, the loader phase is open-ended,
+because all work on a batch before its copy to the GPU counts as data loading. For example, freeing the last batch takes 10 ms
+for 77 MB of shared memory. In an imported profile, only the range of the DataLoader counts as data loading.
 
 Note [Before the first phase]
     If `begin_ns` is set, segments cover the time from there. The time before the first phase is a segment "other", because it
@@ -33,7 +33,7 @@ from typing import NamedTuple
 PLAIN, LOSS, ASIDE = range(3)
 
 # Ops that begin the loss phase. LOSS_OPS contains both the composite ops in profiles (`cross_entropy_loss`) and the ops that
-# they consist of (`nll_loss_forward`). Without namespace.
+# they consist of (`nll_loss_forward`). Names have no namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -69,7 +69,7 @@ new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, 
 def op_class(name: str) -> int:
     """Classify an op by its name as LOSS, ASIDE or PLAIN.
 
-    The name may have a namespace and an overload, as in "aten::mse_loss" and "mse_loss.default".
+    The op's name may contain a namespace and an overload, such as "aten::mse_loss" or "mse_loss.default".
     """
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
@@ -103,7 +103,7 @@ class PhaseCut:
     def enter(self, name: str, now_ns: int) -> bool:
         """Begin an explicit segment. Returns whether a new segment began.
 
-        A copy to the device during a forward pass, loss, backward pass or optimizer step belongs to that phase.
+        A copy to the GPU in the middle of another phase, such as a forward pass, belongs to this other phase.
         """
         if self.inside or (name == "h2d" and self._boundary_ns is None and self.current in _OPEN_ENDED):
             return False

@@ -227,8 +227,8 @@ def _subclasses(cls: Any) -> Iterator[type]:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield the strided tensors in a batch. The batch may be a tensor, a list, a dict, a named tuple or an object of a
-    batch class.
+    """Yield the strided tensors in a batch. The batch may be a tensor, a list, a tuple, a dictionary or an object whose
+    attributes are tensors.
     """
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided:

@@ -9,13 +9,13 @@
     cut.module_called(id(model), False)
     cut.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
-A *training step* ends when the first optimizer's `step` returns. A training step may contain several backward passes, which
-accumulate gradients. Other optimizers end no step.
+A *training step* ends when the method `step` of the script's first optimizer returns. A training step may contain several
+backward passes, which accumulate gradients. Calls of other optimizers do not end a step.
 
 An *evaluation step* is one batch evaluated without gradients. An evaluation step ends when the script requests the next batch
-from the DataLoader, or when the DataLoader has no more batches. Without a DataLoader, an evaluation step ends when its first
-module is called again. With this rule, several models that evaluate the same batch share one step, and validation is not
-counted as part of the next training step. A script without backward passes consists of evaluation steps.
+from the DataLoader, or when the DataLoader has no more batches. In a script without a DataLoader, an evaluation step ends when
+the script calls the step's first module again. With this rule, several models that evaluate the same batch share one step, and
+validation is not counted as part of the next training step. A script without backward passes consists of evaluation steps.
 
 Note [Called twice without gradient]
     A training step may start without gradients. For example, a teacher sees the batch, perhaps twice, before the student does.

@@ -31,7 +31,7 @@ _MOST_OF_TID = 1 << 62
 
 
 class _Odd(Exception):
-    """Raised for an event in a form that Kineto does not write. See Note [Trust, then mend]."""
+    """Raised if an event does not have the form in which Kineto writes events. See Note [Trust, then mend]."""
 
 
 _TROUBLE = (_Odd, KeyError, TypeError, ValueError, OverflowError)

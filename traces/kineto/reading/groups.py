@@ -179,7 +179,7 @@ class Groups:
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory
 
     def counter_figures(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return, for each GPU and counter, the number of samples, their mean and their maximum."""
+        """Return the number of samples, the mean and the maximum of each hardware counter on each GPU."""
         values: dict[tuple[str, str], list[float]] = {}
         for event in self.counters:
             args = event.get("args")

@@ -1,4 +1,4 @@
-"""Finds the recordings at a path: a file, or a folder or archive with one file per rank.
+"""Finds all recordings at a path, which may be a file, a folder or an archive.
 
     for source in recordings_in(Path("run.tar.gz"), problems): ...    # Source("rank0.json", "run.tar.gz: rank0.json", b"{...}")
 

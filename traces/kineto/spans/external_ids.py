@@ -80,8 +80,8 @@ class CallOwners:
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
     """Return, for each wanted id, the row that has this id, or NONE.
 
-    If several rows have the id, returns the last row that starts no later than `before_ns`. If all rows with the id start after
-    `before_ns`, the first row is returned.
+    If several rows have the id, the last of them that starts at or before `before_ns` is returned. If all rows with the id
+    start after `before_ns`, the first row is returned.
     """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):

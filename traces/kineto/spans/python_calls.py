@@ -4,7 +4,8 @@
     trace = folded(profile)                         # without short functions that run no op
 
 Kineto's stacks are calls. A Python call is named like "train.py(8): step", a C function like "<built-in method conv2d ...>",
-and a module like "nn.Module: Conv2d_0". Ops and CUDA runtime calls are inside the Python calls that made them.
+and a module like "nn.Module: Conv2d_0". In the table of host spans, ops and CUDA runtime calls are children of the Python calls
+that made them.
 
 Note [Whose call is it]
     This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each

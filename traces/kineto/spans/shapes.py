@@ -147,7 +147,7 @@ def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], l
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
     """Return the shapes and dtypes of an op's tensors as text, without tensors that have no dimensions.
 
-    Tensor lists are flattened. The dtypes are None if no types were recorded. A single unknown dtype is "".
+    Tensor lists are flattened. The dtypes are None if the profiler recorded no types. A single unknown dtype is "".
     """
     shapes: list[str] = []
     dtypes: list[str] = []

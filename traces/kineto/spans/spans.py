@@ -337,7 +337,8 @@ def _told(told: Column, fallback: list[Any]) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Return the streams of device spans. Since April 2026, Kineto shows waits for a stream on a separate row."""
+    """Return the streams of device spans. Since April 2026, Kineto writes synchronization events of a stream on a separate row
+    of the timeline."""
     streams = _told(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

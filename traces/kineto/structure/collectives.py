@@ -32,7 +32,7 @@ _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
 def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
-    """Return one row per collective of the rank, ordered by start."""
+    """Return a table with one row per collective of the rank, sorted by start time."""
     ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
     if not ranges:
         return Collectives.empty()

@@ -389,7 +389,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # A launch of a CUDA graph counts as one op in place of all ops of the graph.
+    # The launch of a CUDA graph counts as one op, because the ops of the graph are not called.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
     # Ops inside a compiled region are read one by one, because a phase may begin inside the region (compiled optimizer steps).
@@ -519,7 +519,7 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
 
 
 class Markers:
-    """Computes the times that CUDA events would measure on one device, which by default is the busiest device.
+    """Computes the times that CUDA events would measure on one GPU, by default the busiest GPU.
 
     `at(t)` returns the time at which all GPU work launched before the host time t has ended, as a CUDA event recorded at t
     would. `at(t)` returns t if the GPU is idle at time t.
