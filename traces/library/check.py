@@ -2,8 +2,8 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-Entries with errors cannot be added to the library. An entry is rejected if data for replays is missing or impossible, if it
-contains personal data, or if the library already has it. Warnings are for the reviewer.
+Entries with errors cannot be added to the library. Errors are missing or impossible data, personal data, and names that the
+library already contains. Warnings are for the reviewer.
 
 Note [What is personal]
     Provenance is searched under all keys for paths in home folders, e-mail addresses and names of machines. The recorder never

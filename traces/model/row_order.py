@@ -55,7 +55,7 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     """Return the trace with updated references.
 
     For each table name, such as "host", `places` contains an array of new row numbers, indexed by old row numbers. The last
-    element of each array is NONE, so that the index NONE (-1) stays NONE.
+    element of each array is NONE, because the index NONE (-1) must stay NONE.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():

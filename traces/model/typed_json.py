@@ -7,8 +7,8 @@ After a field with a default value is added to a dataclass, JSON without this fi
 unknown keys. Fields may have the types bool, int, float, str and Path, or may be frozen dataclasses themselves. None, tuples,
 and mappings with text as keys are allowed too.
 
-The library msgspec is not used because it omits default values only for its own class Struct, and cattrs because it would be
-one more dependency.
+The library msgspec is not used, because it omits default values only for its own class Struct. The library cattrs would be one
+more dependency inside every recorded script.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Describes the workload of a training script: parameters, modules, input shapes and optimizer.
 
-A phase-grained trace contains only times. So the recorder and the replayer store a `WorkloadSignature` in the header of each
-trace. Two recordings without kernels can be compared by signature to find out whether they are of the same model.
+A phase-grained trace contains only times. The recorder and the replayer therefore store a `WorkloadSignature` in the header of
+each trace. Two recordings without kernels can be compared by signature to find out whether they are of the same model.
 
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")

@@ -280,8 +280,7 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# An unknown GPU gets the oldest architecture that PyTorch supports, so scripts that check the compute capability use no
-# features that the GPU may lack.
+# An unknown GPU gets the oldest architecture that PyTorch supports, so that scripts do not use features that the GPU may lack.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})

@@ -3,11 +3,11 @@
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-A launch configuration is stored as text with six fields, separated by "|". The first four fields are the size of the grid, the
-size of a block, the registers per thread, and the shared memory per block in bytes. Trailing dimensions of size 1 are omitted
-from the sizes of grid and block. The last two fields are the estimated achieved occupancy and the theoretical occupancy, in
-percent. In 2021, profilers wrote only the theoretical occupancy of a kernel. Fields at the end of the text are omitted if they
-were not recorded. AMD's profiler writes only grid and block.
+A launch configuration is stored as text with six fields, separated by "|". The first four fields are the grid size, the block
+size, the registers per thread, and the shared memory per block in bytes. Trailing dimensions of size 1 are omitted from the
+sizes of grid and block. The last two fields are the estimated achieved occupancy and the theoretical occupancy, in percent. In
+2021, profilers wrote only the theoretical occupancy of a kernel. Fields at the end of the text are omitted if they were not
+recorded. AMD's profiler writes only grid and block.
 """
 
 from __future__ import annotations

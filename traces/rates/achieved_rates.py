@@ -6,11 +6,11 @@
 FLOPs are computed from the recorded input shapes of matrix products, convolutions and attention. A multiply-add counts as 2
 FLOPs.
 
-Profilers do not record the stride of a convolution. So the output shape of a convolution is found in other ways. In the
+Profilers do not record the stride of a convolution. So the output shape of a convolution must be found in other ops. In the
 backward pass, it is the shape of the output's gradient. In the forward pass, the output shape of a convolution is taken from a
-later op that uses the output. This op is the first one with a tensor that has the input's batch size and as many channels as
-the convolution's output. If the output shape of a convolution cannot be found, stride 1 is assumed, and the FLOPs are an upper
-bound (`flops_bounded`). FLOPs of attention are an upper bound, because profilers do not record whether the mask was causal.
+later op that uses the output. An op is taken to use the output if one of its tensors has the same batch size and number of
+channels. If the output shape of a convolution cannot be found, stride 1 is assumed, and the FLOPs are an upper bound
+(`flops_bounded`). FLOPs of attention are an upper bound, because profilers do not record whether the mask was causal.
 
 The bytes of an op are the least number of bytes that it must read and write (`traces.rates.op_traffic`). If an op runs only
 copies and memsets, the recorded sizes of these copies and memsets are used. The duration of an op is the sum of the durations
@@ -359,8 +359,8 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
     """Return, for each op, the row of the host span that has the op's input shapes, or NONE.
 
     Usually the op itself has the shapes. If an op without recorded shapes is the only op inside another op that has shapes, the
-    outer op is used. Before release 1.10, PyTorch computed the two gradients of a convolution in two separate cuDNN ops. These
-    cuDNN ops lack some of the tensors, so the shapes of the op around them are used.
+    outer op is used. Before release 1.10, PyTorch computed the two gradients of a convolution in two separate cuDNN ops.
+    Neither of the two cuDNN ops gets all tensors, so the shapes of the op around them are used.
     """
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP

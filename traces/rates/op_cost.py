@@ -34,8 +34,8 @@ RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return the shapes of the weights and biases of a recurrent layer, given the input shapes of its op.
 
-    The op of a recurrent layer has these inputs: the input, all weights and biases, a buffer with all weights, and the hidden
-    state. The hidden state has three dimensions.
+    The inputs of the op are the layer's input, all weights and biases, a buffer with all weights, and the hidden state. The
+    hidden state has three dimensions.
     """
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)
@@ -46,7 +46,7 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     """Return the number of floating-point operations of an op with these input shapes.
 
     The FLOPs of a convolution are computed as if its stride were 1, because the stride is not recorded. The ratio of the FLOPs
-    of two calls of one layer is correct nevertheless.
+    of two calls of one layer is still correct.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     if op.startswith("convolution") and len(wide) >= 2:

@@ -120,7 +120,8 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return whether the op resizes images. The size of the output image is not among the recorded shapes."""
+    """Return whether the op resizes images. The bytes that a resize writes are unknown, because profilers do not record the
+    size of the output image."""
     return _RESIZES.match(op) is not None
 
 
@@ -143,8 +144,7 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
 
 
 def _output_gradient(images: list[Operand]) -> Operand | None:
-    """Return the input of a convolution's backward op that is the gradient of the output. The other inputs of the op are the
-    image and the weight.
+    """Return the input of a convolution's backward op that is the gradient of the output.
 
     The gradient has as many channels as the weight has output channels. If the image has as many channels as the gradient, the
     smaller tensor is taken as the gradient.
@@ -256,7 +256,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of `index_put`, whose last input contains the values.
+    """Return the bytes that `index_put` reads and writes. The last input of the op contains the values.
 
     Older profilers do not record the lists of indices of this op. Without recorded indices, the op is assumed to write as many
     elements as there are values. The traffic is unknown for targets with 8-byte elements, because their values cannot be told
@@ -282,8 +282,8 @@ def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an `nll_loss` op, whose inputs are the scores, the targets and, in the backward pass, the gradient
-    of the loss."""
+    """Return the traffic of the backward op of `nll_loss`, whose inputs are the gradient of the loss, the scores and the
+    targets."""
     if len(operands) < 2:
         return None
     place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
@@ -294,7 +294,7 @@ def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic
 
 
 def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an op that stores keys and values in a KV cache."""
+    """Return the bytes read and written by an op that stores keys and values in a KV cache."""
     if len(operands) < 5:
         return None
     keys, values, key_cache, value_cache, slots = operands[:5]
@@ -303,7 +303,7 @@ def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
 
 
 def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an op that stores latent vectors and rotary keys in a cache."""
+    """Return the bytes read and written by an op that stores latent vectors and rotary keys in a cache."""
     if len(operands) < 4:
         return None
     latent, keys, cache, slots = operands[:4]
@@ -311,8 +311,8 @@ def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffi
 
 
 def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of an op that applies rotary position embeddings to queries and keys. Queries and keys change in
-    place.
+    """Return the bytes read and written by an op that applies rotary position embeddings to queries and keys. Queries and keys
+    change in place.
     """
     if len(operands) < 3:
         return None
@@ -369,8 +369,8 @@ def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traff
     indices were not recorded.
 
     Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block may copy fewer
-    elements, so grids with fewer than INDEX_BLOCKS blocks are too inexact and give None. PyTorch's `vectorized_gather_kernel`
-    has grid size 1 in the first dimension for each indexed row.
+    elements, so the result is None for grids of fewer than INDEX_BLOCKS blocks. The grid of PyTorch's
+    `vectorized_gather_kernel` has one block in the first dimension for each indexed row.
     """
     if not grid:
         return None

@@ -42,8 +42,8 @@ class PagedAttention:
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
-        """Create a description of an op's attention over a paged KV cache, or return None for other ops. Some attention ops do
-        not use pages, but get the keys of each sequence as one contiguous tensor."""
+        """Create a description of an op's attention over a paged KV cache, or return None for other ops. Attention ops that get
+        the keys of each sequence as one contiguous tensor do not use a paged KV cache."""
         wide = [(place, shape) for place, shape in enumerate(shapes) if len(shape) > 2]
         if not _NAMES.search(name) or not wide:
             return None

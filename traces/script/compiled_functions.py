@@ -2,8 +2,8 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Dynamo traces every Python function as code of the script, except functions in torch and in folders on its skip list. A wrapper
-around `Module.__call__` would therefore cause a graph break.
+Dynamo traces every Python function as code of the script, except functions in torch and in folders on its skip list. Without
+these changes, a wrapper around `Module.__call__` would cause a graph break.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Stop Dynamo from tracing functions that this tool calls in other modules.
+    """Stop Dynamo from tracing functions of other modules that are called by this tool.
 
-    Functions called by wrappers are still traced, because they may belong to the script.
+    Functions that our wrappers call are still traced, because these functions may belong to the script.
     """
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)

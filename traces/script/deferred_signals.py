@@ -73,7 +73,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # The function is registered twice, because Ctrl-C can interrupt an exit function before its first line.
+    # The exit function is registered twice, because Ctrl-C can interrupt the first call before its first line.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -29,7 +29,7 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 _MISSING = object()
-# Names of this tool's packages as they appear in `sys.modules` of a script. The names are explained in
+# Names of this tool's packages as they appear in `sys.modules` of a script. The prefix "_trace_" is explained in
 # Note [Whose module is it] in traces/bootstrap/_trace_names.py.
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
@@ -142,8 +142,7 @@ def _remove(items: list[Any], value: object) -> None:
 def _script_as(original: Any, value: Any) -> None:
     """Make torch.jit.script treat `value` like `original`.
 
-    This is needed because torch.jit.script compares builtin functions by identity and compiles other functions from their
-    source.
+    Without this, torch.jit.script would compile the source of `value`, because it knows builtin functions by identity.
     """
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
@@ -216,7 +215,7 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
     """Return a function that finds the value of the parameter `name` in the arguments of a call of the function `call`.
 
-    The result is None if the call does not give this argument.
+    If a call omits this parameter, the function returns None.
     """
     position = list(inspect.signature(call).parameters).index(name)
 
@@ -276,8 +275,8 @@ class PhaseScope:
     """Context manager that reports the start and end of a training phase to the listener. Only a thread's outermost entry is
     reported.
 
-    For example, an optimizer may call another optimizer, and activation checkpointing runs one backward pass inside another.
-    Processes without a listener, such as workers of a DataLoader, report no phases.
+    Phases may be nested, because an optimizer may call another optimizer, and checkpointed layers run a backward pass inside a
+    backward pass. Processes without a listener, such as workers of a DataLoader, report no phases.
     """
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:

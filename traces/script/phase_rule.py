@@ -10,14 +10,14 @@ script to this rule as they happen.
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-The segments of a step cover the time from the first event to `close` without gaps. For the phases loader, h2d, zero_grad,
-optimizer and backward, the caller reports the begin and the end. The phases forward, loss and other begin with an op and last
-until the next phase begins.
+The segments of a step cover the time from the first event to `close` without gaps. The caller reports the start and end of the
+phases loader, h2d, zero_grad, optimizer and backward. The phases forward, loss and other begin with an op and last until the
+next phase begins.
 
 The time between the end of one phase and the start of the next phase belongs to the next phase. After a call of `leave` with
-`open_ended`, the time until the next phase belongs to the earlier phase. In a running script, the loader phase is open-ended,
-because all work on a batch before its copy to the GPU counts as data loading. For example, freeing the last batch takes 10 ms
-for 77 MB of shared memory. In an imported profile, only the range of the DataLoader counts as data loading.
+`open_ended`, the time until the next phase belongs to the earlier phase. In a running script, all work on a batch before its
+copy to the GPU counts as data loading, so the loader phase is open-ended. For example, freeing the last batch takes 10 ms for
+77 MB of shared memory. In an imported profile, only the range of the DataLoader counts as data loading.
 
 Note [Before the first phase]
     If `begin_ns` is set, segments cover the time from there. The time before the first phase is a segment "other", because it
@@ -141,9 +141,9 @@ class PhaseCut:
     def close(self, now_ns: int) -> list[Segment]:
         """End the current segment, return all segments and reset.
 
-        The reset keeps the information whether an event followed the last backward pass. If no event followed the backward
-        pass, the next ops may be gradient clipping. If events but no optimizer call followed, the script has updated its
-        weights without an optimizer, and the next op begins a forward pass.
+        After the reset, the object still knows whether an event followed the last backward pass. If no event followed the
+        backward pass, the next ops may be gradient clipping. Otherwise the script has updated its weights without an optimizer,
+        and the next op begins a forward pass.
         """
         if self.current:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))

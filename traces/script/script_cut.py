@@ -65,7 +65,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a new segment begins, which ends the previous segment."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called at the end of a phase such as "backward", whose end is reported by name. The phase's segment still lasts until
+        """Called at the end of a phase such as "backward", whose end is reported by name. The segment of this phase lasts until
         the next segment begins."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
@@ -113,8 +113,8 @@ class ScriptCut(Generic[ThreadT]):
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether the script has called no module in the current step yet. Until then, the step may become a training
-        step or an evaluation step."""
+        """Return whether the script has called no module in the current step yet. A step without module calls may still become
+        a training step or an evaluation step."""
         return self._steps.is_undecided
 
     @property

@@ -31,8 +31,8 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# What a thread needs to record module calls: store a number, a list whose length is the position, find a module's number,
-# assign a new number.
+# A thread's objects for recording module calls: a function that stores a number, a list whose length is the position, a
+# function that finds a module's number, and a function that numbers a new module.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 

@@ -14,8 +14,8 @@ backward passes, which accumulate gradients. Calls of other optimizers do not en
 
 An *evaluation step* is one batch evaluated without gradients. An evaluation step ends when the script requests the next batch
 from the DataLoader, or when the DataLoader has no more batches. In a script without a DataLoader, an evaluation step ends when
-the script calls the step's first module again. With this rule, several models that evaluate the same batch share one step, and
-validation is not counted as part of the next training step. A script without backward passes consists of evaluation steps.
+the script calls the step's first module again. So several models that evaluate the same batch share one step, and validation
+does not count as part of the next training step. A script without backward passes consists of evaluation steps.
 
 Note [Called twice without gradient]
     A training step may start without gradients. For example, a teacher sees the batch, perhaps twice, before the student does.
@@ -172,8 +172,8 @@ class StepCut:
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:
-        """Handle the script's request for the next batch of a DataLoader. If the previous step ends here, it ends just before
-        the request."""
+        """Handle the script's request for the next batch of a DataLoader. A step that ends because of the request ends just
+        before it."""
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
@@ -189,7 +189,7 @@ class StepCut:
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. If the previous step ends here, it ends just before the module call.
+        """Handle the call of an outermost module. A step that ends because of the module call ends just before it.
 
         `more_recorded` returns whether the step of the recording contains another call of the module, or None if this is
         unknown. See Note [Steps of recorded inference].
@@ -228,7 +228,7 @@ class StepCut:
         return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
-        """Handle the start of a backward pass. If the previous step ends here, it ends just before the backward pass.
+        """Handle the start of a backward pass. A step that ends because of the backward pass ends just before it.
 
         See Note [Training without an optimizer].
         """

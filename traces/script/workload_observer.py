@@ -28,8 +28,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# A function that is called with a module, the shapes and dtypes of its inputs, the autocast dtype or "off", and whether
-# gradients are enabled. It returns a function that is called when the module returns.
+# The arguments of the hook are a module, the shapes and dtypes of its inputs, the autocast dtype or "off", and whether
+# gradients are enabled. The hook returns another function, which is called when the module returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 

@@ -102,8 +102,8 @@ def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
     """Return the index of the first step that was not served from prefetched batches. Raises TraceError if too few steps
     remain.
 
-    Steps that used prefetched batches are skipped. The number of steps is made a multiple of the number of DataLoader workers,
-    because all workers finish their batches at about the same time.
+    Steps that used prefetched batches are skipped. The number of remaining steps is a multiple of the number of workers,
+    because DataLoader workers finish their batches at about the same time.
     """
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)

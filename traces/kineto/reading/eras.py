@@ -126,8 +126,8 @@ def exact_digits(data: bytes) -> bytes | None:
     """Return the JSON text with every `ts` in integer nanoseconds, or None if float64 represents the file's timestamps exactly
     enough.
 
-    Before April 2024, PyTorch nightlies wrote nanoseconds as decimals without padding, so ".5" meant 5 ns. If another program
-    has rewritten the file with float64 numbers, the only decimals of timestamps are 0, 25, 5 and 75, or 2 and 8 after rounding.
+    Before April 2024, PyTorch nightlies wrote nanoseconds as decimals without padding, so ".5" meant 5 ns. Timestamps that
+    another program has rewritten as float64 numbers have only the decimals 0, 25, 5 and 75 (or 2 and 8 after rounding).
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
@@ -202,7 +202,7 @@ def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, frac
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
     """Return whether `External id` on device rows is the id of an op.
 
-    From torch 1.12 to 2.3, Kineto wrote a copy of the correlation id as the External id.
+    In files of torch 1.12 to 2.3, the External id is a copy of the correlation id.
     """
     told = external > 0
     return bool(told.any()) and float(np.mean(external[told] == correlation[told])) < 0.5

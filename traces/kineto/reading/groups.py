@@ -86,7 +86,7 @@ class Piece:
 
 
 def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
-    """Group events by rank. A file with the events of only one rank has the key None.
+    """Group events by rank. The events of a file that was not merged from several ranks get the key None.
 
     Note [Merged ranks]
         Tools that merge the files of several ranks write the rank into each event's arguments. To keep the processes of
@@ -173,7 +173,7 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Return whether torch.profiler wrote none of the events. The result is True for an empty JSON list."""
+        """Return whether torch.profiler wrote none of the events. An empty JSON list is taken as a file of another program."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory

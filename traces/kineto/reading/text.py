@@ -85,7 +85,7 @@ class Document:
 
 
 def read_bytes(path: Path, problems: Counter[str]) -> bytes:
-    """Read a file, and decompress its content if the content is gzip. If the gzip data is damaged or truncated, the readable
+    """Read a file, and decompress its content if the content is gzip. If gzip data is damaged or truncated, only its readable
     part is returned.
 
     Raises TraceImportError if the file cannot be read.
@@ -101,7 +101,7 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
 
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
-    """Decompress the data if it is gzip, otherwise return it unchanged. If the gzip data is damaged or truncated, the readable
+    """Decompress the data if it is gzip, otherwise return it unchanged. If gzip data is damaged or truncated, only its readable
     part is returned. Raises TooLarge.
     """
     if not data.startswith(_GZIP_MAGIC):
@@ -162,7 +162,7 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 def _concatenated(data: bytes) -> list[bytes]:
     """Split concatenated recordings, which are JSON objects with a list of events, into separate texts.
 
-    A brace begins a new recording unless it follows a comma, a colon or a bracket.
+    An opening brace begins a new JSON object unless it follows a comma, a colon or a bracket.
     """
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
@@ -263,8 +263,8 @@ def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    """Return whether a value has the type that Kineto writes for this key. The type is checked because log messages in the
-    header may contain the same keys.
+    """Return whether a value has the type that Kineto writes for this key. Values of other types are ignored, because log
+    messages in the header may contain the names of keys.
     """
     if key.endswith("Properties"):
         return isinstance(value, list) and all(isinstance(one, dict) for one in value)
@@ -302,8 +302,8 @@ def _scan_whole(text: str, position: int) -> tuple[Event, int]:
     the event is damaged.
 
     For speed, the parser first assumes that the event ends just before the next text that looks like the start of an event. If
-    the text up to there is not valid JSON, Python's json module finds the end of the event. Python's json module gets only a
-    short piece of the text, because for each error it counts all lines from the start.
+    this assumption is wrong, Python's json module finds the end of the event. Python's json module gets only a short piece of
+    the text, because for each error it counts all lines from the start.
     """
     if text[position] != "{":
         raise ValueError

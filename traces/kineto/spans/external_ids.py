@@ -24,8 +24,8 @@ from traces.model.trace import NONE, Column, HostSpans
 
 @dataclass(frozen=True)
 class CallOwners:
-    """The op that made each runtime call. `op` contains, for each host span that is a runtime call, the row of the op that made
-    the call; other spans have NONE.
+    """The op that made each runtime call. `op` contains the row of the op that made each runtime call, and NONE for host spans
+    of other kinds.
     """
 
     op: Column
@@ -36,8 +36,8 @@ class CallOwners:
         """Find the owners. For each host span, `ids` contains the id of an op, and `named` contains the External id of a
         runtime call. All other rows have NONE.
 
-        The External id of a runtime call is usually the id of the op that made the call, but from torch 1.12 to 2.3 a copy of
-        the call's correlation id. External ids count as ids of ops if most runtime calls run during the op with that id.
+        From torch 1.12 to 2.3, the External id of a runtime call is a copy of its correlation id and not the id of an op.
+        External ids count as ids of ops if most runtime calls run during the op with that id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
@@ -53,7 +53,7 @@ class CallOwners:
         return cls(owner, True)
 
     def in_order(self, order: Column) -> CallOwners:
-        """Return the same result for a host table whose rows were reordered by `order`."""
+        """Adapt the row numbers to a host table that was reordered by `order`."""
         place = np.empty(len(order) + 1, "i4")
         place[order], place[NONE] = np.arange(len(order)), NONE
         return CallOwners(place[self.op[order]], self.names_ops)

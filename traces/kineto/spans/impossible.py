@@ -1,7 +1,7 @@
 """Finds impossible durations. The importer counts impossible durations.
 
 GPU work that is longer than the recording gets the duration 0, so that statistics do not include this error. A host span that
-is longer than the recording was still open when the profiler stopped, so its end is set to the last host event.
+is longer than the recording gets the time of the last host event as its end.
 
     durations_ns(device, dependent_launch=True)   # possible durations of kernels, see Note [One after another]
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording
@@ -38,8 +38,8 @@ def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all device spans. A kernel that overlaps the next kernel of its stream for too long is shortened.
-    See Note [One after another].
+    """Return the corrected durations of all device spans. A kernel that overlaps the next kernel of its stream for too long is
+    shortened. See Note [One after another].
     """
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)

@@ -156,8 +156,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a boolean mask of GPU work that was launched before the recording, because it precedes all other work of its
-    stream and has no launching call.
+    """Return a boolean mask of GPU work without a launching call that begins before all launched work of its stream.
 
     If the launching call of no device span is known, the mask is all False.
     """

@@ -28,8 +28,7 @@ from traces.model.trace import NONE, Column
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:
     """Return the row numbers sorted by thread, start time and decreasing duration.
 
-    Spans with equal start and end times are sorted by `outer`, then by
-    `entry` (an id that grows with each span), then by row number.
+    Spans with equal times are sorted by `outer`, then by `entry`, then by row number.
     """
     order = np.lexsort((-duration_ns, start_ns, thread))
     t, s, d = thread[order], start_ns[order], duration_ns[order]

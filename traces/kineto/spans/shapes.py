@@ -31,7 +31,7 @@ class Shapes:
     """Converts Kineto's fields `Input Dims` and `Input type` of ops to indices of shapes and dtypes in the string table."""
 
     def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
-        """If `only_inputs` is True, the fields already lack output arguments and arguments that are not tensors."""
+        """`only_inputs` means that output arguments (`out=`) were removed from the file before."""
         self._strings = strings
         self._only_inputs = only_inputs
         self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}

@@ -195,7 +195,7 @@ class _BatchEnds:
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
         """Return the times at which batches end within one step mark of the profiler. The end of the last batch is omitted,
-        because it is the end of the step mark.
+        because it equals the end of the step mark.
         """
         ends, begun = self._cut(begin_ns, end_ns)
         ends = ends if begun else ends[:-1]
@@ -205,8 +205,8 @@ class _BatchEnds:
         """Return whether all evaluated batches call the same modules. If the profile contains no modules, the numbers of ops
         are compared.
 
-        The test fails for different stages of an inference pipeline, such as a text encoder and a denoising loop. The last
-        batch may be cut short.
+        Stages of an inference pipeline, such as a text encoder and a denoising loop, call different modules and are not
+        batches. The last batch may be cut short.
         """
         if self._trains or len(edges_ns) <= 2:
             return True
@@ -471,8 +471,8 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
-    """Return a boolean mask of conversions such as `aten::to` that returned their input unchanged. A span counts only if all
-    ops inside it are such conversions too.
+    """Return a boolean mask of conversions such as `aten::to` that returned their input unchanged. An op that contains other
+    ops is included only if all of them are conversions without effect.
     """
     converts = (host.kind == HostKind.OP) & strings.matching(host.name, _CONVERSIONS.match)
     around = host.parent[~converts]
@@ -503,7 +503,8 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
     """Return the ops that the profiler added.
 
     Note [The profiler's own ops]: until torch 1.12, entering a record_function range created a tensor just before the range
-    (aten::zeros, or the ops that aten::zeros consists of). These ops belong to the profiler and not to the script.
+    (aten::zeros, or the ops that aten::zeros consists of). Ops that create this tensor belong to the profiler and not to the
+    script.
     """
     rows = np.union1d(tops, ranges)
     cheap = strings.matching(host.name[rows], _PROFILER_OPS.match) & (host.kind[rows] == HostKind.OP)
@@ -521,8 +522,8 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
 class Markers:
     """Computes the times that CUDA events would measure on one GPU, by default the busiest GPU.
 
-    `at(t)` returns the time at which all GPU work launched before the host time t has ended, as a CUDA event recorded at t
-    would. `at(t)` returns t if the GPU is idle at time t.
+    `at(t)` returns the time at which all GPU work that was launched before the host time t has ended. `at(t)` returns t if the
+    GPU is idle at time t.
     """
 
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
