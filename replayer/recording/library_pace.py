@@ -1,5 +1,5 @@
-"""Takes phase times from the library of measured models. A library cell has the times of one model on one GPU at several batch
-sizes.
+"""Gives the phases of a training step (forward, backward, optimizer) their durations from a library of measured models. A
+library entry ("cell" in the code) has the published step times of one model on one GPU at several batch sizes.
 
     pace = LibraryPace(choice, optimizers())
     pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls `model`; finds v100/resnet50
@@ -62,9 +62,9 @@ COUNTED_ELSEWHERE_NS = 1  # the time of a phase that was measured together with 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """Holds the times of one call of the script's model.
+    """Holds the durations of the phases (such as forward and backward) that one call of the script's model causes.
 
-    The call has a forward pass and, in training, the later phases of the step.
+    A call in evaluation has only a forward pass.
     """
 
     of: LibraryCall
@@ -101,7 +101,7 @@ class _Pending:
 
 
 class LibraryPace:
-    """Finds the library's times for the model that the script calls. The class is not thread-safe."""
+    """Looks up the published step times of the model that the script calls. The class is not thread-safe."""
 
     def __init__(self, choice: LibraryChoice, optimizers: Optimizers) -> None:
         self._choice = choice
@@ -128,9 +128,9 @@ class LibraryPace:
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """The script calls an outermost module: find the module's times. Raises NotInLibrary if there are none.
+        """Look up the step times of a module when the script calls the module. Raises NotInLibrary if there are none.
 
-        Modules without parameters on the GPU are not looked up.
+        Modules without parameters on the GPU are ignored.
         """
         self._call = None
         self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
@@ -158,7 +158,7 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the memory limit of the current call in bytes, or None if the call fits on the card.
+        """Return the GPU memory in bytes that the model's current call may use, or None if the call's batch fits on the card.
 
         `peak_bytes` is the script's peak so far. See Note [Where the card was full].
         """
@@ -170,9 +170,9 @@ class LibraryPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """Return the times that `watch` found for the next call.
+        """Return the times of the model's next call, which `watch` has looked up.
 
-        Returns None if the ops of the call are estimated one by one.
+        Returns None if the library has no times for the model, so that each op must be estimated.
         """
         call, self._call = self._call, None
         return call
@@ -183,7 +183,8 @@ class LibraryPace:
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """Return the device time in ns of a phase that begins now. Returns None if the library has no time for the phase."""
+        """Return the GPU time in ns of a phase, such as "backward", when the phase begins. Returns None if the library of
+        published times has no time for this phase."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
@@ -206,9 +207,9 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the step, and return its index in `notes`.
+        """End the training step, and return the index of its entry in the result of `notes`.
 
-        Raises NotInLibrary if the card should have run out of memory in the step.
+        Raises NotInLibrary after several steps that would not fit into the memory of the real card.
         """
         if self._full is not None and trained:
             self._full_steps += 1
@@ -225,17 +226,17 @@ class LibraryPace:
         return row
 
     def set_up_ends(self) -> None:
-        """Drop all calls and copies so far, because they were not part of a step."""
+        """Discard the model calls and copies that were counted before the first training step."""
         self._calls.clear()
         self._pending = _Pending()
         self._copied = False
 
     def notes(self) -> tuple[LibrarySteps, ...]:
-        """Return the composition of the steps for the replay's header, in the order of the indices from `step_ended`."""
+        """Return which model calls the steps of the replay consisted of, for the header of the output file."""
         return tuple(self._played)
 
     def messages(self) -> tuple[str, ...]:
-        """Return the messages for the end of the run, one for all models that the library lacks."""
+        """Return the messages that are printed at the end of the run."""
         return tuple(texts[0] + (f" (and {len(texts) - 1} more)" if texts[1:] else "") for texts in self._said.values())
 
     # --- finding the cell

@@ -1,4 +1,4 @@
-"""Keys that match a replayed op with recorded calls, from the shapes, dtypes and layouts that were recorded.
+"""Keys by which an op of the running script finds recorded calls with the same shapes, dtypes and memory layouts.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -20,13 +20,13 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 class RecordedKeys:
-    """Makes keys for recorded ops and for the script's ops. Calls with equal keys match."""
+    """Makes lookup keys for recorded ops and for the ops that the script calls. Calls with equal keys match."""
 
     def __init__(self, trace: Trace) -> None:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # On AMD GPUs, a copy may be an ordinary kernel whose name does not give the direction of the copy.
+        # On AMD GPUs, a copy may be an ordinary kernel, and its name does not say whether it copies to or from the device.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
@@ -35,9 +35,9 @@ class RecordedKeys:
         return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
 
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
-        """Return the keys under which the op is looked up. `dtype` is the op's first dtype.
+        """`dtype` is the op's first dtype.
 
-        The keys leave out properties that are missing from some recorded calls of the op.
+        If some recorded calls of an op lack shapes or dtypes, the keys of this op leave them out too.
         """
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
@@ -52,10 +52,10 @@ class RecordedKeys:
 
 
 def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the canonical ops that have calls without recorded shapes, and the ops that have calls without a dtype.
+    """Return two sets of op names: ops recorded at least once without shapes, and ops recorded at least once without a dtype.
 
-    For lists of tensors (`cat`, `_foreach_add_`), profilers record no dtypes. If the list is long, profilers record no shapes
-    either. An op without a tensor list and without shapes had only scalars.
+    For lists of tensors (`cat`, `_foreach_add_`), profilers record no dtypes. For long lists of tensors, profilers record no
+    shapes either. If an op without a tensor list was recorded without shapes, all its arguments were scalars.
     """
     host, strings = trace.host, trace.strings
     ops = host.kind == HostKind.OP
@@ -74,7 +74,6 @@ def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
 
 @cache
 def takes_tensor_list(op: str) -> bool:
-    """Return whether any overload of this op takes a list of tensors. The schemas of the installed PyTorch are used."""
     schemas = torch._C._jit_get_schemas_for_operator(op) if op.startswith("aten::") else []
     types = [str(argument.type) for schema in schemas for argument in schema.arguments]
     return any(kind.startswith("List[") and "Tensor" in kind for kind in types)

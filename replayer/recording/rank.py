@@ -1,13 +1,13 @@
-"""The rank of this process in a distributed run, and the recorded rank and devices that it replays.
+"""The rank of this process in a distributed run, and the recorded rank whose times and GPUs the process replays.
 
-torchrun and `trace replay --nproc` set the rank in the environment, before the script uses its GPU:
+torchrun and `trace replay --nproc` set RANK, LOCAL_RANK and LOCAL_WORLD_SIZE before the script starts:
 
     rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
     rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks
     rank.devices(trace)                     # as many devices as ranks on this machine
 
-A process without a rank is the only rank, 0, and sees all devices of the recorded machine. If torch.multiprocessing.spawn
-started the process, the process index is the rank until init_process_group sets another rank (state.py).
+A process that is not part of a distributed run has rank 0 and sees all GPUs of the recorded machine. In a process from
+torch.multiprocessing.spawn, the process index is the rank until init_process_group sets the rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from traces.model.trace import Device, Trace
 class Rank:
     """Describes the rank of a process.
 
-    `local` is the rank among the `local_count` ranks of its machine (0: unknown). `number` counts over all machines.
+    `local` is the rank of the process on its machine, which runs `local_count` ranks (0: unknown). `number` counts over all
+    machines.
     """
 
     number: int = 0
@@ -31,7 +32,8 @@ class Rank:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
-        """Return the rank from torchrun's variables. If the variables are missing or invalid, the process is the only rank."""
+        """Return the rank from torchrun's variables. If the environment variables of torchrun are missing or invalid, the
+        process is taken as the only one of the run."""
         values = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         if not all(text.isdigit() for text in values[:2]):
             return cls()
@@ -39,15 +41,13 @@ class Rank:
         return cls(number, local, max(int(values[2]) if values[2].isdigit() else 1, local + 1))
 
     def recorded(self, ranks: Sequence[int]) -> int:
-        """Return the recorded rank that this rank replays."""
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the devices that this process sees. The process sees the devices of the recorded rank, repeated until each
-        local rank has a device.
+        """Return the devices that this process sees. The process sees the GPUs of its recorded rank, repeated until each
+        process of the machine has one.
 
-        If the number of local ranks is unknown, the result has the devices of all recorded ranks, with each device of a machine
-        once.
+        If the number of processes per machine is unknown, the result lists each GPU of each recorded machine once.
         """
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]

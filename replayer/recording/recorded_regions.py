@@ -1,4 +1,5 @@
-"""Reads the recorded calls of compiled regions. A replay launches the recorded ops instead of the ops that the region calls.
+"""Reads the recorded calls of compiled regions. In a replay, a compiled region launches the ops that were recorded, because
+Inductor fuses the ops in the source code.
 
     regions = RecordedRegions.of(trace, rank, match_keys, keys)
     call = regions.call("0/1", inputs=((32, 64),), graph_ops={...}, number=0, is_backward=False)    # None: not recorded
@@ -28,7 +29,7 @@ GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical na
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """What one call of a region launches and allocates. `memory` is None if the recording has no memory events."""
+    """Describes the kernels and memory blocks of one call of a compiled region."""
 
     ops: tuple[OpSignature, ...]
     memory: tuple[BlockRequest, ...] | None
@@ -40,10 +41,10 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Holds the recorded calls of a region's forward and backward pass, by the shapes of the inputs.
+    """Holds the recorded forward and backward calls of one compiled region, by the shapes of the region's inputs.
 
-    The recorded calls of a region come from the last of the steps that call the region most often, because the first steps of a
-    profile may contain compilation and tuning.
+    The first steps of a profile may contain compilation and tuning. So the recorded calls of a compiled region come from a late
+    step: the last among the steps with the most calls of the region.
     """
 
     forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
@@ -51,9 +52,7 @@ class _RecordedRegion:
 
 
 class RecordedRegions:
-    """Holds the regions of one rank. Each region is found by the number that torch gave it. `has_memory` says whether the
-    recording has memory events.
-    """
+    """Holds the regions of one rank. Compiled regions are identified by the number that torch.compile gave them."""
 
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}
@@ -62,7 +61,7 @@ class RecordedRegions:
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
-        """Read the regions. The match keys of the regions' ops are added to `keys`."""
+        """Read the regions. The lookup keys of ops in compiled regions are added to `keys`."""
         steps: dict[tuple[str, bool, str], dict[int, list[RegionCall]]] = {}
         for call in region_calls(trace, rank):
             by_step = steps.setdefault((call.region, call.is_backward, call.inputs), {})
@@ -82,11 +81,12 @@ class RecordedRegions:
         return len(self._regions)
 
     def call(self, name: str, inputs: Shapes, graph_ops: GraphOps, number: int, *, is_backward: bool) -> RecordedCall | None:
-        """Return the recorded call `number` of a region in a step. Further calls repeat the last recorded call.
+        """Return call `number` of a compiled region in a training step. Further calls repeat the last recorded call.
 
-        A region of the script matches the recorded region with the same number if the inputs have the same shapes. If the
-        shapes differ, the first recorded region with these inputs is used, because torch numbers functions in tracing order. If
-        the inputs of regions were not recorded, the shapes of ops are compared instead.
+        A compiled region of the script matches the recorded region that has the same number and the same input shapes. If the
+        input shapes differ, the first recorded region with the script's input shapes is used. Its number can differ, because
+        torch.compile numbers functions in the order in which it traces them. If a recording lacks the input shapes of compiled
+        regions, the shapes of the ops inside are compared instead.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)
@@ -111,9 +111,9 @@ class RecordedRegions:
 
 
 def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
-    """Return whether the graph has one of the recorded ops with the same shapes.
+    """Return whether at least one recorded op occurs in the graph with the same shapes.
 
-    Inductor replaces some matrix products by others and pads some, so not all ops can be compared.
+    Inductor replaces or pads some matrix products, so a recorded region may lack some ops of the source code.
     """
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
@@ -122,7 +122,7 @@ def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
 
 
 def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:
-    """Group the ops of a graph, given by name and shapes, as `RecordedRegions.ops` expects."""
+    """Group the (name, shapes) pairs of a graph's ops by op name."""
     found: GraphOps = {}
     for op, shapes in ops:
         found.setdefault(_kind(op), set()).add(canonical_shapes(shapes))
@@ -135,7 +135,7 @@ def _kind(op: str) -> str:
 
 
 class _Signatures:
-    """Creates one signature for each recorded op with its shapes and dtypes."""
+    """Creates one signature for each recorded combination of op, shapes and dtypes."""
 
     def __init__(self, trace: Trace, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> None:
         self._trace, self._match_keys, self._keys = trace, match_keys, keys

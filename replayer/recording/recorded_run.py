@@ -1,7 +1,7 @@
-"""A recording, indexed by step, phase and op, for matching with a running script.
+"""A recorded run, indexed by step, phase and op, so that ops of a running script can find their recorded times.
 
-A recorded step contains phase segments. A segment contains the recorded calls of ops that reached the device, by match key, and
-the kernels that these calls launched. The index of a recording is read-only, and all replays of a step share the index.
+A recorded step contains phase segments. A segment is one phase of a step, and contains the recorded op calls that used the GPU,
+together with their kernels.
 
     recording = RecordedRun.of(trace)
     step = recording.step(0)
@@ -41,7 +41,7 @@ from traces.rates.op_cost import flops, size_bytes
 
 
 class RecordedRun:
-    """Holds the recording of one rank, step by step."""
+    """Holds the recorded steps of one rank."""
 
     def __init__(self, trace: Trace, rank: int, slowdown: float = 1.0) -> None:
         self.trace = trace
@@ -72,9 +72,11 @@ class RecordedRun:
 
     @classmethod
     def of(cls, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> RecordedRun:
-        """Index the steps of one rank. A recording without steps becomes one step with one forward segment.
+        """Index the steps of one rank. If no steps were marked in the recording, the whole recording is treated as one step
+        with a forward pass only.
 
-        All GPU work takes `slowdown` times as long as recorded, except transfers between ranks. Host times do not change.
+        Kernels and copies take `slowdown` times as long as recorded, but transfers between ranks take the recorded time. Host
+        times do not change.
         """
         recording = cls(trace, rank, slowdown)
         recording.costs.slowdown = slowdown
@@ -86,11 +88,11 @@ class RecordedRun:
         return recording
 
     def _choose(self) -> None:
-        """Choose the steps that provide the replay's times. See Note [Profiled and clean steps] in indexer.py.
+        """Choose the recorded steps whose times the replay uses. See Note [Profiled and clean steps] in indexer.py.
 
-        A kernel-grained recording uses the profiled training steps, if the recording marks profiled steps. In such a recording,
-        the first replayed steps get the host times of warm-up steps. A phase-grained recording uses the steps that were not
-        profiled.
+        If the recording has single kernels, the times come from the training steps that were recorded under a profiler. The
+        first steps of the replay get the slower host times of the recorded warm-up steps. If the recording has only phase
+        times, the times come from steps that ran without a profiler.
         """
         kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in self.steps]
@@ -125,8 +127,8 @@ class RecordedRun:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """Return the recorded step for training step `number` (from 0). The first steps are replayed in order. After them, the
-        steady steps are repeated in order.
+        """Return the recorded step whose times training step `number` (from 0) of the script uses. The first steps are replayed
+        in order. After the first recorded steps, the steady recorded steps are repeated in order.
 
         See Note [Training steps of several kinds].
         """
@@ -142,9 +144,10 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return the recorded step for evaluation step `number`.
+        """Return the recorded step whose times evaluation step `number` of the script uses.
 
-        Recorded evaluation steps are used one after the other. If there are none, steady steps are used.
+        Recorded evaluation steps are used one after the other. If no evaluation steps were recorded, steady training steps are
+        used.
         """
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]
@@ -153,7 +156,7 @@ class RecordedRun:
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
         """Return the recorded training or evaluation step with this number.
 
-        If the recording has fewer steps of this kind, recorded steps are repeated.
+        If the script runs more training or evaluation steps than were recorded, the recorded steps are repeated.
         """
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
@@ -164,7 +167,7 @@ class RecordedRun:
         return first[number] if number < len(first) else _in_turn(self.cycle, self._trained, number)
 
     def _sample(self) -> None:
-        """Collect op durations for scaling, and fit the device's speed."""
+        """Collect the durations of recorded ops, from which the times of ops with other shapes are estimated."""
         fit = []
         host_ns: dict[str, list[int]] = {}
         for index in self.cycle[:2]:
@@ -204,10 +207,10 @@ class RecordedRun:
 
 
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
-    """Return the chosen step that provides the times of step `number` of `steps`.
+    """Return which of the steps in `chosen` provides the times of step `number`.
 
-    A chosen step provides its own times. All other steps take their times from the chosen steps in rotation, beginning with the
-    first. Steps that alternate between shapes thus keep their order.
+    A chosen step provides its own times. A step that is not in `chosen` takes its times from the steps in `chosen`, which are
+    used in rotation. Steps that alternate between two shapes thus still alternate in a replay.
     """
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
@@ -215,10 +218,10 @@ def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
-    """Return the host time from each op of a segment to the next op, by name.
+    """Yield the name of each recorded op, with the host time from the start of this op to the start of the next.
 
-    The host time of an op includes the Python code or autograd node around the op. Nested ops share the time of the outer op in
-    proportion to their durations.
+    The host time of an op includes the Python code or the autograd node that calls the op. If an op calls other ops, its host
+    time is divided among the inner ops in proportion to their durations.
     """
     calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
     within: list[list[int]] = [[]]

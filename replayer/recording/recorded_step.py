@@ -1,4 +1,4 @@
-"""Recorded steps, their phase segments, and the ops and kernels in each segment."""
+"""The data classes of a recorded step, its phases, ops and kernels."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Holds the three keys that match an op with recorded calls.
+    """Holds the three keys by which an op is looked up among the recorded calls.
 
-    The first match key requires the same op and shapes. The second match key requires an equivalent op with the same shapes.
-    The third match key requires the same op with any shapes.
+    The first lookup key finds recorded calls of the same op with the same shapes. The second lookup key also finds equivalent
+    ops with the same shapes. The third lookup key finds recorded calls of the same op with any shapes.
     """
 
     exact: str
@@ -28,9 +28,9 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """Describes one recorded call of an op and its kernels in launch order.
+    """One recorded call of an op, with its kernels in launch order.
 
-    Host times are measured from the segment's start.
+    Host times are in ns since the start of the phase segment.
     """
 
     start_ns: int
@@ -60,7 +60,8 @@ class Kernel(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RecordedSegment:
-    """Describes one phase of one recorded step. A phase that occurs twice in a step has two segments."""
+    """Describes one phase of one recorded step. If a phase such as "forward" runs twice in a step, the step has two segments
+    for it."""
 
     name: str
     host_ns: int = 0
@@ -87,13 +88,13 @@ class RecordedSegment:
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """Return the segment of a device. Replicas of nn.DataParallel run the same ops at the same time, and each replica is
-        matched separately."""
+        """Return the segment of a device. The replicas of nn.DataParallel run the same ops at the same time, so each replica
+        has its own recorded calls."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
     def is_host_only(self) -> bool:
-        """Return whether the segment has only host time, without ops and device work."""
+        """Return whether only host time was recorded for this phase, without ops and without GPU work."""
         return not (self.named or self.kernels or self.lanes or self.device_ns > 0)
 
     @property
@@ -102,7 +103,7 @@ class RecordedSegment:
 
 
 class KernelColumns(NamedTuple):
-    """Stores the kernels of a step as columns, which makes it fast to play many kernels at once."""
+    """Stores the kernels of a step as numpy arrays, so that many kernels can be scheduled with a few numpy operations."""
 
     launch_ns: Column
     latency_ns: Column
@@ -130,9 +131,10 @@ class KernelColumns(NamedTuple):
 class RecordedStep:
     """Describes one recorded step.
 
-    The keys of `segments` are (phase, 0-based index among the step's segments with this name). If a step starts with a segment
-    "other", the segment has the index LEADING. The first step of a script has no such segment. With the index LEADING, the
-    later segments "other" have the same indices in all steps.
+    The keys of `segments` are pairs (phase name, index), because a phase can occur several times in a step. Host code before
+    the first named phase of a step is a segment called "other", with the index LEADING. The first step of a script has no
+    segment before its first phase. Without this special index, the later segments called "other" would have different indices
+    in the first step.
     """
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
@@ -148,9 +150,8 @@ class RecordedStep:
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Return the numbers of backward passes and optimizer steps.
+        """Return how many backward passes and how many optimizer steps this training step contains.
 
-        Both are known from the recorder and from profiles.
         """
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
@@ -159,11 +160,11 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step in which each phase takes at least as long as in `slow`. `slow` has no kernels.
+        """Copy this step, and lengthen each phase that takes longer in the step `slow`. `slow` has no kernels.
 
-        The method is used for the first steps of a recording, which are slow and not profiled. The kernels of the result take
-        as long as in this step. If a phase takes longer in `slow`, the additional time is therefore charged to the host. The
-        wait for data is as long as in `slow`.
+        The first steps of a recording are slow, and their kernels were not recorded. The durations of kernels do not change. If
+        a phase takes longer in `slow`, the additional time is added to the host time of the phase. The phase that waits for a
+        batch gets the duration that it has in the step `slow`.
         """
         segments = {}
         for key in {**self.segments, **slow.segments}:
@@ -182,14 +183,13 @@ class RecordedStep:
 
     @property
     def columns(self) -> KernelColumns:
-        """Return the kernels as columns, created at first use."""
         if self._columns is None:
             self._columns = KernelColumns.of(self.kernels)
         return self._columns
 
     @property
     def one_stream(self) -> bool:
-        """Return whether all kernels are on the step's main stream, where each kernel only waits for the previous kernel."""
+        """Return whether all kernels of the step ran on one CUDA stream."""
         if self._one_stream is None:
             self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge < 0).all())
         return self._one_stream

@@ -1,9 +1,9 @@
-"""Adds GPUs to a recording of one GPU, for a script under nn.DataParallel (`--gpus 2`).
+"""Adds GPUs to a recording of one GPU, so that a script can be replayed with nn.DataParallel (`--gpus 2`).
 
-Each additional device is a copy of the recorded device. The replica on a device runs the same forward and backward ops on its
-share of the batch. The recorded times are scaled to the replica's shapes (scheduler.py). Work of one device only (the
-optimizer, for example) is not repeated. The duration of a copy between devices is its bytes divided by the link's bandwidth
-(cards.py).
+ Each GPU runs the same forward and backward ops as the recorded GPU, but on a part of the batch. The recorded durations of ops
+ are scaled to the smaller batch of each GPU (scheduler.py). Work that runs on one GPU only, such as the optimizer step, is not
+ repeated on the other GPUs. The duration of a copy between devices is its bytes divided by the link's
+bandwidth (cards.py).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)
@@ -41,8 +41,8 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """Return the devices that a script sees: `gpus` recorded devices, padded with copies of the first device. 0 means the
-    recorded number.
+    """Return the GPUs that the script sees. If `gpus` is larger than the recorded number, copies of the first recorded GPU are
+    added.
     """
     if not gpus:
         return recorded
@@ -50,7 +50,7 @@ def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
 
 
 def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
-    """Raise TraceError if a recording of `recorded` GPUs, with or without kernels, cannot be extended to `gpus` GPUs."""
+    """Raise TraceError if a recording that was made with `recorded` GPUs cannot be replayed with `gpus` GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
         raise TraceError(f"--gpus {gpus} needs a recording with the kernels of one GPU, but this recording has {has}")

@@ -1,7 +1,7 @@
-"""Reads workspaces of cuDNN and cuBLAS from a recording: memory that an op allocates and frees before it returns.
+"""Reads workspaces from a recording: memory that cuDNN or cuBLAS allocates for an op and frees before the op returns.
 
-Workspaces cannot be derived from shapes, because their sizes depend on the library's choice of algorithm. A recording with
-memory events shows workspaces: memory that is allocated and freed during the same op is not a result of the op.
+Sizes of workspaces cannot be derived from shapes, because cuDNN and cuBLAS choose among several algorithms. Memory that is
+allocated and freed during the same op is a workspace of the op, not a result.
 
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
@@ -36,7 +36,7 @@ WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 @dataclass
 class Workspaces:
-    """Holds the workspaces of one recording by match key."""
+    """Holds the recorded workspaces (temporary memory) of ops."""
 
     _exact: dict[str, WorkspaceSequence]
     _equivalent: dict[str, WorkspaceSequence]
@@ -71,7 +71,7 @@ class Workspaces:
 class _CallKind(NamedTuple):
     """Identifies a kind of recorded call. The integers are indices into the trace's strings.
 
-    `outermost` is False inside a call of the same op under another name.
+    `outermost` is False if the op was called by an equivalent op with another name.
     """
 
     name: int
@@ -148,7 +148,7 @@ def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
 
 
 def _form(sequence: WorkspaceSequence) -> tuple[tuple[tuple[int, bool], ...], ...]:
-    """Describe each allocation as (its position, True), and each free as (the position of its allocation, False)."""
+    """Describe each allocation as (index of the allocation, True), and each release as (index of the allocation, False)."""
     count, opened, result = 0, [], []
     for sizes in sequence:
         entries = []

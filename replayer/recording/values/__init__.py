@@ -1,1 +1,2 @@
-"""Values that the host reads from the device: recorded values, assumed values, and data-dependent result sizes."""
+"""Values that a script reads from GPU tensors, such as the loss. A replay has no tensor contents, so the values are taken from
+the recording or assumed."""

@@ -1,11 +1,12 @@
-"""Plausible values of a healthy run. If a value was neither recorded nor computed, the host reads an assumed value.
+"""Plausible values of a healthy run. If a script reads a tensor whose value was neither recorded nor computed, it gets an
+assumed value.
 
     assumed = AssumedValues(lambda: 0)
     assumed.loss()      # 1.0; after 100 training steps 0.5: losses and accuracies improve slowly
     assumed.share()     # 0.5; after 100 training steps 0.75: share of true comparisons
     assumed.count(6)    # 3: number of selected elements out of six
 
-The script then behaves as if its loss improves: it saves the best model, continues training and keeps the learning rate.
+Because assumed losses decrease, the script saves its best model, continues training and keeps its learning rate.
 
 Note [Loops end]
     A script may loop until a number is small. After a thousand scalars within one training step, each further value is half of
@@ -30,7 +31,8 @@ PATIENCE = 997
 class AssumedValues:
     """Supplies assumed values.
 
-    `trained` returns the number of training steps so far. If `improving` is False, every float is 1.0 and every count is 0.
+     If `improving` is False, every assumed float is 1.0 and every assumed
+    count is 0.
     """
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
@@ -43,7 +45,7 @@ class AssumedValues:
     def loss(self, call_site: Hashable = None) -> float:
         """Return a positive, finite number that decreases with each training step.
 
-        `call_site` is where the script computes the loss.
+        `call_site` is the line of the script that computes the loss.
         """
         if not self.improving:
             return 1.0
@@ -55,11 +57,11 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the share of elements for which an assumed comparison is true."""
+        """Return the share of elements for which a comparison of unknown tensors is assumed to be true."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """Return an assumed number of counted or selected elements: `share` of all elements, rounded half up.
+        """Return an assumed count of elements, such as correct predictions: `share` of all elements, rounded half up.
 
         See Note [Loops end].
         """
@@ -68,17 +70,17 @@ class AssumedValues:
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """Return the value of a condition that the host reads. See Note [Loops end]."""
+        """Return an assumed truth value for a tensor that the script uses as a condition. See Note [Loops end]."""
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0
 
     def note_scalar(self) -> None:
-        """Count a single unrecorded value that the host reads."""
+        """Count a scalar that the script reads from the GPU although its value was not recorded."""
         self._step_now()
         self._asked += 1
 
     def note_data(self) -> None:
-        """Record that the host sends a batch to the GPU. The script's loop therefore makes progress."""
+        """Note that the script copies a batch to the GPU. The script's loop therefore makes progress."""
         self._made_at.clear()
 
     def _step_now(self) -> int:

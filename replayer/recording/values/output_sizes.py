@@ -1,13 +1,13 @@
-"""Recorded output sizes of ops with data-dependent shapes: nonzero, boolean masks, unique, repeat_interleave.
+"""Recorded output sizes of ops whose output shape depends on tensor values, such as nonzero and unique.
 
     selections = RecordedOutputSizes.of(trace, rank=0)
     selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)
     # 7: a mask of ten elements had seven true ones; None if the size was not recorded
 
-The replay's own recorder stores every data-dependent size (tracer/surfaces/torch_sizes.py, the table `sizes`). When the script
-runs step number `step`, it gets the sizes of the recorded step number `valued`. The values that the script reads come from the
-same step (`StepTracker.row_of_values`). In imported recordings, some sizes can be derived from the profile. Sizes that were
-derived from the profile are taken from the step `driving`, which provides the kernels.
+The recorder of this project stores every data-dependent output size in the table `sizes` (tracer/surfaces/torch_sizes.py). Step
+`step` of the script gets the output sizes of the recorded step `valued`. In recordings imported from a profile, some output
+sizes can be derived from the shapes of later ops. Sizes that were derived from a profile belong to the step `driving`, whose
+kernels the replay uses.
 
 Note [Sizes in a profile]
     On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all call `aten::nonzero`. The next op takes the result,
@@ -35,16 +35,16 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """Returns the recorded output sizes of one rank, step by step.
+    """Provides the recorded data-dependent output sizes of one rank in the order of the steps.
 
-    Each recorded size is returned once per replay of the step to which the size belongs. The key NONE stands for calls outside
-    of all steps.
+    Each time a recorded step is replayed, each of its recorded sizes is returned once. The key NONE stands for ops that were
+    called outside of all steps.
     """
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """Store the recorded sizes in order of time, by step and by op (such as `nonzero`).
+        """Group the recorded output sizes by step and op (such as `nonzero`), in order of time.
 
-        The sizes in `shown` are derived from the profile, and the recorder stored the sizes in `noted`.
+        `noted` has the sizes that the recorder stored, and `shown` has the sizes that were derived from a profile.
         """
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}
@@ -61,7 +61,7 @@ class RecordedOutputSizes:
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
-        """Return the size found by the next recorded search of this shape in this step.
+        """Return how many elements the next recorded op with a data-dependent output found in an input of this shape.
 
         Returns None if no size was recorded.
         """

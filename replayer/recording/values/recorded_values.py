@@ -1,11 +1,11 @@
-"""Recorded values that the host reads from the device, in order. With recorded values, loss curves and decisions repeat in a
-replay.
+"""The recorded values that a script reads from GPU tensors, such as losses, in the order of the reads. With recorded values, a
+replayed script prints the recorded losses and takes the recorded decisions.
 
     values = RecordedValues.of(trace, rank=0)
     values.next(1, step=7, recorded_step=3)     # [2.3025]; None if the next recorded read has another size
 
-The script's n-th step reads the values of the recorded n-th step, even if its times come from another step. A recording may
-have values of all steps but kernels of only a few steps. See `StepTracker.row_of_values`.
+Step n of the script reads the values of the recorded step n, even if the times come from another recorded step. A recording may
+contain the loss values of all steps, but the kernels of only a few steps. See `StepTracker.row_of_values`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _AFTER = NONE - 1
 
 
 class RecordedValues:
-    """Returns the recorded host reads of one rank, step by step.
+    """Provides the recorded values that one rank read from its GPU, in the order of the steps.
 
-    Each recorded read is returned once per replay of the step to which the read belongs. The key NONE stands for reads outside
-    of all steps.
+    Each time a recorded step is replayed, each value that was read in this step is returned once. The key NONE stands for
+    values that were read outside of all steps.
     """
 
     def __init__(self, reads: dict[int, list[list[float]]], steps: int = 0) -> None:
@@ -36,7 +36,8 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # A loss that is printed after `optimizer.step()` is read in the next training step. The last loss has no next step.
+            # If a script prints its loss after `optimizer.step()`, the loss is read when the next training step has already
+            # begun. The last loss has no next step.
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:
@@ -46,9 +47,9 @@ class RecordedValues:
         return cls(reads, int((trace.steps.rank == rank).sum()))
 
     def next(self, count: int, step: int, recorded_step: int) -> list[float] | None:
-        """Return the next read of the script's step `step`, as recorded in `recorded_step`.
+        """Return the values that the script's next `.item()` or other read gets in step `step`.
 
-        Returns None unless this read has `count` elements.
+        Returns None if the recorded read has another number of elements than `count`.
         """
         if self._step != (step, recorded_step):
             self._step, self._position = (step, recorded_step), 0
