@@ -1,11 +1,11 @@
-"""The only module-level state. Torch's patched functions are global, so the virtual GPU is global too.
+"""The only module-level state. The patched functions of PyTorch are global, so the virtual GPU that they use is global too.
 
     start(lambda: VirtualGpu(...))     # once per process, when torch is imported
     gpu()                              # created at the first use of CUDA, like a CUDA context
     host_memory()                      # the pinned memory, also created at its first use
 
-The module state.py stores the virtual GPU, the pinned memory and the rank of this process. Other modules get these objects from
-state.py.
+The module state.py stores the objects that exist once per process: the virtual GPU, the pinned memory and the rank. Other
+modules get these objects from state.py.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class ReplayerState:
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False
-        # This flag is True while DDP's Reducer starts all its operations and reads their results in one call. See Note [Futures
-        # in the backward pass] in distributed/work_future.py.
+        # This flag is True while DistributedDataParallel starts all its all-reduces and reads their results in one C++ call.
+        # See Note [Futures in the backward pass] in distributed/work_future.py.
         self.reducer_reads_now = False
 
     def after_fork(self) -> None:
-        """Reset the state in a forked child. A comparison of process ids at each op would cost one system call per op."""
+        """Reset the state in a forked child."""
         self.forked_in_use = self.forked_in_use or self.gpu is not None
         self.gpu = None
         self.host_memory = None  # a forked child must not use the parent's pinned blocks
@@ -86,25 +86,25 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
     """Set the function that creates this process's virtual GPU, and drop an existing virtual GPU.
 
-    All processes of a replay share `run_folder`. Each process of a run writes its amount of pinned memory to a shared folder.
+    All processes of a replay share `run_folder`. Each process of a run writes the size of its pinned memory to a folder that
+    all processes share.
     """
     STATE.make, STATE.gpu, STATE.forked_in_use, STATE.run_folder = make, None, False, run_folder
 
 
 def reset() -> None:
-    """Forget the virtual GPU of this process, so that `start` can be called again."""
     STATE.__init__()  # type: ignore[misc]
 
 
 def started() -> VirtualGpu | None:
-    """Return the virtual GPU if the script has used it in this process, else None."""
     return STATE.gpu
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that receives the script's hooks. Returns None until the script uses the virtual GPU.
+    """Return the object that is told when the script begins a phase or a step. Returns None before the script has used the
+    virtual GPU.
 
-    Returns None for calls that AOTAutograd makes to trace a graph, such as the backward pass of the traced graph.
+    Returns None while AOTAutograd traces a graph, because the calls it makes are not work of the script.
     """
     made = STATE.gpu
     if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):
@@ -113,7 +113,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync() -> None:
-    """Warn or raise as `torch.cuda.set_sync_debug_mode` asks. The caller must call this function before the host waits for a
+    """Warn or raise as `torch.cuda.set_sync_debug_mode` asks. This function must be called before the host waits for a CUDA
     stream."""
     if STATE.sync_debug_mode == 1:
         warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
@@ -122,15 +122,14 @@ def before_sync() -> None:
 
 
 def in_bad_fork() -> bool:
-    """Return whether this process was forked from a process that had already used the GPU."""
     return STATE.forked_in_use
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process, created at the first call.
+    """Return the virtual GPU of this process. It is created at the first call.
 
-    Raises RuntimeError with CUDA's message in a forked child of a process that used the GPU. The function also raises
-    RuntimeError before `start` and after the virtual GPU was stopped.
+    Raises RuntimeError with CUDA's message in a child process that was forked after its parent had used the GPU. Also raises
+    RuntimeError if the virtual GPU was not started, or was stopped.
     """
     made = STATE.gpu
     if made is not None:
@@ -149,7 +148,8 @@ def gpu() -> VirtualGpu:
 
 
 def host_memory() -> HostMemory:
-    """Return the pinned memory of this process. Raises RuntimeError in a forked child of a process that used the GPU."""
+    """Return the pinned memory of this process. Raises RuntimeError in a child process that was forked after its parent had
+    used the GPU."""
     if STATE.forked_in_use:
         gpu()
     with STATE.lock:
@@ -162,9 +162,9 @@ def host_memory() -> HostMemory:
 
 
 def is_pinned_address(address: int) -> bool:
-    """Return whether this host address is in pinned memory.
+    """Return whether a host address is pinned.
 
-    The function is called for every copied tensor, so it never creates the pinned memory.
+    This check runs for every copied tensor, so it does not create the pinned memory pool.
     """
     return STATE.host_memory is not None and STATE.host_memory.holds(address)
 

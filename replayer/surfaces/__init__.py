@@ -1,6 +1,6 @@
-"""Patches the parts of torch that a script sees.
+"""Replaces the functions of PyTorch and Python that a script can call to reach a GPU.
 
-Each file in this package patches one module, has the module's name, and is called a surface.
+Each file in this package patches one Python module and is named after this module. Such a file is called a surface.
 
     start(lambda: VirtualGpu(...))      # replayer.state
     install_all(torch)                  # this process now has a GPU, created at first use
@@ -31,7 +31,7 @@ _SURFACES = (
 
 
 def surfaces() -> list[ModuleType]:
-    """Return all surfaces. Exactly one surface owns each patched name (tests/replayer/surfaces/test_one_owner.py)."""
+    """Return all surfaces. No two surfaces patch the same function (tests/replayer/surfaces/test_one_owner.py)."""
     return [import_module(f"replayer.surfaces.{name}") for name in _SURFACES.split()]
 
 

@@ -1,13 +1,13 @@
 """Patches builtins.open for `trace stalls`.
 
-File reads while a batch is fetched are counted and take as long as on the modelled disk.
+While a DataLoader fetches a batch, file reads are counted and take as long as on a simulated disk.
 
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
 All reads through Python's own files count, including those of PIL, numpy, torch.load, zip and tar archives, and pickle. Files
-that C or C++ opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are read at this machine's speed and not counted. The report
-shows the number of counted bytes.
+that C or C++ code opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are not counted and not slowed down. The report shows
+how many bytes were counted.
 """
 
 from __future__ import annotations
@@ -41,15 +41,14 @@ class _Fetch(threading.local):
 
 
 def install(torch_module: ModuleType, storage: StorageClient) -> None:
-    """Patch `open`, both fetchers of the DataLoader, and the functions that pin and hand out batches."""
+    """Patch `open`, and the functions of the DataLoader that fetch, pin and return batches."""
     fetching = _Fetch()
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """A file opened for reading. If a reader reads the same bytes again, they are not requested from the modelled disk a
-        second time.
+        """A file opened for reading. Bytes that were read before do not count again and cost no time on the simulated disk.
 
-        Readers often look at a file's header, go back and read the whole file.
+        Image libraries often read a file's header first, and then read the whole file from the start.
         """
 
         _begin = _end = -1
@@ -126,7 +125,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
 
 
 def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
-    """Wrap the function that fetches a batch, and report each batch and its CPU time to the storage client."""
+    """Wrap the function that fetches a batch, so that each batch and its CPU time are reported to the simulated disk."""
     before_ns: dict[int, int] = {}  # CPU time after the previous batch, by worker process
 
     def counted(fetch: Any, fetcher: Any, indices: Any) -> Any:
@@ -152,10 +151,10 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time that all programs used on this process's cores, plus steal time.
+    """Return the CPU time that all programs together used on the cores of this process, plus steal time.
 
-    The sum covers the fields user, nice, system, irq, softirq and steal of /proc/stat (Linux, man 5 proc), which count in steps
-    of about 10 ms.
+    The CPU time is the sum of user, nice, system, irq, softirq and steal in /proc/stat (Linux, man 5 proc), whose resolution is
+    about 10 ms.
     """
     try:
         with _open("/proc/stat", encoding="ascii") as file:
@@ -186,8 +185,8 @@ def _timed_pinning(storage: StorageClient) -> Iterator[None]:
 def _with_script_time(storage: StorageClient) -> Any:
     """Wrap `next_data` of a loader with workers.
 
-    The wrapper reports the CPU time of the script's process since the previous batch. The wrapper also reports which workers
-    load data for evaluation, because only training batches count as steps.
+    With each batch, the CPU time that the script's process used since the previous batch is reported. Batches for evaluation
+    are reported separately, because only training batches count as steps.
     """
     evaluated = False
     before = (0, 0, 0)

@@ -1,9 +1,9 @@
-"""Patches gc.collect to also collect objects that existed before the virtual GPU finished its first step.
+"""Patches gc.collect so that it also collects objects that the replay has frozen with `gc.freeze`.
 
     del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
 
-After its first step, a replay excludes all existing objects from garbage collection (`ScriptSteps._look_at_steps`). Some of
-the excluded objects may belong to the script.
+After the first training step, a replay calls `gc.freeze`, which excludes all existing objects from garbage collection. Some of
+the frozen objects may belong to the script.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Gives the script's subprocesses an `nvidia-smi` command, which reports the recording's devices and the replay's memory.
+"""Provides an `nvidia-smi` command for subprocesses of the script, which reports the recorded GPUs and the memory that the
+replay uses.
 
     install(folder)                                     # writes folder/bin/nvidia-smi and puts it on PATH
     subprocess.check_output(["nvidia-smi", "-L"])       # GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-00000000-...)
 
-The command is nvidia_smi_command.py, which reads the current state from a file. The replay rewrites this file before the script
-starts a process whose arguments contain "nvidia-smi".
+The command is implemented in nvidia_smi_command.py, which reads the state of the virtual GPUs from a file. The file with the
+state of the virtual GPUs is rewritten whenever the script starts a process with "nvidia-smi" in its arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MIB = 1 << 20
 def install(folder: Path) -> None:
     """Install the command in the run's `folder`.
 
-    Nothing is installed if the command is already on PATH, as in child processes.
+    If the command is already on PATH, because a parent process installed it, nothing is done.
     """
     commands = folder / "bin"
     facts = folder / f"{_NAME}.json"

@@ -1,4 +1,4 @@
-"""Implements the `nvidia-smi` command for a replayed script's subprocesses.
+"""Implements the `nvidia-smi` command that subprocesses of a replayed script call.
 
 The command prints names, memory and driver of the virtual GPUs.
 
@@ -7,9 +7,9 @@ The command prints names, memory and driver of the virtual GPUs.
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-Recordings have no temperature, power, clocks or utilization. The fields of temperature, power, clocks and utilization are
-"[N/A]", which nvidia-smi also prints for a card without a sensor. An unknown option is an error with exit code 2. This file
-runs as a script in an interpreter without our packages, so the file imports only the standard library.
+Recordings do not contain temperature, power, clocks or utilization. Temperature, power, clocks and utilization are printed as
+"[N/A]", as nvidia-smi does for a card without the sensor. Unknown options end the command with exit code 2. This file runs as a
+script without the project's packages, so it imports only the standard library.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main(words: list[str]) -> int:
 
 
 def answer(told: dict[str, Any], options: list[str]) -> list[str]:
-    """Return the lines to print. Raise ValueError with the name of an unknown option."""
+    """Return the lines to print. Raise ValueError if an option is unknown, with the option's name as message."""
     asked, unknown = _OPTIONS.parse_known_args(options)
     if unknown:
         raise ValueError(unknown[0])

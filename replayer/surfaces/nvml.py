@@ -1,11 +1,12 @@
-"""Emulates NVML (utilization, temperature, power, memory) for torch.cuda's functions and for the package `pynvml`.
+"""Emulates NVIDIA's monitoring library NVML for torch.cuda and for the package `pynvml`.
 
     torch.cuda.utilization()                    # percent of the time since the last call in which kernels ran
     import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
-Memory and utilization come from the virtual GPU. Values that recordings do not have (temperature, power, clocks) raise NVML's
-"Not Supported". Monitoring code expects this error, because many GPUs lack some sensor.
+Memory use and utilization are those of the virtual GPU. Reading temperature, power or clocks raises NVML's error "Not
+Supported", because recordings do not contain them. Monitoring tools handle the error "Not Supported", because many GPUs lack
+some sensor.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class NVMLError_NotSupported(NVMLError):
 
 
 class NVMLError_DriverNotLoaded(NVMLError):
-    """This error is never raised, because a virtual driver is always loaded."""
+    """Exists so that scripts can catch it, but is never raised."""
 
 
 class Handle:
@@ -57,9 +58,9 @@ class Handle:
 
 
 class _Utilization:
-    """Computes utilization as NVML samples it: the share of time in which the devices were busy since the last sample.
+    """Computes GPU utilization like NVML: the share of time in which a GPU was busy since utilization was last read.
 
-    A sampling period of NVML is at least 1/6 s long.
+    NVML averages utilization over a period of at least 1/6 s.
     """
 
     _LEAST_NS = 1_000_000_000 // 6
@@ -78,7 +79,8 @@ class _Utilization:
 
 
 def stand_in(utilization: _Utilization) -> Any:
-    """Create the emulated module `pynvml`. Functions of NVML that the replay does not implement raise "Not Supported"."""
+    """Create the emulated module `pynvml`. Functions of NVML that this module does not implement raise NVML's error "Not
+    Supported"."""
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
     module.__spec__ = ModuleSpec("pynvml", None)
 
@@ -128,7 +130,7 @@ def stand_in(utilization: _Utilization) -> Any:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Make `import pynvml` find the emulated module, and patch the torch.cuda functions that use NVML."""
+    """Make `import pynvml` load the emulated module, and patch the functions of torch.cuda that use NVML."""
     cuda: Any = torch_module.cuda
     sampled = _Utilization()
     patch_item(sys.modules, "pynvml", stand_in(sampled))

@@ -1,4 +1,5 @@
-"""Patches os._exit to write the end of the replay's timeline first, because os._exit skips `atexit` handlers.
+"""Patches os._exit so that the replay's timeline is completed before the process ends. The original os._exit skips `atexit`
+handlers.
 
     os._exit(0)
 """
@@ -15,7 +16,8 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap `os._exit`. Forked children, such as a DataLoader's workers, write no timeline and exit as before."""
+    """Wrap `os._exit`. In forked children, such as the workers of a DataLoader, os._exit is unchanged, because they write no
+    timeline."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         state.STATE.finish()

@@ -1,4 +1,4 @@
-"""Provides helpers for torch functions that no surface emulates. Such functions raise NotEmulated or do nothing.
+"""Provides helpers for PyTorch functions that a replay does not emulate. Such functions raise NotEmulated or do nothing.
 
 Surfaces keep torch's own Python code where possible and replace the C functions that this code calls (`torch._C._cuda_*`).
 torch looks up these C functions by attribute at each call, so patching them also changes Python functions that torch copied at
@@ -30,21 +30,23 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make each function in `advice` raise NotEmulated. The helpers skip functions that this torch release does not have."""
+    """Make each function in `advice` raise NotEmulated. Names that do not exist in this release of PyTorch are skipped."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the classes in `advice` raise NotEmulated when called. `isinstance` checks against these classes still work."""
+    """Make the constructors of the classes in `advice` raise NotEmulated. `isinstance` checks against these classes still
+    work."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace each function by one that only returns a constant. The reason next to the constant is documentation only."""
+    """Replace functions by functions that only return a constant. `answers` gives each function's constant, and a reason that
+    only serves as documentation."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 
@@ -68,9 +70,9 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
-    """Create a class torch.`name` that constructs objects with `make`.
+    """Create a class named torch.`name`, whose constructor calls `make`.
 
-    `isinstance` and `issubclass` treat this class as `base`.
+    For `isinstance` and `issubclass`, the created class is the same as `base`.
     """
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -1,12 +1,13 @@
-"""Explains errors of packages that need NVIDIA's driver. A patched sys.excepthook adds a line that says what a replay lacks.
+"""Adds an explanation to errors from packages that need NVIDIA's driver. After such an error, a patched sys.excepthook prints
+that a replay has no driver and no device memory.
 
     AssertionError: libcuda.so cannot found!
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
 
-The package's own error is printed unchanged, and errors that the script catches are not touched.
+The original error is printed unchanged. Errors that the script catches get no explanation.
 
-`trace stalls` runs a script several times, compares the runs, and reports a failure in one line. For `trace stalls`, an error
-that ends the script is written to a file instead of being printed.
+`trace stalls` runs a script several times, compares the runs, and reports a failure in one line. Under `trace stalls`, an error
+that ends the script is therefore written to a file instead of being printed.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Wrap the current hook. A hook that the script sets later replaces the wrapper.
+    """Wrap the current hook. If the script later sets its own sys.excepthook, the script's hook is used instead.
 
-    `keep_in` is the folder that stores the error which ends the script.
+    If `keep_in` is given, an error that ends the script is written to a file in this folder.
     """
     before = sys.excepthook
 
@@ -61,10 +62,10 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return one line of the error's message. If another error caused the error, the line is from the message of the cause.
+    """Return one line of the error's message. If the error was caused by another error, the message of the cause is used.
 
-    Usually the first line is returned. For an error from a DataLoader's worker, the last line is returned, because it contains
-    the worker's own error.
+    Usually the first line is returned. If a worker of a DataLoader failed, the last line of the message is returned, because it
+    contains the worker's own error.
     """
     cause = error
     while cause.__cause__ is not None:
@@ -84,7 +85,8 @@ def _is_of_no_data(error: BaseException) -> bool:
 
 
 def package_of(frames: TracebackType | None) -> str:
-    """Return the innermost installed package in a traceback. Frames of torch and of our own packages are skipped."""
+    """Return the name of the installed package in which the error occurred. PyTorch and this project's own packages do not
+    count."""
     found = "a C++ or CUDA extension"
     while frames is not None:
         parts = Path(frames.tb_frame.f_code.co_filename).parts

@@ -1,26 +1,25 @@
-"""Patches Python's `time` for `--clock virtual` and `--clock recorded`.
+"""Patches Python's module `time` for the options `--clock virtual` and `--clock recorded`.
 
-On these clocks, waits and sleeps take no real time, and the clocks jump forward.
+With a virtual clock, `time.sleep` takes no real time: the clock jumps forward instead.
 
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
-`time`, `perf_counter`, `monotonic` and their `_ns` versions return the virtual time (Note [Virtual time] in clock.py), and
-`sleep` advances the virtual time. If a module ran `from time import perf_counter` before the import of torch, the function in
-this module is replaced too. Reading a clock first advances the virtual time to where the recorded host would be, so a script
-sees recorded times for its own host work. A background thread that polls once a second must not advance the clock, so its
-`sleep` waits until other threads have advanced the time far enough.
+The functions `time`, `perf_counter` and `monotonic` return the virtual time (Note [Virtual time] in clock.py), and `sleep`
+advances the virtual time. Modules that have already run `from time import perf_counter` also get the replacement. When a script
+reads a clock, the virtual time first advances by the recorded duration of the script's host code so far. In a background
+thread, `sleep` does not advance the clock. It waits until other threads have advanced the virtual time far enough.
 
 A script that sleeps for up to `_LONGEST_POLL_S` again and again, without using the GPU in between, is polling. A polling script
-waits for a child process, a thread or another rank. Processes, threads and ranks make progress only in real time, so the sleep
-of a polling script takes real time. If the sleep took no real time, the polling loop would keep a processor busy and move the
-clock by hours.
+usually waits for a child process, a thread or another rank. Other processes and threads make progress only in real time, so the
+sleep of a polling script takes real time. If the sleep of a polling loop took no real time, the loop would keep a CPU core busy
+and advance the virtual clock by hours.
 
-`datetime.now()`, `time.localtime()` and `time.clock_gettime()` keep real time. Waits with a timeout for locks, queues, sockets
-and processes keep real time, and so do processes that do not use the GPU. The modules in `_WAIT_FOR_REAL` compute timeouts from
-the machine's clock, because a jump of the clock would end a wait that has just begun. A loader's worker, forked from the
-script's process, continues from the moment of the fork at the machine's pace. A virtual clock is not suitable for a script
-whose own waits matter.
+`datetime.now()`, `time.localtime()` and `time.clock_gettime()` keep real time. Timeouts of locks, queues, sockets and processes
+count real time. Processes that do not use the GPU see real time only. Modules in `_WAIT_FOR_REAL`, such as `socket`, see the
+real clock, because a jump of the virtual clock would end their timeouts too early. In a worker process of a DataLoader, the
+clock starts at the virtual time of the fork and runs at real speed. Do not use a virtual clock for a script whose own waits are
+to be measured.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _CLOCKS = ("time", "perf_counter", "monotonic")
 
 
 class PatchedTime:
-    """Holds the replacements of `time`'s functions in one process, based on `clock`."""
+    """Holds replacements for the functions of the module `time`, which use `clock`."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -62,7 +61,6 @@ class PatchedTime:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def install(self) -> None:
-        """Switch this process to virtual time, unless the process already uses virtual time."""
         self._jumps = True
         self.clock.replays()
         if time.sleep not in self._calls:
@@ -109,13 +107,12 @@ class PatchedTime:
         return _like(real, sleep)
 
     def _is_polling(self) -> bool:
-        """Return whether the script has not used the device since its last sleep."""
+        """Return whether the script has slept before without using the GPU since."""
         before, self._calls_before_sleep = self._calls_before_sleep, self.calls_of_device()
         return before == self._calls_before_sleep
 
 
 def _others_run() -> bool:
-    """Return whether this process has other threads, child processes or ranks to wait for."""
     if threading.active_count() > 1 or rank().local_count > 1:
         return True
     try:
@@ -126,7 +123,8 @@ def _others_run() -> bool:
 
 
 def waits_for_real(module: str) -> bool:
-    """Return whether the named module compares clock readings with waits of the operating system. Such waits take real time."""
+    """Return whether the module uses the clock to time waits of the operating system, for example on sockets. Such waits take
+    real time."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 

@@ -1,8 +1,8 @@
-"""Patches torch.accelerator to report "cuda" as the accelerator of this process.
+"""Patches torch.accelerator so that it reports "cuda" as the accelerator.
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
 
-In a replay no accelerator is registered in C++, so this module replaces the `torch._C._accelerator_*` functions by calls of
+PyTorch's C++ code has no accelerator in a replay, so this module replaces the functions `torch._C._accelerator_*` by calls of
 torch.cuda.
 """
 

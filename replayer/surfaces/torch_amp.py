@@ -1,11 +1,10 @@
-"""Patches torch.amp, torch.autocast and torch.cuda.amp. If a call gives no device type, the device type is "cuda".
+"""Patches torch.amp, torch.autocast and torch.cuda.amp. Without a device type, "cuda" is meant.
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled() is True
 
-C++ keeps autocast state per device type. The state of virtual GPUs is stored under "cuda" (replayer/backend.py). torch's
-classes autocast, GradScaler and custom_fwd call patched functions to read and set this state. The classes autocast and
-GradScaler ask torch.cuda for the supported dtypes.
+C++ keeps autocast state per device type. The classes autocast, GradScaler and custom_fwd of PyTorch read and set the autocast
+state through functions that are patched here. autocast and GradScaler take the supported dtypes from torch.cuda.
 
 Note [Autocast's key]
     A tensor carries the autocast dispatch key of its device type, and C++ has no such key for "lazy". While autocast is on,
@@ -26,11 +25,12 @@ def install(torch_module: ModuleType) -> None:
     c: TorchAny = torch_module._C
 
     def for_cuda(call: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-        """Handle the old CUDA-only calls `is_autocast_enabled()` and `set_autocast_enabled(True)`."""
+        """Wrap an autocast function so that old calls without a device type, such as `is_autocast_enabled()`, still work."""
         return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
     def set_autocast_enabled(call: Callable[..., TorchAny], *args: TorchAny) -> None:
-        """Set the autocast state, and include autocast's dispatch key for this thread. See Note [Autocast's key]."""
+        """Turn autocast on or off for "cuda", and include or exclude autocast's dispatch key in this thread. See
+        Note [Autocast's key]."""
         for_cuda(call, *args)
         if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":
             c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, args[-1])

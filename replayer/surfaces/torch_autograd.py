@@ -1,8 +1,9 @@
-"""Patches torch.autograd to report the "backward" phase and inference mode. gradcheck works only under `--values compute`.
+"""Patches torch.autograd so that the replay notices the backward pass and inference mode. gradcheck works only under `--values
+compute`.
 
-On a real GPU the engine runs one thread per device while the caller waits. Virtual tensors have another device type in C++. For
-this device type, the engine runs all nodes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The
-timeline is the same.
+With a real GPU, the autograd engine runs one thread per GPU while the calling thread waits. In PyTorch's C++ code, virtual
+tensors have the device type "lazy" instead of "cuda". For virtual tensors, the autograd engine runs all nodes in the calling
+thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp). The timeline is the same.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def install(torch_module: ModuleType) -> None:
 def _run_backward(
     run: Callable[..., TorchAny], outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Run autograd's engine with the device checks and error messages of a GPU. PyTorch's C++ code does not check the devices
-    of tensor subclasses."""
+    """Run the backward pass with the device checks and error messages that PyTorch has on a GPU. PyTorch's autograd engine does
+    not check the devices of gradients that are tensor subclasses."""
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")
@@ -53,7 +54,8 @@ def _run_backward(
 
 
 def _checked_gradients(call: Callable[..., TorchAny], node: TorchAny, *args: TorchAny) -> TorchAny:
-    """Run the backward pass of a torch.autograd.Function and check the devices of its gradients, as the engine does."""
+    """Call `backward` of a torch.autograd.Function, and check the devices of the returned gradients as PyTorch's engine
+    does."""
     returned = call(node, *args)
     gradients = returned if isinstance(returned, tuple) else (returned,)
     needing = [gradient for gradient, needs in zip(gradients, node.needs_input_grad, strict=False) if needs]

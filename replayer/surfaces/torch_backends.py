@@ -1,12 +1,13 @@
 """Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda.
 
-Flags keep the values that scripts set, and versions come from the recording.
+A flag returns the value that the script has set. Versions, such as cuDNN's, are the recorded ones.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Every build stores most flags in C++. This module replaces only the flags that depend on the build of torch. Backend flags do
-not change the timing of a replay. Recorded times reflect the flags of the recorded run, which `trace info` shows.
+Every build stores most flags in C++. Only flags that depend on how PyTorch was built are replaced. Backend flags, such as
+`allow_tf32`, do not change the times of a replay. The recorded times depend on the backend flags of the recorded run, which
+`trace info` shows.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "effic
 
 
 def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
-    """Return a getter and a setter for a flag whose C++ setter checks the build.
+    """Return a getter and a setter for a flag that PyTorch builds without CUDA refuse to set.
 
-    The initial value of the flag comes from C++.
+    The flag's initial value is PyTorch's own.
     """
     chosen: list[TorchAny] = []
 
@@ -57,8 +58,8 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # `torch.backends.cudnn` is a wrapper around a module. Functions of the wrapped module look up names in the module, not in
-    # the wrapper.
+    # `torch.backends.cudnn` is a wrapper around a module. Names are also set in the wrapped module, because its functions look
+    # them up there and not in the wrapper.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}
@@ -77,9 +78,9 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _tell_recorded_cuda(version: TorchAny) -> None:
-    """Make a build without CUDA report the recorded version, because scripts take None as "no GPU".
+    """Make a PyTorch build without CUDA report the recorded CUDA version, because scripts take None as "no GPU".
 
-    A CUDA build keeps its own version, because extensions such as torchvision compare their version with torch's.
+    A CUDA build of PyTorch reports its own CUDA version, because packages such as torchvision compare it with theirs.
     """
 
     def recorded_version(name: str) -> TorchAny:

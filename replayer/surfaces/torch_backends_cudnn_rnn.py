@@ -1,4 +1,4 @@
-"""Patches torch.backends.cudnn.rnn. nn.LSTM, GRU and RNN check this module before they flatten their weights into one buffer.
+"""Patches torch.backends.cudnn.rnn, which nn.LSTM, GRU and RNN ask whether to flatten their weights into one buffer.
 
     nn.LSTM(6, 4).cuda().flatten_parameters()   # weights become views of one buffer
 """
@@ -15,7 +15,7 @@ from traces.script.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is a wrapper around a module. Functions of the module look up names in the
-    # module, not in the wrapper.
+    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is a wrapper around a module. The name is set in the wrapped module,
+    # because its functions look names up there and not in the wrapper.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

@@ -1,14 +1,15 @@
 """Makes autograd save the same tensors for backward as PyTorch before 1.11 did.
 
-Replays of recordings made with such an old release need the old behaviour.
+To replay a recording from a release before 1.11, autograd must save the same tensors as this release did.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 
-Two changes in PyTorch 1.11 affect how much memory a model needs. Before 1.11, in-place ReLU6 and Hardtanh saved their result.
-Since 1.11, autograd saves a copy of the input of in-place ReLU6 and Hardtanh. MobileNetV2 needs 31 % less memory with the old
-behaviour. Before 1.11, a convolution saved a contiguous copy of its input. Since 1.11, a convolution saves the tensor that the
-input is a view of. ShuffleNet, whose convolutions take halves of tensors, needs 7 % less memory with the old behaviour.
-Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
+Two changes in PyTorch 1.11 affect how much memory a model needs. Before PyTorch 1.11, in-place ReLU6 and Hardtanh saved their
+result. Since PyTorch 1.11, autograd saves a copy of the input of in-place ReLU6 and Hardtanh. With the behaviour of PyTorch
+before 1.11, MobileNetV2 needs 31 % less memory. Before PyTorch 1.11, a convolution saved a contiguous copy of its input. Since
+PyTorch 1.11, a convolution keeps the whole tensor alive of which its input is a view. ShuffleNet, whose convolutions take
+halves of tensors, needs 7 % less memory than with later releases. Reference: tools/autograd/derivatives.yaml (hardtanh_) and
+aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
 """
 
 from __future__ import annotations

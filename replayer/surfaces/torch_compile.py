@@ -1,10 +1,12 @@
-"""Patches torch.compile. torch's own Dynamo traces compiled functions, and replayer/compiled/ replaces Inductor.
+"""Patches torch.compile. PyTorch's Dynamo still traces the compiled functions, but replayer/compiled/ takes the place of
+Inductor.
 
     compiled = torch.compile(model, mode="reduce-overhead")
     compiled(x)                         # traced by Dynamo and AOTAutograd, and run op by op on virtual tensors
 
-Guards, graph breaks, recompilations and their counters, logs and errors are therefore torch's own. The backends "inductor" and
-"cudagraphs" need a CUDA driver, so replayer/compiled/backend.py replaces them. All other backends run unchanged.
+Guards, graph breaks and recompilations therefore work as in an unpatched PyTorch, including counters, logs and errors. The
+torch.compile backends "inductor" and "cudagraphs" need a CUDA driver, so replayer/compiled/backend.py replaces them. All other
+backends run unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, patch_around, when_imported
 
 # These functions exist only in CUDA builds. If a GPU is available, `torch.compiler.reset()` imports
-# torch._inductor.cudagraph_trees, which needs the functions below.
+# torch._inductor.cudagraph_trees. This import fails without these functions.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _COMPILATIONS_KEPT = 1 << 20
@@ -34,13 +36,13 @@ def install(torch_module: ModuleType) -> None:
         return compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
 
     def get_compiler_config(self: TorchAny) -> TorchAny:
-        """Return the same value as torch, but without importing Inductor's passes, which takes half a second."""
+        """Return the same value as PyTorch's function, but without its import of Inductor, which takes half a second."""
         config: TorchAny = import_module("torch._inductor.config")
         with config.patch(self.config):
             return config.get_config_copy()
 
     patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
-    # By default, torch keeps the metrics of the last 64 compilations only.
+    # By default, PyTorch keeps the metrics of only the last 64 compilations.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
     when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=compile_graph))

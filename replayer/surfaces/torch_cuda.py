@@ -1,12 +1,12 @@
-"""Patches torch.cuda: device availability, device count, current device and device properties.
+"""Patches the functions of torch.cuda that report which GPUs exist, which one is current, and their properties.
 
-torch's own Python code is not replaced. This module replaces only the C functions (`torch._C._cuda_*`) that this code calls.
-CPU builds lack these C functions. In CUDA builds, the original C functions would load a driver. Python features such as `with
-torch.cuda.device(1)`, the error "Invalid device id" and lazy initialisation therefore behave as in the installed release.
+torch's own Python code is not replaced. Only the C functions `torch._C._cuda_*`, which torch.cuda's Python code calls, are
+replaced. CPU builds lack these C functions. The original C functions of a CUDA build would try to load NVIDIA's driver. Python
+code of the installed PyTorch is unchanged, for example `with torch.cuda.device(1)` and the error "Invalid device id".
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 
-Functions in the table REFUSED raise NotEmulated. Functions in the table IGNORED return a constant.
+Functions in the table REFUSED raise NotEmulated.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ IGNORED_C: dict[str, tuple[object, str]] = {
 
 _ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
 
-# At the first use of CUDA, torch checks whether its build has kernels for the device. A replay needs no kernels.
+# At the first use of CUDA, PyTorch checks whether it was built with kernels for the GPU. A replay needs no kernels.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
@@ -87,9 +87,9 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of recorded devices, or fewer if CUDA_VISIBLE_DEVICES lists fewer.
+        """Return the number of recorded GPUs, or the number of entries in CUDA_VISIBLE_DEVICES if this is smaller.
 
-        The listed ordinals do not matter, since they refer to GPUs of another machine. "2,3" means two devices.
+        Only the number of entries in CUDA_VISIBLE_DEVICES matters: "2,3" means two GPUs.
         """
         if self._visible is not None:
             return self._visible
@@ -101,15 +101,15 @@ class CudaDriver:
         return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
-        """Return the device count for `is_available`: 0 in a forked child of a process that used CUDA."""
+        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA."""
         return 0 if in_bad_fork() else self.device_count()
 
 
 def refuse_c_functions(torch_module: ModuleType) -> None:
-    """Make every CUDA and NCCL C function of this build raise NotEmulated.
+    """Replace all C functions for CUDA and NCCL in this build of PyTorch by functions that raise NotEmulated.
 
-    The modules in surfaces/ then replace the functions that they emulate. New C functions of later releases therefore cannot
-    reach a driver.
+    The other modules in surfaces/ then replace the C functions that they emulate. So no C function that a later release of
+    PyTorch adds can call a real driver.
     """
     c: TorchAny = torch_module._C
     for name in dir(c):
@@ -126,7 +126,7 @@ def install(torch_module: ModuleType) -> None:
     def properties_of(index: int) -> TorchDeviceProperties:
         """Return the device's properties.
 
-        The properties are cached, because attention asks for the compute capability at each call.
+        Device properties are cached, because each call of an attention layer reads the compute capability.
         """
         device = gpu().devices[index]
         if index not in known or known[index][0] is not device:
@@ -138,7 +138,8 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(checked_index(index))
 
     def exchange_device(index: int) -> int:
-        """Make device `index` current and return the previous device. A negative index changes nothing and returns -1."""
+        """Make device `index` the current device, and return the previous current device. A negative index changes nothing and
+        returns -1."""
         if index < 0:
             return -1
         checked_index(index)
@@ -147,13 +148,13 @@ def install(torch_module: ModuleType) -> None:
         return before
 
     def maybe_exchange_device(index: int) -> int:
-        """Do the same as `exchange_device`. In PyTorch, the two functions differ only for devices without a CUDA context.
-        torch.compile needs two distinct functions."""
+        """Make device `index` the current device, like `exchange_device`. In PyTorch, `_cuda_exchangeDevice` and
+        `_cuda_maybeExchangeDevice` differ only for devices without a CUDA context."""
         return exchange_device(index)
 
     def arch_flags() -> str:
-        """Return the architectures of the recorded devices. Return the architectures for which the recorded torch build had
-        kernels."""
+        """Return the architectures of the recorded devices. Return the GPU architectures for which the recorded build of
+        PyTorch had kernels."""
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
 
@@ -189,7 +190,8 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # torch.cuda copies some C functions at the import of torch, and creates the other C functions at the first use of CUDA.
+    # torch.cuda holds its own references to some C functions from the import of torch, and to others from the first use of
+    # CUDA.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,
