@@ -1,7 +1,7 @@
 """Keys by which an op of the running script finds recorded calls with the same shapes, dtypes and memory layouts.
 
-    keys = RecordedKeys(trace)
-    keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
+keys = RecordedKeys(trace)
+keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
 """
 
 from __future__ import annotations

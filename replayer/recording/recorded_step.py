@@ -150,9 +150,7 @@ class RecordedStep:
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Return how many backward passes and how many optimizer steps this training step contains.
-
-        """
+        """Return how many backward passes and how many optimizer steps this training step contains."""
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
 

@@ -1,6 +1,6 @@
 """Patches torch.backends.cudnn.rnn, which nn.LSTM, GRU and RNN ask whether to flatten their weights into one buffer.
 
-    nn.LSTM(6, 4).cuda().flatten_parameters()   # weights become views of one buffer
+nn.LSTM(6, 4).cuda().flatten_parameters()   # weights become views of one buffer
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Implements the copies between GPUs for torch.cuda.comm and torch.nn.parallel.comm.
+"""Implements broadcast, scatter and gather between GPUs for torch.cuda.comm and torch.nn.parallel.comm.
 
-`torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which is not replaced. This module replaces only the C functions that
-torch.cuda.comm calls. The replacements follow torch/csrc/cuda/comm.cpp. The replaced functions use the same chunks, buffers and
-copies as CUDA's functions, in the same order and on the same streams. Each copy is an ordinary op of the virtual devices.
+`torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which is not replaced. Only the C functions that torch.cuda.comm calls
+are replaced. The replacements follow torch/csrc/cuda/comm.cpp. The replacements make the same copies as PyTorch's C++
+functions, in the same order and on the same streams.
 
     torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view if it is already there
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
@@ -36,7 +36,7 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 class Comm:
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device. A device that already has the tensor gets the tensor itself instead of a copy."""
+        """Copy `tensor` to each device. For the device on which `tensor` already is, the result is `tensor` itself."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -71,7 +71,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk per device. If a chunk is already on its device, the result is a view instead of a copy."""
+        """Return one chunk per device. A chunk that is already on its device is returned as a view instead of a copy."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
@@ -93,7 +93,7 @@ class Comm:
         return out
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
-        """Copy all tensors into a new tensor on device `destination` (-1: host, None: current device)."""
+        """Concatenate the tensors into a new tensor on device `destination` (-1: host, None: current device)."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         first = tensors[0]
@@ -154,7 +154,7 @@ def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
 class _Nccl:
     """The functions of torch.cuda.nccl that torch.nn.parallel.comm calls.
 
-    Scripts see torch's own module, which raises NotEmulated.
+    If a script calls torch.cuda.nccl itself, NotEmulated is raised.
     """
 
     def is_available(self, tensors: Sequence[TorchAny]) -> bool:
@@ -162,7 +162,7 @@ class _Nccl:
         return not computing() and gpu().recording.transport is not Transport.COPIES
 
     def reduce(self, inputs: Sequence[TorchAny], output: torch.Tensor, root: int) -> None:
-        """Mark the values of `output` as unknown, because the replay does not compute the sum."""
+        """Launch the reduction as one op, without computing the sum."""
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
             pass
 

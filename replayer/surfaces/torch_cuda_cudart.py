@@ -1,7 +1,7 @@
 """Emulates torch.cuda.cudart(): the few CUDA runtime functions that torch exposes to scripts.
 
-    torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # marks a region for Nsight
-    torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # pins the script's own memory
+torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # marks a region for Nsight
+torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # pins the script's own memory
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXTS: dict[int, str] = {
 
 
 class VirtualCudart:
-    """Replaces the module `torch._C._cudart`. CUDA runtime functions that are not methods of this class raise NotEmulated."""
+    """Replaces the module `torch._C._cudart`. All other functions of the CUDA runtime raise NotEmulated."""
 
     cudaError = RuntimeResult
 
@@ -37,14 +37,14 @@ class VirtualCudart:
         return _TEXTS.get(error, f"CUDA error {int(error)}")
 
     def cudaProfilerStart(self) -> RuntimeResult:
-        """Do nothing, because the replay always writes its whole timeline."""
+        """Do nothing, because a replay always records its whole timeline, whether or not the script has started a profiler."""
         return RuntimeResult.success
 
     def cudaProfilerStop(self) -> RuntimeResult:
         return RuntimeResult.success
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
-        """Pin memory that the script allocated. After the registration, copies from this memory count as copies from pinned
+        """Pin memory that the script allocated. Later copies from this host memory have the speed of copies from pinned
         memory."""
         if host_memory().register(address, size_bytes):
             return RuntimeResult.success

@@ -1,6 +1,6 @@
 """Implements the result of `torch.cuda.get_device_properties`.
 
-Properties that were not recorded come from a table of GPU models.
+Device properties that were not recorded are taken from a table of GPU models.
 
     TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
 """
@@ -19,8 +19,8 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class TorchDeviceProperties(DeviceProperties):
-    """Has the attributes of torch's `_CudaDeviceProperties`, under the same names. Sizes are in bytes, frequencies are in kHz,
-    and 0 means unknown."""
+    """Has the attributes of PyTorch's class `_CudaDeviceProperties`, such as `total_memory`, for a recorded GPU. Sizes are in
+    bytes and frequencies in kHz. A value of 0 means unknown."""
 
     name: str = ""
     total_memory: int = 0
@@ -31,7 +31,7 @@ class TorchDeviceProperties(DeviceProperties):
 
     @classmethod
     def made(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
-        """Return the properties of device `index`. Identifiers of the individual card, such as the UUID, are invented."""
+        """Return the properties of device `index`. Identifiers of a single card, such as the UUID, are invented."""
         unknown = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())

@@ -1,15 +1,15 @@
 """Emulates torch.cuda.graphs.
 
-The capture of a CUDA graph records ops and allocates from its own memory pool. Replaying the graph runs the recorded ops with
-one launch.
+While a CUDA graph is captured, its ops are stored, and their memory is allocated from a separate pool. A call of `replay`
+launches all kernels of the captured ops at once.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
     g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
 
-torch's own Python code is not replaced: `torch.cuda.graph`, `make_graphed_callables` and the hooks of newer releases. The
-module torch.cuda.graphs is executed again with `VirtualGraph` in place of the C++ class. replayer/timing/cuda_graph.py matches
-and times the nodes.
+Python functions of PyTorch, such as `torch.cuda.graph` and `make_graphed_callables`, are not replaced. The module
+torch.cuda.graphs is reloaded with `VirtualGraph` as base class instead of the C++ class. The kernels' times come from
+replayer/timing/cuda_graph.py.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PoolHandle = tuple[int, int]
 
 
 class _GraphPools:
-    """Manages the private memory pools that CUDA graphs can share. A private pool is deleted together with the last graph that
-    uses it."""
+    """Counts how many CUDA graphs use each private memory pool. When the last CUDA graph that uses a memory pool is deleted,
+    the pool is deleted too."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -73,7 +73,7 @@ class VirtualGraph:
         return self
 
     def register_generator_state(self, generator: TorchAny) -> None:
-        """Do nothing: a replay draws no random numbers, so no generator state has to advance."""
+        """Do nothing, because no random numbers are drawn while a CUDA graph is replayed."""
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()
@@ -118,10 +118,10 @@ class VirtualGraph:
     capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts
 
     def capture_end_post(self) -> None:
-        """Do nothing, because a virtual graph has no CUDA graph template to destroy."""
+        """Do nothing. PyTorch destroys the captured template of the CUDA graph here, which does not exist in a replay."""
 
     def instantiate(self) -> None:
-        """Do nothing, because a virtual graph needs no instantiation."""
+        """Do nothing, because CUDA graphs of a replay are not compiled for a GPU."""
 
     @property
     def _has_graph_exec(self) -> bool:

@@ -1,13 +1,14 @@
-"""Patches torch.cuda.memory: used and free device memory, and the allocator's statistics.
+"""Patches torch.cuda.memory so that it reports the memory of the virtual GPU.
 
-torch's own Python code calls C functions such as `torch._C._cuda_memoryStats`. This module replaces them with functions that
-read `DeviceMemory` (device/caching_allocator.py). Four functions that training loops often call return their number directly,
-because torch's Python code would build and sort the whole table of statistics for each number.
+The Python code of torch.cuda.memory calls C functions such as `torch._C._cuda_memoryStats`. These C functions are replaced by
+functions that read `DeviceMemory` (device/caching_allocator.py). Four functions, such as `memory_allocated`, are replaced as a
+whole, because PyTorch's Python code for them sorts all memory statistics at each call.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())
 
-The rest of torch.cuda.memory raises NotEmulated: see REFUSED_C, REFUSED_CLASSES and REFUSED.
+Functions of torch.cuda.memory that are not emulated raise NotEmulated. They are listed in REFUSED_C, REFUSED_CLASSES and
+REFUSED.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ REFUSED = {"_use_uvm": _ALLOCATOR}
 
 
 def memory_of(index: int) -> DeviceMemory:
-    """Return the memory of device `index`. Raise the allocator's error for a device that the allocator has not used."""
+    """Return the memory of device `index`. Raise PyTorch's error if the device does not exist."""
     devices = gpu().devices
     if not 0 <= index < len(devices):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
@@ -58,7 +59,7 @@ def memory_of(index: int) -> DeviceMemory:
 
 
 class RawBlocks:
-    """Maps addresses to blocks from torch.cuda.caching_allocator_alloc. Other libraries free a block by its address."""
+    """Maps addresses to blocks from torch.cuda.caching_allocator_alloc. Other libraries allocate and free blocks by address."""
 
     def __init__(self) -> None:
         self._handles: dict[int, AllocationHandle] = {}
@@ -84,7 +85,7 @@ class RawBlocks:
 
 
 def enable_caching(enabled: bool) -> None:
-    """Accept only True, because the cache of the virtual GPU is always on."""
+    """Raise an error for False, because the caching allocator of the virtual GPU cannot be turned off."""
     if not enabled:
         raise NotEmulated("torch.cuda.caching_allocator_enable(False)", _CACHE)
 
@@ -101,9 +102,7 @@ def install(torch_module: ModuleType) -> None:
     raw = RawBlocks()
 
     def memory(device: TorchAny) -> DeviceMemory | None:
-        """Return the device's memory, or None before CUDA has started. torch reports 0 bytes on any device before CUDA has
-        started.
-        """
+        """Return the memory of a device, or None if CUDA is not initialized yet. PyTorch then reports 0 bytes."""
         if not cuda.is_initialized():
             return None
         return memory_of(module._get_device_index(device, optional=True))
@@ -122,7 +121,7 @@ def install(torch_module: ModuleType) -> None:
         return asked.usage.allocated_bytes
 
     def list_gpu_processes(device: TorchAny = None) -> str:
-        """List only this process, because other processes of the recorded machine are unknown."""
+        """List the memory of this process only."""
         index = module._get_device_index(device, optional=True)
         asked = memory_of(index)
         used_mib = (asked.usage.capacity_bytes - asked.usage.free_bytes) / (1 << 20)
@@ -133,7 +132,7 @@ def install(torch_module: ModuleType) -> None:
             device.memory.empty_cache()
 
     def blas_bytes() -> int:
-        """Return the size of a cuBLAS workspace that is allocated now on the current device."""
+        """Return the size in bytes that a new cuBLAS workspace would have on the current device."""
         here = gpu()
         return here.blas.size_bytes(here.current.device())
 

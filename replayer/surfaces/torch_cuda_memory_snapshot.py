@@ -1,13 +1,13 @@
-"""Emulates the snapshots and the history of torch.cuda.memory.
+"""Emulates the memory snapshots and the allocation history of torch.cuda.memory.
 
-Snapshots contain the blocks of each device, the call stacks that allocated the blocks, and the allocator's events.
+A snapshot contains all memory blocks of each device, the call stacks of their allocations, and past allocations and frees.
 
     torch.cuda.memory._record_memory_history()
     train()
     torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
 
-This module replaces only the C functions that torch's own Python code calls. While a history is recorded, the allocator does
-not skip repeated steps (memory/allocation_cycles.py).
+Only the C functions that torch.cuda.memory calls are replaced. While the history of allocations is recorded, each allocation of
+a repeated step is executed one by one (memory/allocation_cycles.py).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Start, change or stop the history of all devices. None for `enabled` stops the history.
+    """Start, change or stop the recording of allocations on all devices. None for `enabled` stops the history.
 
-    Raises RuntimeError for the same invalid arguments as torch. The last two parameters were added in PyTorch 2.15. A replay
-    does not record the history of pinned memory.
+    Raises RuntimeError for invalid arguments, as PyTorch does. The last two parameters were added in PyTorch 2.15. The history
+    of pinned memory is not supported.
     """
     if record_pinned_host_memory:
         raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out; only devices have a history")
@@ -86,7 +86,8 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """Return a snapshot. `wanted` is None, or a memory pool id and whether to include the devices' events.
+    """Return a snapshot. `wanted` is None, or a tuple: the id of a memory pool, and whether to include past allocations and
+    frees.
 
     The id (0, 0) means all pools.
     """
@@ -106,7 +107,7 @@ def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
 
 
 def allocation_traceback(address: int) -> list[Frame] | None:
-    """Return the call stack that allocated the live block at `address`, or None if the call stack is unknown."""
+    """Return the call stack of the allocation at `address`, or None if no call stack was recorded."""
     for device in gpu().devices:
         if device.memory.history is not None and (frames := device.memory.history.frames_at(address)):
             return frames

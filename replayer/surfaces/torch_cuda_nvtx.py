@@ -1,8 +1,8 @@
-"""Adds named ranges (torch.cuda.nvtx, record_function) to the replay's timeline, as Nsight or Kineto would show them.
+"""Adds the named ranges of torch.cuda.nvtx and `record_function` to the replay's timeline.
 
-    with torch.cuda.nvtx.range("forward"): ...             # a range in the timeline, and in torch.profiler if it runs
-    with torch.profiler.record_function("forward"): ...    # the same; torch adds Optimizer.step and the DataLoader
-    torch.cuda.nvtx.mark("here")                           # a range without length
+with torch.cuda.nvtx.range("forward"): ...             # a range in the timeline, and in torch.profiler if it runs
+with torch.profiler.record_function("forward"): ...    # the same; torch adds Optimizer.step and the DataLoader
+torch.cuda.nvtx.mark("here")                           # a range without length
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _End = Callable[[str], None]
 
 
 def begun() -> _End | None:
-    """Begin a range in the timeline. Return None if this process has not used its GPU yet."""
+    """Begin a range in the timeline. Returns None if this process has not used a GPU yet."""
     return None if started() is None else gpu().profile.begin_range()
 
 

@@ -3,9 +3,9 @@
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-PyTorch's module `torch.cuda.random` stays unchanged, because it reads `torch.cuda.default_generators`, which is replaced here.
-For C++, a virtual generator is a CPU generator, so random functions would accept it for CPU tensors. The random functions are
-therefore patched too.
+PyTorch's module `torch.cuda.random` is not patched, because it uses the replaced `torch.cuda.default_generators`. PyTorch's C++
+code takes a virtual generator for a CPU generator, and would accept it for CPU tensors. The random functions are therefore
+patched too.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Emulates torch.cuda.Stream and Event, current and default streams, and synchronisation. torch.Stream and torch.Event work for
-"cuda" too.
+"""Emulates the streams and events of torch.cuda, and their synchronisation. torch.Stream and torch.Event are supported too.
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         y = f(x)                                        # y's kernels are timed on `side`
     torch.cuda.current_stream().wait_stream(side)
 
-This module replaces only the classes. torch's own functions (`torch.cuda.stream`, `current_stream`, `synchronize`) are not
-replaced. The replacements derive from the C classes `torch.Stream` and `torch.Event`, so `isinstance` works with either name.
+This module replaces the classes of streams and events, but not functions such as `torch.cuda.synchronize`. The replacing
+classes derive from `torch.Stream` and `torch.Event`, so that `isinstance` works with the names in torch and in torch.cuda.
 
 Note [Streams come from a pool]
     PyTorch takes CUDA streams one after the other from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is
@@ -61,8 +60,8 @@ class StreamPool:
         return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
-        """Return the id of the next stream of that device and priority. As in PyTorch, the bits of the id are the stream's
-        index, the stream's kind and a final 1."""
+        """Return the id of the pool's next stream for a device and a priority. As in PyTorch, the id of a stream consists of
+        bits for its index and its kind, and ends with a 1."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1
@@ -74,7 +73,7 @@ class StreamPool:
 
 
 class Stream(BaseStream):  # type: ignore[misc]
-    """Replaces torch.cuda.Stream. Two objects are equal if they refer to the same queue of the device."""
+    """Replaces torch.cuda.Stream. Two stream objects are equal if they refer to the same CUDA stream."""
 
     pool: Callable[[], StreamPool]
     virtual: VirtualStream
@@ -160,7 +159,7 @@ class Stream(BaseStream):  # type: ignore[misc]
 
 
 class ExternalStream(Stream):
-    """Replaces torch.cuda.ExternalStream, which looks up a virtual stream by its handle.
+    """Replaces torch.cuda.ExternalStream. The handle must be that of a virtual stream.
 
     Handles of real streams raise NotEmulated.
     """
@@ -174,8 +173,8 @@ class ExternalStream(Stream):
 
 
 class Event(BaseEvent):  # type: ignore[misc]
-    """Replaces torch.cuda.Event. The argument `blocking` has no effect, because the host waits until the same moment in either
-    mode."""
+    """Replaces torch.cuda.Event. The argument `blocking` has no effect, because it does not change when the host's wait
+    ends."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -198,9 +197,9 @@ class Event(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """Return an invented cudaEvent_t, or 0 if the event was never recorded.
+        """Return an invented address as handle (cudaEvent_t), or 0 if the event was never recorded.
 
-        CUDA creates an event when it is first recorded.
+        As in PyTorch, a CUDA event is created when it is first recorded.
         """
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
@@ -230,8 +229,8 @@ class Event(BaseEvent):  # type: ignore[misc]
     def elapsed_time(self, end_event: TorchAny) -> float:
         """Return the time until `end_event` in milliseconds.
 
-        Raises ValueError or RuntimeError with CUDA's messages if the time cannot be measured, for example for events of two
-        devices.
+        Raises ValueError or RuntimeError with CUDA's message if the elapsed time is undefined, for example between events of
+        two devices.
         """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -262,7 +261,7 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Return whether `device` means the virtual GPU. The device None means the accelerator, which is the virtual GPU."""
+    """Return whether `device` means the virtual GPU. None as device means the current accelerator, which is the virtual GPU."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 

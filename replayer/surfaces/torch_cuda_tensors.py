@@ -1,9 +1,9 @@
-"""Provides the legacy tensor types such as torch.cuda.FloatTensor, which builds without CUDA do not have.
+"""Provides legacy tensor types such as torch.cuda.FloatTensor, which do not exist in PyTorch builds without CUDA.
 
-    Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
-    valid = Tensor(64, 1).fill_(1.0)            # on cuda:0
-    images.type(Tensor)                         # copied there
-    isinstance(valid, torch.cuda.FloatTensor)   # True
+Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
+valid = Tensor(64, 1).fill_(1.0)            # on cuda:0
+images.type(Tensor)                         # copied there
+isinstance(valid, torch.cuda.FloatTensor)   # True
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # mypy: allow-untyped-calls
 """Emulates torch.distributed.
 
-The backend "nccl" is a virtual NCCL between the replay's processes. The backend "gloo" is the real one and works on host
-memory.
+The backend "nccl" is emulated between the processes of a replay. The backend "gloo" is PyTorch's own, and communicates through
+host memory.
 
     dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
-Rendezvous, stores, subgroups and the Reducer of DistributedDataParallel are torch's own. PyTorch's C++ code would read tensors
-to compare parameter shapes across ranks, so this module compares the shapes itself.
+Rendezvous, stores, subgroups and the gradient reducer of DistributedDataParallel are those of PyTorch. DistributedDataParallel
+compares parameter shapes across ranks in C++, which cannot read virtual tensors, so this module does the comparison.
 
 Note [Gloo and tensors on the device]
     Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each of the
@@ -48,7 +48,7 @@ _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object
 
 
 def install(torch_module: ModuleType) -> None:
-    """Make torch.distributed use the virtual NCCL. Nothing is patched in a build without torch.distributed."""
+    """Make torch.distributed use the virtual NCCL. If PyTorch was built without torch.distributed, nothing is patched."""
     dist = torch_module.distributed
     if not dist.is_available():
         return
@@ -91,7 +91,8 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Register the Python version of a hook that C++ would run on the value of a future. C++ cannot read this value."""
+    """Register PyTorch's Python version of DDP's built-in fp16 hook, because the C++ version reads tensors. C++ cannot read
+    this value."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -100,8 +101,8 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current stream wait for the futures of operations between ranks. The combined future from C++ would not do
-    this."""
+    """Make the current CUDA stream wait for operations between ranks before their futures are combined. PyTorch's combined
+    future does not make the stream wait."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()
@@ -109,8 +110,8 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the Reducer's own timing. The timing code of DDP's Reducer supports only CPU and CUDA, and would warn about other
-    devices at each start."""
+    """Skip the Reducer's own timing. The timing code of DistributedDataParallel supports only CPU and CUDA tensors, and would
+    print a warning about virtual tensors."""
     if started() is None:
         collect(self)
 
@@ -118,14 +119,14 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
 def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
     """Skip PyTorch 2.15's flight recorder.
 
-    The flight recorder keeps recent operations for debugging and asks C++ for the backends of each group.
+    The flight recorder, a debugging tool, fails because it looks for the process group in PyTorch's C++ code.
     """
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
 
 def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchAny:
-    """Make new groups without splitting a virtual NCCL group, because C++ accepts only its own groups as a source."""
+    """Make sure that new groups are not created by splitting a virtual NCCL group, which PyTorch's C++ code cannot split."""
     return None if isinstance(group, VirtualNccl) else source(group)
 
 
@@ -140,10 +141,10 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run `_new_process_group_helper`. A group for CPU and CUDA keeps its real gloo backend for CPU tensors.
+    """Run `_new_process_group_helper`. A process group for both CPU and CUDA uses the real gloo backend for CPU tensors.
 
-    torch creates the gloo backend first and would destroy it when the virtual NCCL replaces it. If the gloo backend were
-    destroyed, ranks that are still connecting would lose their peers.
+    PyTorch creates the gloo backend first, and would destroy it when the emulated NCCL is registered. Destroying the gloo
+    backend at this point would break the connections of ranks that are still connecting.
     """
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
@@ -177,7 +178,7 @@ def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: Tor
 
 
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:
-    """Raise torch's RuntimeError if the virtual parameters of a rank differ from those of the group's first rank."""
+    """Raise PyTorch's RuntimeError if the shapes of a rank's parameters differ from those of the group's first rank."""
     if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
         return verify(group, tensors, logger)
     everyone: list[TorchAny] = [None] * group.size()
@@ -198,7 +199,7 @@ def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: To
 
 
 def _host_communication(torch_module: ModuleType) -> None:
-    """Run operations of other backends on virtual tensors. See Note [Gloo and tensors on the device]."""
+    """Run an operation of a real backend, such as gloo, on virtual tensors. See Note [Gloo and tensors on the device]."""
 
     def by_host(op: TorchAny, outputs: int) -> Callable[..., TorchAny]:
         def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
-"""Patches the staging of torch.distributed.checkpoint.async_save, which copies tensors to the host.
+"""Patches the first stage of torch.distributed.checkpoint.async_save, which copies tensors to the host.
 
-PyTorch copies all attributes of a tensor. The copy must not get the attributes of a virtual tensor.
+PyTorch copies all attributes of a tensor. The host copy must not get the Python attributes of the virtual tensor.
 """
 
 from __future__ import annotations

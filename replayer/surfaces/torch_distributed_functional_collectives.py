@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""Implements torch.distributed._functional_collectives, which DTensor and tensor parallelism use, for any process group.
+"""Implements torch.distributed._functional_collectives, on which DTensor and tensor parallelism are built.
 
     total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, complete when all ranks' parts have arrived
 
-In PyTorch, C++ code runs the group's operation on a new tensor. C++ stores the pending work under the tensor's storage until
-`_c10d_functional::wait_tensor` (torch/csrc/distributed/c10d/Functional.cpp). This module also stores pending work. The process
-group is a VirtualNccl, or a real group that communicates on the host.
+In PyTorch, C++ code creates the result tensor and starts the collective operation. The pending operation is stored under the
+result's storage until `_c10d_functional::wait_tensor` is called (torch/csrc/distributed/c10d/Functional.cpp). This module also
+stores pending work. The process group is an emulated NCCL group, or a real group that communicates through host memory.
 
 Note [Results wait at once]
     PyTorch's Python code wraps the new tensor in a tensor that waits at first use. In C++ the wrapper would be on `cuda`, and
@@ -30,7 +30,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Implement the ops for virtual tensors. Nothing is implemented in a build without torch.distributed."""
+    """Implement the ops for virtual tensors. If PyTorch was built without torch.distributed, nothing is done."""
     if not torch_module.distributed.is_available():
         return
     functional = _Functional()
@@ -57,8 +57,8 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 
 class _Functional:
-    """Implements the functional collectives as methods with the names of the ops. A trailing `_` means that the op works in
-    place."""
+    """Implements the functional collectives. Each method has the name of a PyTorch op. As usual in PyTorch, a name that ends
+    with `_` belongs to an op that works in place."""
 
     def __init__(self) -> None:
         self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()
@@ -140,7 +140,8 @@ class _Functional:
         return [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
 
     def shard_dim_alltoall(self, tensor: torch.Tensor, gather_dim: int, shard_dim: int, group: TorchAny) -> TorchAny:
-        """Move a DTensor's shards from `gather_dim` to `shard_dim`, as PyTorch does in Functional.cpp."""
+        """Change a DTensor from being sharded along `gather_dim` to being sharded along `shard_dim`, as in PyTorch's
+        Functional.cpp."""
         group = self._group(group)
         size = group.size()
         parts = tensor.unflatten(shard_dim, (size, tensor.shape[shard_dim] // size)).movedim(shard_dim, 0).contiguous()

@@ -1,7 +1,7 @@
-"""Patches torch.distributed.rpc. Host tensors use torch's own RPC, and device tensors raise NotEmulated.
+"""Patches torch.distributed.rpc. RPC works with host tensors. For tensors on the virtual GPU it raises NotEmulated.
 
-    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # works as usual
-    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
+rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # works as usual
+rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
 """
 
 from __future__ import annotations

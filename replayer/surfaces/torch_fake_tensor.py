@@ -1,9 +1,10 @@
-"""Patches torch's fake tensors (torch._subclasses), which export, flex_attention and DTensor use to infer shapes under
-autograd.
+"""Patches PyTorch's fake tensors (torch._subclasses), with which torch.export, flex_attention and DTensor infer shapes.
 
-Python sees a fake "cuda" tensor on cuda:0. C++ reads the device of a fake tensor through `prim::device`. If C++ saw "cuda",
-autograd would look up CUDA's current stream. In a PyTorch build without CUDA, this lookup ends the process. In a CUDA build, it
-calls the driver. For C++, a fake tensor therefore has the device type of virtual tensors (tensor/tensor.py, Note [Lazy]).
+In Python, the device of a fake "cuda" tensor is "cuda:0". PyTorch's C++ code reads the device of a fake tensor through
+`prim::device`. If the answer were "cuda", autograd would ask the CUDA library for the current stream. In a PyTorch build
+without CUDA, the question for the current stream crashes the process. In a PyTorch build with CUDA, the question for the
+current stream needs NVIDIA's driver. C++ code is therefore told that a fake "cuda" tensor has the device type "lazy", like
+virtual tensors (tensor/tensor.py, Note [Lazy]).
 
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
@@ -35,9 +36,9 @@ def install(torch_module: ModuleType) -> None:
     normalize = fake._normalize_fake_device
 
     def normalize_fake_device(given: TorchAny) -> TorchAny:
-        """Also accept the internal device type of virtual tensors.
+        """Accept the device type "lazy", which virtual tensors have in C++, in addition to PyTorch's device types.
 
-        C++ passes the internal device type when it creates tensors such as the first gradient.
+        PyTorch's C++ code passes the type "lazy" when it creates tensors such as the first gradient of a backward pass.
         """
         return normalize(torch_module.device("cuda", given.index or 0) if given.type == BACKEND else given)
 

@@ -1,10 +1,10 @@
-"""Makes the tensors inside torch.func transforms, such as vmap and grad, report the device "cuda".
+"""Makes tensors inside of torch.func transforms, such as vmap and grad, report the device "cuda".
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
 
-The transforms wrap a virtual tensor in a plain torch.Tensor, whose device type C++ calls "lazy". The first transform therefore
-replaces the properties `device` and `is_cuda` of torch.Tensor. In scripts without transforms, host tensors keep the C++
-properties, which are faster.
+Inside of a transform, a virtual tensor is wrapped in a plain torch.Tensor, which would report the device type "lazy". When a
+script first uses a transform, the properties `device` and `is_cuda` of torch.Tensor are therefore replaced. In scripts that use
+no transforms, tensors keep the original properties, which are faster.
 """
 
 from __future__ import annotations

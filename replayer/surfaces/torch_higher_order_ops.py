@@ -1,7 +1,7 @@
-"""Runs torch's higher-order operators (flex_attention, cond, scan...) and torch.func.linearize eagerly, op by op.
+"""Runs the higher-order operators of PyTorch, such as flex_attention and cond, and torch.func.linearize op by op.
 
-Normally a tensor subclass needs a rule for each higher-order operator. Virtual tensors use one rule for all operators: they run
-the kernel that PyTorch registers for CompositeExplicitAutograd.
+PyTorch requires that a tensor subclass registers a rule for each higher-order operator. For virtual tensors, all higher-order
+operators run the kernel that PyTorch has registered for CompositeExplicitAutograd.
 
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 """
@@ -34,9 +34,9 @@ def install(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """Run `function` again at each call of the result.
+        """Return a function that runs `function` again at each call.
 
-        PyTorch would keep a graph of the ops, but no tracer sees ops on virtual tensors.
+        PyTorch would trace `function` into a graph, but its tracer does not see the ops of virtual tensors.
         """
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 

@@ -1,9 +1,11 @@
-"""Patches torch.jit. Convolutions are traced as in C++, modules are moved to the host before saving, and graphs print "cuda".
+"""Patches torch.jit. Convolutions are traced as on a GPU, modules are moved to the host before they are saved, and printed
+graphs show the device "cuda".
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
-C++ implements `aten::convolution` by a call of `aten::_convolution`, and the tracer records only `aten::_convolution`. On
-virtual tensors `aten::convolution` is a single op, so `aten::_convolution` runs instead while tracing.
+In PyTorch, `aten::convolution` calls `aten::_convolution`, and torch.jit.trace records only `aten::_convolution`. For virtual
+tensors, `aten::convolution` does not call other ops. While a script traces a model, it is therefore replaced by
+`aten::_convolution`.
 """
 
 from __future__ import annotations
@@ -57,9 +59,9 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Save the module with all tensors moved to the host, because C++ reads their memory.
+    """Move all tensors of the module to the host before saving, because PyTorch's C++ code reads their memory.
 
-    In the saved file, all tensors are on the host.
+    All tensors in the saved file are host tensors.
     """
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
@@ -82,7 +84,8 @@ def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: To
 def _by_host(
     load: Callable[..., TorchAny], f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Load the module to the host and then move it to the device, because C++ would copy to a real GPU."""
+    """Load the module to the host and then move it to the virtual GPU, because PyTorch's C++ code would load it to a real
+    GPU."""
     if map_location is None or torch.device(map_location).type != "cuda":
         return load(f, map_location, *args, **kwargs)
     module = load(f, "cpu", *args, **kwargs).to(map_location)
@@ -92,10 +95,10 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """Return the graph nodes that hold a tensor. Graph nodes that hold tensors are parameters of frozen modules, and tensors
-    captured by a trace.
+    """Return the nodes of a graph whose value is a constant tensor. Tensors in a graph are the parameters of frozen modules and
+    the constants of a trace.
 
-    `module.to` does not move these tensors, but `map_location` does.
+    `module.to` does not move constants of a graph, but the argument `map_location` does.
     """
     parts = [part._c for part in module.modules()]
     graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]

@@ -1,9 +1,11 @@
-"""Patches torch.multiprocessing. The index of a spawned process is its rank, and processes can share device tensors.
+"""Patches torch.multiprocessing. A process of torch.multiprocessing.spawn gets its index as rank. Processes can send each other
+tensors on the GPU.
 
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
-A spawned process has no RANK in its environment and uses its GPU (`torch.cuda.set_device`) before it joins a group.
+A spawned process needs its rank early: it may use its GPU before it joins a process group, and RANK is not set in its
+environment.
 
 Note [Memory of another process]
     CUDA maps the sender's memory into the receiver, and the receiver's allocator does not know about the mapped memory. The
@@ -38,15 +40,15 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # The functions are pickled under torch's names. A process that unpickles a tensor imports torch, and the import starts the
-    # replayer.
+    # The functions are pickled under torch's names. When another process unpickles a tensor, it imports torch, and this import
+    # starts the replayer.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})
     others = reductions.reduce_tensor
 
     def reduce_tensor(tensor: TorchAny) -> TorchAny:
-        # To send a sparse tensor to another process, the replayer sends the tensor's indices and values.
+        # A sparse tensor is sent to another process as two dense tensors: its indices and its values.
         is_strided = isinstance(tensor, VirtualTensor) and tensor.layout is torch.strided
         return sharing.reduce(tensor) if is_strided else others(tensor)
 
@@ -64,9 +66,9 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """Represents the sender's memory block in the receiving process.
+    """Represents a memory block of another process, which was received with a tensor.
 
-    The block in the receiving process has an address and a size, and freeing the block does nothing.
+    Freeing the block does nothing, because it belongs to the other process.
     """
 
     def __init__(self, address: int, size_bytes: int) -> None:
@@ -75,14 +77,14 @@ class _Mapped:
         self.stream = 0
 
     def free(self, block: TorchAny) -> None:
-        """Do nothing, because the sending process frees the block."""
+        """Do nothing, because the memory is freed by the process that has sent the tensor."""
 
     def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
-        """Do nothing, because the sending process waits for streams."""
+        """Do nothing, because the sending process waits until all streams have finished with the block."""
 
 
 def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
-    """Return what another process needs to use an allocation: the owner, address, size and contents."""
+    """Return what another process needs to share this memory: owner, address, size and known contents."""
     known: TorchAny = allocation.known
     if computing() and allocation.size_bytes:
         storage = payload(allocation)

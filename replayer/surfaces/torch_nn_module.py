@@ -1,14 +1,13 @@
 """Patches torch.nn.Module.
 
-When a script moves a module to the GPU, the parameters stay the same Python objects, as on a real GPU. The patches also report
-the outermost calls of modules, which are used to find evaluation steps.
+When a script moves a module to the virtual GPU, its parameters remain the same Python objects, as with a real GPU. The patches
+also report when the script calls a module, because evaluation steps are recognised by these calls.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
     model(x)        # reports an outermost call, with or without gradient: see traces/script/script_hooks.py
 
-As in CUDA, moving a module changes `parameter.data` in place (tensor/tensor.py, `move_to`), so optimizers keep their
-references.
+`module.to` replaces the contents of `parameter.data`, so optimizers that refer to the parameter remain valid.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Patches torch.nn.parallel to tell the virtual GPU when nn.DataParallel's stages begin and end.
+"""Patches torch.nn.parallel, so that the replay knows when each stage of nn.DataParallel begins and ends.
 
-nn.DataParallel's own Python code runs. nn.DataParallel scatters the batch, replicates the module, calls each replica in its own
-thread and gathers the results. In backward, autograd scatters the gradients and adds up the gradients of all replicas. A replay
-has the same six stages as a recording:
+The Python code of nn.DataParallel is not replaced. It scatters the batch, replicates the module, calls each replica in its own
+thread and gathers the results. In the backward pass, autograd distributes the output's gradient to the GPUs, and adds up the
+parameter gradients of all replicas. These are the six stages of a training step with nn.DataParallel:
 
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
     loss.backward()                         # gather_backward, broadcast_backward
@@ -47,7 +47,7 @@ def _on_device(name: str, device: int | None) -> Iterator[None]:
 
 
 def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run `parallel_apply` with each replica's call as a stage. See Note [Threads of replicas]."""
+    """Run `parallel_apply`, and report each replica's forward pass as a stage of its own. See Note [Threads of replicas]."""
     if started() is None:
         return call(modules, *args, **kwargs)
     looking, threads = gpu().launches.looking, list[HostThread]()
@@ -81,5 +81,5 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # torch.nn.parallel passes torch.device(0), which has the same device type as virtual tensors.
+    # torch.nn.parallel passes torch.device(0), which in a replay has the device type of virtual tensors.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

@@ -1,6 +1,6 @@
-"""Patches torch.optim to report `step` and `zero_grad` as phases of the script.
+"""Patches torch.optim, so that calls of `step` and `zero_grad` are recognised as phases of a training step.
 
-The first optimizer's `step` ends a training step.
+A training step ends when `step` of the script's first optimizer returns.
 
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()
@@ -23,7 +23,7 @@ from traces.script.script_hooks import ScriptHooks
 
 def install(torch_module: ModuleType) -> None:
     without_overrides = partial(without_override_lookup, tensor_class=VirtualTensor)
-    # Gradient clipping in torch has its own list of tensor types for foreach kernels.
+    # PyTorch's gradient clipping uses foreach kernels only for the tensor types in this list.
     foreach: TorchAny = torch_module.utils._foreach_utils
     insert_first(foreach._foreach_supported_types, VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices

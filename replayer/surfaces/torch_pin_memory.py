@@ -1,11 +1,11 @@
-"""Patches functions for pinned memory: `Tensor.pin_memory`, `is_pinned`, `pin_memory=True` of every factory, and the host
-allocator's statistics.
+"""Emulates pinned memory: the methods `pin_memory` and `is_pinned`, the argument `pin_memory=True`, and statistics of pinned
+memory.
 
     torch.ones(3).pin_memory().is_pinned()            # True
     torch.empty(128, 3, 224, 224, pin_memory=True)    # 128 MiB more in VmLck
     torch.cuda.host_memory_stats()["allocated_bytes.current"]
 
-The module host_memory.py manages pinned memory. `DataLoader(pin_memory=True)` needs no patch, because its thread calls
+The module host_memory.py manages pinned memory. `DataLoader(pin_memory=True)` needs no patch, because it calls
 `Tensor.pin_memory`.
 """
 
@@ -23,8 +23,8 @@ from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_everywhere
 
-# Lists the factory functions of torch and torch.Tensor that take `pin_memory`. A tensor from a function in EMPTY uses no
-# physical memory until the script writes to the tensor.
+# These functions of torch and torch.Tensor create tensors and have the parameter `pin_memory`. Functions in EMPTY do not write
+# to the new tensor, so it uses no physical memory yet.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"
@@ -70,7 +70,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
-    """Wrap a factory: the factory creates the result unpinned, and `pin` then pins the result."""
+    """Wrap a function that creates tensors. With `pin_memory=True`, it creates an unpinned tensor, which `pin` then pins."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -1,13 +1,13 @@
-"""Patches torch.profiler and torch.autograd.profiler. Kineto profiles the host, and this module adds the virtual GPU's events
-to the profile.
+"""Patches torch.profiler and torch.autograd.profiler. PyTorch's profiler still records the CPU, and this module adds the
+virtual GPU's kernels and memory to the profile.
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
         step()
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-Both profilers use `torch.autograd.profiler.profile`. This module patches torch's profiler class to profile without a device,
-because a replay has no CUPTI and no CUDA events. As on a GPU, the host waits for the device at the end of a profile.
+Both profilers use `torch.autograd.profiler.profile`. The profiler is told to profile the CPU only, because a replay has neither
+CUPTI nor CUDA events. At the end of a profile, the host waits for the GPU, as PyTorch does with a real GPU.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def install(torch_module: ModuleType) -> None:
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    # Without the patch, CUDA builds of torch would report the missing driver at the start of each profile.
+    # Without this patch, a CUDA build of PyTorch would complain about the missing driver at the start of each profile.
     patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,
@@ -109,10 +109,11 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
-    """Add kernels and memory to torch's function events, and add the kernels as device events.
+    """Add the virtual GPU's kernels and memory use to the events of the profiler.
 
-    The k-th event of a name is matched with the k-th op of the same name. Ops that Kineto did not record are added to the
-    profile. Memory that an op allocates is also added to all enclosing ops.
+    Events of the profiler are matched with ops of the replay by name and order: the k-th event of a name belongs to its k-th
+    op. Ops that PyTorch's profiler did not record are added to the profile. Memory that an op allocates also counts for the ops
+    that call this op.
     """
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
@@ -156,7 +157,7 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
 def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
     """Return the events of the script.
 
-    Events of our dispatch, events inside our dispatch, and Python functions of this tool are left out.
+    Events that the replay itself causes, such as its Python functions, are left out of the profile.
     """
     calls, parent = _nested([one for one in events if not one.is_async])
     goes = ~scripts_calls(parent, np.array([one.is_python_function for one in calls], bool), [one.name for one in calls])

@@ -1,8 +1,9 @@
-"""Patches torch.load. Saved checkpoints have the same size as on a GPU. Checkpoints load on any machine and onto the virtual
-device.
+"""Patches torch.load. A checkpoint file has the same size as one saved from a real GPU. Saved checkpoints can be loaded on any
+machine, or onto the virtual GPU.
 
-Saving needs no patch. A virtual tensor pickles as a plain CUDA tensor over a `VirtualStorage`, which provides the bytes for
-`torch.save`. Loading uses a registry of locations. This module adds an entry for "cuda" with priority over PyTorch's own entry.
+Saving needs no patch. A virtual tensor is saved as an ordinary CUDA tensor. Its storage, a `VirtualStorage`, provides the bytes
+for `torch.save`. Loading uses a registry of locations. This module registers a loader for tensors saved from "cuda", which has
+priority over PyTorch's own.
 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors

@@ -1,5 +1,5 @@
-"""Creates storages on the virtual device and moves storages to the device. PyTorch's C++ code would allocate storages for
-"cuda" on a real GPU.
+"""Creates tensor storages on the virtual GPU, and moves host storages there. PyTorch's C++ code would allocate these storages
+on a real GPU.
 
     torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
     torch.cuda.FloatStorage(6)                  # the same, typed
@@ -42,7 +42,7 @@ def install(torch_module: ModuleType) -> None:
         return self.untyped_storage() if isinstance(self, VirtualTensor) else of_host(self)
 
     def new_tensor(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
-        """Make a tensor over a storage, as DataLoader workers do."""
+        """Create a tensor from a storage, as workers of a DataLoader do."""
         storage = args[0]._untyped_storage if args and isinstance(args[0], typed) else args[0] if args else None
         if isinstance(storage, VirtualStorage):
             return torch.empty(0, dtype=self.dtype, device=storage.device).set_(args[0])
@@ -54,7 +54,8 @@ def install(torch_module: ModuleType) -> None:
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
         """Recognise virtual storages by a separate check.
 
-        If VirtualStorage were in PyTorch's set of storage classes, torch.load would read a dtype from its name.
+        VirtualStorage must not be in PyTorch's set of storage classes, because torch.load would try to read a dtype from the
+        class name.
         """
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 

@@ -1,4 +1,4 @@
-"""Patches torch.Tensor methods that move tensors to the device (`to`, `cuda`) or query types.
+"""Patches the methods of torch.Tensor that move a tensor to the GPU (`to`, `cuda`) or return its type.
 
     torch.ones(3).to("cuda", non_blocking=True)
 
@@ -27,7 +27,8 @@ from traces.script.patching import patch, patch_around, replaced, stands_for
 
 
 def install(torch_module: ModuleType) -> None:
-    # PyTorch's set of functions that obey `set_default_device` must contain the unpatched C functions.
+    # PyTorch collects the functions that obey `set_default_device` at the first use. This call makes it collect the unpatched
+    # functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)
@@ -87,7 +88,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
 
 def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Call a method that may copy a tensor of the script to the device.
+    """Call a method, such as `Tensor.to`, that may copy a batch to the GPU.
 
     See Note [The next batch is copied] in traces/script/step_rule.py.
     """
@@ -100,7 +101,7 @@ def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) 
 
 
 def _install_changes_of_data(torch_module: TorchAny) -> None:
-    """Support `parameter.data = parameter.data.to("cuda")`, which moving a module also does."""
+    """Support `parameter.data = parameter.data.to("cuda")`, which `module.to` uses."""
     data = torch._C.TensorBase.data
     grad: TorchAny = torch._C.TensorBase.grad
 
@@ -158,10 +159,10 @@ def _install_subclasses(torch_module: TorchAny) -> None:
 
 
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Wrap a factory that would ask C++ for CUDA's current device.
+    """Wrap a function that creates tensors, because the original would ask the CUDA library for the current device.
 
-    Without a device argument, the factory uses the default device of this thread. `with torch.device(...)` and
-    set_default_device change this default. Function modes that the script enters see the original arguments.
+    If no device is given, the default device of the thread is used. `with torch.device(...)` and set_default_device change this
+    default. A TorchFunctionMode of the script sees the arguments before they are translated.
     """
 
     @wraps(make)
@@ -182,6 +183,7 @@ def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]
 
 
 def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny, **options: TorchAny) -> None:
-    """Clear the plan cache when the default dtype or the deterministic mode changes. Plans depend on these settings."""
+    """Clear the cached results of shape inference when the default dtype or the deterministic mode changes. Plans depend on
+    these settings."""
     change(*args, **options)
     VirtualTensor.plan_cache.clear()

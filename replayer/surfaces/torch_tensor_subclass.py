@@ -1,4 +1,4 @@
-"""Makes subclasses of torch.Tensor that wrap virtual tensors, such as DTensor, report the device "cuda".
+"""Makes tensor classes that wrap another tensor, such as DTensor, report the device "cuda" if they wrap a virtual tensor.
 
     class Wrapper(torch.Tensor):
         def __new__(cls, inner):
@@ -6,9 +6,9 @@
 
     Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
 
-C++ stores a wrapper's device, and autograd looks up the guard of this device. The guard for "cuda" needs a driver. In C++, a
-wrapper therefore has the device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py), and Python reports the type
-as "cuda".
+For each tensor, autograd calls C++ code of the tensor's device type (a DeviceGuard). The guard for "cuda" needs a driver. In
+C++, a wrapper tensor therefore has the device type "lazy" (Note [Lazy] in replayer/tensor/tensor.py), which Python reports as
+"cuda".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEVICE = 6
 
 
 def device_properties(torch_module: TorchAny) -> dict[str, property]:
-    """Return the properties `device` and `is_cuda` that report "cuda" for tensors on the virtual GPU."""
+    """Return replacements for the properties `device` and `is_cuda`, which report "cuda" for tensors on the virtual GPU."""
     device, is_cuda = torch_module._C.TensorBase.device, torch_module._C.TensorBase.is_cuda
 
     def reported_device(self: TorchAny) -> TorchAny:
@@ -46,8 +46,8 @@ def install(torch_module: ModuleType) -> None:
     def tell(cls: TorchAny) -> None:
         """Add the properties to the class.
 
-        A property is not added if the class defines it. The same is true for base classes that come before torch.Tensor in the
-        MRO.
+        A class that defines `device` or `is_cuda` itself keeps its own property. Base classes before torch.Tensor in the MRO
+        keep theirs too.
         """
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):

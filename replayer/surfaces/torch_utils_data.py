@@ -1,12 +1,12 @@
-"""Patches torch.utils.data to report waiting for a batch as the script's "loader" phase. The data is really loaded.
+"""Patches torch.utils.data, so that the wait for a batch is recognised as the phase "loader". The data is really loaded.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-Both DataLoader iterators (with and without workers) inherit `__next__`, so one wrapper is enough. Pinning needs no patch here,
-because other surfaces patch torch.accelerator and `Tensor.pin_memory`.
+The DataLoader's two iterator classes, with and without workers, share one `__next__`, so one wrapper is enough. The
+DataLoader's pinned memory needs no patch here, because torch.accelerator and `Tensor.pin_memory` are patched elsewhere.
 
-A request for a batch ends an evaluation step, even at the end of the data (traces/script/step_rule.py).
+An evaluation step ends when the script asks for the next batch, even if there is none (traces/script/step_rule.py).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def install(torch_module: ModuleType) -> None:
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
-    """Make every DataLoader repeat its first batch, as if all data were ready in memory.
+    """Make every DataLoader return its first batch again and again, as if loading took no time.
 
-    A loader repeats its first batch as often as it has batches, or `at_most` times if it has no length.
+    The number of batches does not change. A DataLoader without a length returns `at_most` batches.
     """
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
@@ -63,8 +63,8 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the loader's own iterator without storing it in the loader, because persistent workers would keep preparing
-        batches.
+        """Return the DataLoader's original iterator. It is not stored in the DataLoader, because persistent workers would then
+        continue to load batches.
         """
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
@@ -82,7 +82,8 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy the containers of a batch, because scripts pop labels from them. The copies share the tensors."""
+    """Copy the lists and dicts of a batch, because a script may remove items, such as labels, from them. The copies share the
+    tensors."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

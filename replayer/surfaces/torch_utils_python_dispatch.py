@@ -1,12 +1,12 @@
-"""Patches torch.utils._python_dispatch, so that dispatch modes of scripts see "cuda", as on a GPU.
+"""Patches torch.utils._python_dispatch, so that a TorchDispatchMode of the script sees the device "cuda".
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             print(func, kwargs)     # aten._to_copy.default {'device': device(type='cuda', index=0)}
             return func(*args, **(kwargs or {}))
 
-`Tensor.to` passes C++ the internal device type of virtual tensors (Note [Lazy] in replayer/tensor/tensor.py). torch's own modes
-(fake tensors, tracers) accept the internal device type, see torch_fake_tensor.py.
+Without the patch, the mode would see "lazy", the device type of virtual tensors in C++ (Note [Lazy] in
+replayer/tensor/tensor.py). PyTorch's own modes, such as fake tensors, accept "lazy" (torch_fake_tensor.py).
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Patches Triton. Under replay a kernel is launched and takes time on the device, but the values that the kernel writes are
+"""Patches Triton. In a replay, a launched Triton kernel takes time on the virtual GPU, but the values that it writes are
 unknown.
 
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, Triton's own interpreter runs the kernel on the values, one program after another, which is slow.
+Under `--values compute`, the kernel runs in Triton's interpreter, which is slow because it runs one program instance after
+another.
 
-A kernel that is in the recording under the same name takes no extra time, because the phase's unmatched kernel time already
-includes it. Triton kernels are not compiled or tuned, so an autotuned kernel runs with its first configuration.
+A Triton kernel whose name is in the recording adds no time, because its recorded time is already part of the phase's time.
+Triton kernels are neither compiled nor tuned. If a kernel has several configurations, the first is used.
 """
 
 from __future__ import annotations
