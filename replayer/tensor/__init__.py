@@ -1,1 +1,2 @@
-"""Tensors without values: class, storage, metadata and random generators. `dispatch` runs one op on them."""
+"""Virtual tensors, which have a shape and GPU memory but no values, and the random generators of virtual GPUs. `dispatch` runs
+one op on them."""

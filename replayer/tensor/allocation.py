@@ -1,10 +1,11 @@
-"""Defines the device memory behind virtual tensors (one `Allocation` per storage), and functions that create tensors on this
-memory.
+"""Defines the class `Allocation`, which stands for the GPU memory of one tensor storage, and functions that create virtual
+tensors.
 
-All views of a storage share one allocation, which is freed with the last view. Python's reference counting frees memory at the
-same moment as on a GPU. While autograd holds a saved tensor, C++ keeps the tensor's Python object and allocation alive. The
-attribute `known` of an allocation stores what the host knows about the contents. The attribute `known` is one value after
-`zeros` or `fill_`, the host's data after a small host-to-device copy, and None after any other write.
+All tensors that share a storage share one allocation, which is freed together with the last of these tensors. When Python's
+reference counting deletes the last tensor, the memory is freed, as on a GPU. While autograd keeps a tensor for the backward
+pass, the tensor's Python object and its memory stay alive. The attribute `known` stores what the replay knows about the values
+in this memory. After `zeros` or `fill_`, `known` is the single value of all elements. After a small copy from the host, it is a
+copy of the host's data. After other ops, it is None unless the result can be computed.
 
     allocation = allocate(gpu, device=0, size_bytes=4096)
     make(meta, allocation)      # a VirtualTensor
@@ -43,7 +44,7 @@ wrapper: TorchAny = (
 )  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
-# The instance dictionary of a tensor. Scripts see only a part of it, see Note [Attributes of scripts] in tensor.py.
+# The instance dictionary of a tensor. Scripts see only their own attributes, see Note [Attributes of scripts] in tensor.py.
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
@@ -53,19 +54,19 @@ _KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the ho
 
 
 def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
-    """Return whether the host keeps a tensor's values.
+    """Return whether the replay keeps the values of a tensor of this shape and dtype in host memory.
 
-    The host keeps the values of small tensors and of one-dimensional byte tensors.
+    The values of small tensors and of one-dimensional byte tensors are kept.
 
-    Byte tensors usually hold pickles or generator states on their way to another process.
+    Byte tensors usually contain pickled objects or generator states, which other processes read.
     """
     count = math.prod(shape)
     return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
 
 
 class Uniform(NamedTuple):
-    """Known content in which all elements equal `value`. If `assumed` is True, the value is only assumed, see
-    values/assumed_values.py."""
+    """Describes a tensor whose elements all equal `value`. If `assumed` is True, the value is a guess
+    (values/assumed_values.py)."""
 
     value: float | int | bool
     dtype: torch.dtype
@@ -73,7 +74,8 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Unknown content. Tensors that share one `Content` object, such as a tensor and its clone, have the same content."""
+    """Unknown content. Two tensors that refer to the same `Content` object have equal values, for example a tensor and its
+    clone."""
 
 
 class Truth(Enum):
@@ -85,7 +87,8 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Describes unknown contents like Truth.ZERO_OR_ONE. Each element is 0 or 1, and at most `at_most` elements are 1."""
+    """Describes unknown contents like Truth.ZERO_OR_ONE. It is only known that each element is 0 or 1, and that at most
+    `at_most` elements are 1."""
 
     at_most: int
 
@@ -110,7 +113,7 @@ class Allocation:
 
     @property
     def size_bytes(self) -> int:
-        """Return the requested size, before the allocator rounds it."""
+        """Return the size in bytes that was requested from the allocator, which may have rounded it up."""
         return self.block.size_bytes if self.block is not None else 0
 
     def exchange(self, other: Allocation) -> None:
@@ -122,7 +125,7 @@ class Allocation:
 def allocation_of(block: AllocationHandle | None) -> Allocation:
     """Create the allocation for an allocator's block.
 
-    This function creates a tensor three times as fast as a call of the class.
+    This is three times as fast as calling a class with `__init__`.
     """
     made = Allocation()
     made.block = block
@@ -131,7 +134,7 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 
 
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
-    """Allocate memory of `device` for its current stream.
+    """Allocate memory on a device, for use by the device's current stream.
 
     Raise torch.OutOfMemoryError with PyTorch's message if the memory is full.
     """
@@ -154,7 +157,8 @@ def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
 
 
 def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
-    """Create a virtual tensor with metadata `meta` on the allocation of `source`. See Note [Views in inference mode]."""
+    """Create a virtual tensor that is a view of `source` and has the shape and strides in `meta`. See
+    Note [Views in inference mode]."""
     cls = cls or meta.wrapping[0]
     if STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
         with _inference_mode(False):
@@ -173,7 +177,8 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
 
 
 def adopt(tensor: TorchAny, other: TorchAny) -> None:
-    """Give `tensor` the metadata and allocation of `other`, as `tensor.data = other` does. Both tensors are virtual."""
+    """Give `tensor` the shape, dtype and memory of `other`, like the assignment `tensor.data = other`. Both tensors are
+    virtual."""
     _set_data(tensor, other)
     tensor.tensor_meta = other.tensor_meta
     tensor.allocation = other.allocation

@@ -1,7 +1,7 @@
-"""Translates device arguments. The device "cuda:i" in the script is "lazy:i" in C++.
+"""Translates device arguments. The device that a script calls "cuda:0" is "lazy:0" in PyTorch's C++ code.
 
-    backend_device("cuda")                                 # device(type='lazy', index=<current device>)
-    backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
+backend_device("cuda")                                 # device(type='lazy', index=<current device>)
+backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Return the C++ device for a device argument of any form. Arguments that do not name a CUDA device are returned unchanged.
+    """Return the device as C++ needs it ("lazy" instead of "cuda"), for a device given as string, integer or torch.device.
+    Arguments other than CUDA devices are returned unchanged.
 
-    Raises CUDA's error for a device that the trace does not have.
+    Raises CUDA's error if the recording has no GPU of this number.
     """
     if type(device) is str:
         if not device.startswith("cuda"):
@@ -43,10 +44,10 @@ def _known_to_backend(index: int) -> torch.device:
 
 
 def checked_index(index: int) -> int:
-    """Return `index` if this device exists. Every use of a device initializes torch.cuda, and so does this function.
+    """Return `index` if this device exists. Initializes torch.cuda if necessary.
 
-    Raises torch.AcceleratorError with CUDA's message if the device does not exist. Raises RuntimeError in a forked child of a
-    process that used the device.
+    Raises torch.AcceleratorError with CUDA's message if the recording has no GPU of this number. Raises RuntimeError in a child
+    process that was forked after its parent had used the GPU.
     """
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
@@ -55,7 +56,7 @@ def checked_index(index: int) -> int:
 
 
 def index_of(device: torch.device | None) -> int:
-    """Return the index of a device, or the current index if the device has no index.
+    """Return the index of a device. A device without an index, such as "cuda", means the current device.
 
     Raise the same errors as `checked_index`.
     """
@@ -65,7 +66,7 @@ def index_of(device: torch.device | None) -> int:
 
 
 class CudaError(Enum):
-    """Describes an error of CUDA's runtime: its number, its name if torch prints the name, and its text."""
+    """Lists errors of the CUDA runtime, each with its number, its text, and its name if PyTorch prints it."""
 
     INVALID_VALUE = 1, "cudaErrorInvalidValue", "invalid argument"  # such as memory of a process that has ended
     INVALID_DEVICE = 101, "", "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
@@ -93,20 +94,20 @@ class CudaError(Enum):
 
 
 def report_failed_assert(line: str) -> None:
-    """Print a kernel's failed assertion as CUDA does, and let the next wait for the device raise CUDA's error."""
+    """Print the failed assertion of a kernel as CUDA does. The error is raised when the host next waits for the GPU."""
     print(line, file=sys.stderr)
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 
 
-# Since PyTorch 2.14, CUDA errors do not mention TORCH_USE_CUDA_DSA. If the failing call itself caused the error, the message
-# does not mention asynchronous kernels either.
+# Since PyTorch 2.14, messages of CUDA errors do not mention TORCH_USE_CUDA_DSA. Errors of the failing call itself also come
+# without the hint about asynchronous kernels.
 _SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 
 
 def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:
-    """Translate the device argument in the arguments of `Tensor.to`. In `Tensor.to`, the device is the first argument or a
-    keyword argument."""
+    """Replace "cuda" devices in the arguments of `Tensor.to` by "lazy" devices. The device may be the first positional argument
+    or a keyword argument."""
     if args:
         first = args[0]
         kind = type(first)

@@ -1,10 +1,11 @@
 """Runs one op on virtual tensors.
 
-Dispatch looks up the op's plan, allocates new results, and launches the op's kernels on the virtual GPU.
+The dispatch function looks up what the op does (its plan), creates the result tensors, and launches the op's kernels on the
+virtual GPU.
 
-The dispatch function is the hot path of a replay. Dispatch runs about 700 times per training step of a ResNet-50, and each
-microsecond in dispatch delays the replaying host by a microsecond. For speed, dispatch is one flat function that uses local
-names and creates the most common results itself.
+The dispatch function takes most of a replay's time. In a training step of ResNet-50 it is called about 700 times, and the time
+it takes delays the script. For speed, it is one long function, which uses local variables and creates the most common kinds of
+results without further calls.
 
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
@@ -30,8 +31,8 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return two functions: the `__torch_dispatch__` of virtual tensors, and one that runs an op from its plan without its
-    handler.
+    """Return two functions. The first is the `__torch_dispatch__` of virtual tensors. The second runs an op without the special
+    handler that is registered for it.
     """
     routes = plans.routes
     wrap = wrapper

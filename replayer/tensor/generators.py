@@ -1,9 +1,10 @@
-"""Random generators of virtual devices. A generator's state is a Philox seed and offset, as in CUDA.
+"""Random generators of virtual devices. The state of a generator consists of a seed and an offset of the Philox algorithm, as
+in CUDA.
 
-Random ops advance the offset by as much as PyTorch's kernels do (CUDAGeneratorImpl.cpp, native/cuda/DistributionTemplates.h).
-Under `--values compute`, an op draws its numbers on the CPU, from a generator seeded with the Philox seed and offset. Random
-numbers therefore repeat after `torch.cuda.manual_seed` and `set_rng_state`, and the state of the CPU's generator does not
-change. The numbers differ from a GPU's numbers.
+Random ops advance the Philox offset by as much as PyTorch's CUDA kernels (CUDAGeneratorImpl.cpp,
+native/cuda/DistributionTemplates.h). Under `--values compute`, random numbers are drawn by a CPU generator that is seeded with
+the Philox seed and offset. After `torch.cuda.manual_seed` or `set_rng_state`, the same random numbers are drawn again. The
+state of the CPU generator does not change. The numbers differ from a GPU's numbers.
 
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
@@ -28,14 +29,14 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # PyTorch's CUDAGeneratorImpl stores a seed and a Philox offset.
+_STATE = struct.Struct("<Qq")  # Like PyTorch's CUDAGeneratorImpl, this class stores a seed and a Philox offset.
 _SEED = struct.Struct("<Q")
 
-_PER_CALL = 4  # One call of cuRAND's Philox engine yields four numbers.
+_PER_CALL = 4  # cuRAND's Philox engine generates four numbers per call.
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-_WIDE_RANGE = 1 << 32  # An integer from a range wider than 2**32 takes two random numbers.
-# Kernels that use rejection sampling reserve a fixed number of random values per thread.
+_WIDE_RANGE = 1 << 32  # A random integer from a range wider than 2**32 is made from two 32-bit random numbers.
+# CUDA kernels with rejection sampling advance the offset by a fixed number of random numbers per thread.
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 
@@ -48,14 +49,14 @@ class PhiloxState:
         self.offset += -(-numbers // _PER_CALL) * _PER_CALL
 
     def next_host_seed(self, numbers: int) -> int:
-        """Return the seed for an op's numbers on the CPU, and advance the offset past these numbers."""
+        """Return a seed with which a random op can run on the CPU, and advance the Philox offset."""
         seed = (self.seed * 0x9E3779B97F4A7C15 + self.offset * 0xD1B54A32D192ED03) % (1 << 64)
         self.advance(numbers)
         return seed
 
     def kept_in(self, capture: GraphCapture) -> None:
-        """At the end of a CUDA graph capture, restore the Philox offset. Only replays of a CUDA graph advance the Philox
-        offset."""
+        """Restore the current Philox offset when the capture of the CUDA graph ends. Capturing a CUDA graph draws no random
+        numbers, so only replays of the graph advance the offset."""
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
@@ -76,7 +77,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
-        super().manual_seed(seed)  # A CPU generator rejects a seed that is out of range.
+        super().manual_seed(seed)  # The CPU generator raises an error for a seed that is out of range.
         seed %= 1 << 64
         if not _is_capturing():
             self.philox.seed, self.philox.offset = seed, 0
@@ -110,7 +111,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set a state of 16 bytes, or of 8 bytes as old PyTorch releases saved it. Raise the same errors as torch."""
+        """Set the state, which has 16 bytes, or 8 bytes if an old PyTorch release saved it. Raise the same errors as torch."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -122,7 +123,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return Generator(self._index, PhiloxState(self.philox.seed, self.philox.offset))
 
     def graphsafe_get_state(self) -> Generator:
-        """Return a generator that shares this generator's state."""
+        """Return a new generator object that shares its state with this one."""
         return Generator(self._index, self.philox)
 
     def graphsafe_set_state(self, other: Generator) -> Self:
@@ -158,7 +159,8 @@ def _restored(index: int, state: torch.Tensor) -> Generator:
 
 
 class DefaultGenerators(Sequence[Generator]):
-    """Replaces `torch.cuda.default_generators`, which has one generator per device. Each is created on first access."""
+    """Replaces `torch.cuda.default_generators`, a sequence with one random generator per device. Each is created on first
+    access."""
 
     def __init__(self) -> None:
         self._made: dict[int, Generator] = {}
@@ -180,8 +182,8 @@ class DefaultGenerators(Sequence[Generator]):
 
 
 def virtual_generator(generator: TorchAny) -> Generator | None:
-    """Return the virtual generator behind a generator argument of an op. PyTorch's C++ code does not pass the Python object of
-    a generator to the op."""
+    """Return the virtual generator for the generator argument of an op. An op gets a new Python object for the generator,
+    because PyTorch's C++ code does not keep the original object."""
     found: Generator | None = STATE.generators.get(generator._cdata)
     return found
 
@@ -194,7 +196,7 @@ def _generator_in(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Torc
 
 
 def philox_of(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device: int) -> PhiloxState:
-    """Return the state that a random op on `device` draws from."""
+    """Return the generator state that a random op on `device` uses."""
     given = _generator_in(args, kwargs)
     defaults: TorchAny = torch.cuda.default_generators
     found: Generator | None = defaults[device] if given is None else virtual_generator(given)
@@ -210,7 +212,7 @@ def require_device(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device
 
 
 def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Raise PyTorch's error if a random function creates or fills a CPU tensor with numbers of a virtual generator."""
+    """Raise PyTorch's error if a CUDA generator is used for a random tensor on the CPU."""
     if type(_generator_in(args, kwargs)) is Generator:
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         device = tensors[0].device if tensors else kwargs.get("device")
@@ -219,7 +221,7 @@ def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> No
 
 @contextmanager
 def host_numbers(seed: int) -> Iterator[None]:
-    """Draw numbers from the CPU's default generator with this seed, and restore the generator's state afterwards."""
+    """Within this context, PyTorch's default CPU generator uses this seed. Its state is restored afterwards."""
     kept = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -233,7 +235,7 @@ def is_random(func: torch._ops.OpOverload) -> bool:
 
 
 def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device: DeviceProperties) -> int:
-    """Return by how much the op's kernel advances the Philox offset of each thread."""
+    """Return by how much a random op's kernel advances the Philox offset."""
     name = func._schema.name.rpartition("::")[2]
     tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
     if name == "randperm":

@@ -1,4 +1,5 @@
-"""Defines plans. A plan describes what one call of an op does to virtual tensors, and the plan cache stores plans.
+"""Defines plans. A plan describes which tensors a call of an op returns and changes. Plans are cached, because shape inference
+is slow.
 
 plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """
@@ -19,14 +20,14 @@ Where = tuple[int | str, int]
 
 
 class New(NamedTuple):
-    """Plan for a call whose result is a new tensor on an allocation of `size_bytes`."""
+    """The call returns a new tensor, for which `size_bytes` of memory are allocated."""
 
     tensor_meta: TensorMeta
     size_bytes: int
 
 
 class View(NamedTuple):
-    """Plan for a call whose result is a tensor with metadata `meta` on the allocation of an argument."""
+    """The call returns a view of an argument."""
 
     tensor_meta: TensorMeta
     of: Where
@@ -52,9 +53,9 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """The call changes the metadata of an argument.
+    """The call changes the shape, the strides or the memory of an argument.
 
-    If the changed argument gets the allocation of another argument, `rebound` names the other argument.
+    If the argument gets the memory of another argument, as in `Tensor.set_`, `rebound` is the position of the other argument.
     """
 
     of: Where
@@ -64,8 +65,8 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    """Kinds of outcomes. Dispatch creates results of the kinds NEW, SAME and VIEW itself, and `Plan.results` creates all other
-    results."""
+    """Kinds of outcomes. Results of the kinds NEW, SAME and VIEW are created in dispatch.py. All other results are created by
+    `Plan.results`."""
 
     NEW = 0  # one new tensor
     SAME = 1  # a positional argument with unchanged metadata
@@ -75,14 +76,14 @@ class OutcomeKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Describes what one call of an op does.
+    """Describes which tensors a call of an op returns, and which arguments it changes.
 
-    `writes` names the arguments that the call writes to, each as (position or name, whether the argument is a list). `written`
-    lists positions of arguments whose values change, so the host forgets what it knew about them. If `written` is None, the
-    call changes no content. `set_values`, if given, then sets the values that the host knows after the call.
+    `writes` lists the arguments that the call changes in place, as pairs (position or name, whether the argument is a list).
+    `written` lists positions of arguments whose values are unknown after the call. If `written` is None, the call changes no
+    values. `set_values`, if given, is called after the op and stores the values that can be computed.
 
-    All plans have one class, and `kind` distinguishes their outcomes. Dispatch reads a plan's attributes at every op, and the
-    interpreter reads attributes of one class faster than attributes of several classes.
+    Plans with different outcomes have the same class and are distinguished by `kind`. The reason is speed: Python reads
+    attributes faster if all objects at a place in the code have the same class.
     """
 
     signature: OpSignature

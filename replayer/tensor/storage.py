@@ -1,8 +1,8 @@
-"""Implements the storage of a virtual tensor in Python, with identity, size and address.
+"""Implements the storage of a virtual tensor, which has a size and an address but no contents.
 
-The bytes of a virtual storage are created when a script reads them.
+Bytes are made up when a script reads them.
 
-A VirtualStorage is a real `torch.UntypedStorage` of zero bytes, so `torch.save`, `torch.load` and `TypedStorage` accept it.
+The class derives from `torch.UntypedStorage`, so `torch.save`, `torch.load` and `TypedStorage` accept its objects.
 
     storage = x.untyped_storage()
     storage.nbytes(), storage.device     # 24, device(type='cuda', index=0)
@@ -25,7 +25,8 @@ from replayer.torch_types import TorchAny
 
 
 class VirtualStorage(torch.UntypedStorage):
-    """A storage over an allocation. All storages over one allocation are equal and have the same `_cdata` and `data_ptr`."""
+    """A storage over an allocation. Storage objects that refer to the same memory are equal, and have the same `_cdata` and
+    `data_ptr`."""
 
     allocation: Allocation
     _index: int
@@ -83,7 +84,8 @@ class VirtualStorage(torch.UntypedStorage):
         raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
     def resize_(self, size_bytes: int) -> Self:
-        """Free the memory (size 0) or allocate another size. All tensors on a storage see a change of its size."""
+        """Change the size of the storage in bytes. A size of 0 frees the memory. The change applies to all tensors that share
+        the storage."""
         if size_bytes != self.allocation.size_bytes:
             self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
         return self
@@ -121,7 +123,7 @@ class VirtualStorage(torch.UntypedStorage):
         return self
 
     def __getitem__(self, index: TorchAny) -> TorchAny:
-        """Return a byte, or copy a slice to the host. In CUDA a slice is a view."""
+        """Return one byte, or a slice as a storage on the host. In CUDA a slice is a view."""
         return self.as_bytes()[index].item() if isinstance(index, int) else self.cpu()[index]
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
@@ -156,7 +158,7 @@ class VirtualStorage(torch.UntypedStorage):
         return VirtualStorage.over(made, self._index)
 
     def _deepcopy_once(self, memo: dict[TorchAny, TorchAny]) -> Allocation:
-        """Copy the allocation once per deepcopy, even if several tensors share the allocation."""
+        """If several tensors share this storage, a deepcopy copies the memory only once."""
         done: dict[int, Allocation] = memo.setdefault("torch", {})
         key = self._cdata
         if key not in done:
@@ -171,5 +173,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# Scripts see the name of this class in error messages and in `type(storage)`.
+# The name of this class appears in error messages and in `type(storage)`.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

@@ -1,8 +1,8 @@
-"""Creates virtual tensors of tensor classes that scripts define: `as_subclass`, subclasses of Parameter, lazy parameters,
+"""Supports virtual tensors of other tensor classes, such as subclasses of nn.Parameter, lazy parameters and torchvision's
 tv_tensors.
 
-For each such class a second class is created that derives from the script's class and from VirtualTensor. The generated class
-has the same name as the script's class.
+For each tensor class of a script, a class is generated that derives from it and from VirtualTensor. The generated class has the
+same name as the script's class.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 
@@ -25,10 +25,7 @@ from replayer.torch_types import TorchAny
 
 @cache
 def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
-    """Return the class of virtual tensors that are also instances of `cls`.
-
-    For plain tensors the result is `tensor_class`, and for parameters its `parameter_class`.
-    """
+    """Return the class for virtual tensors that must be instances of `cls`."""
     if cls is torch.Tensor:
         return tensor_class
     if cls is torch.nn.Parameter:
@@ -53,7 +50,7 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
 
 
 def plain_class(tensor: TorchAny) -> type:
-    """Return the class that a virtual tensor gets when it is copied to the host."""
+    """Return which class a virtual tensor has after it was copied to the host."""
     plain: type = type(tensor).plain_class
     return plain
 

@@ -1,4 +1,4 @@
-"""Swaps the C++ tensors behind two Python tensors.
+"""Swaps the C++ tensors to which two Python tensor objects refer.
 
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 
@@ -27,7 +27,8 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap the C++ tensors. Raise NotEmulated if C++ has weak references to `tensor` and this release hides their count."""
+    """Swap the C++ tensors. Raises NotEmulated if PyTorch's C++ code has weak references to `tensor`, and this release of
+    PyTorch hides their count."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

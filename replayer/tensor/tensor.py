@@ -1,10 +1,11 @@
 # mypy: allow-untyped-calls
 """Defines a CUDA tensor without values.
 
-A virtual tensor has a real shape, strides, dtype, device, autograd graph and memory, but no numbers.
+A virtual tensor has a shape, strides, a dtype, a device, an autograd graph and GPU memory, but no values.
 
-In C++ a virtual tensor is on the device "lazy:i", but Python code sees "cuda:i". This file contains the methods that scripts
-call. `dispatch.py` runs ops, `ops/copies.py` runs copies, and `ops/host_reads.py` runs reads.
+PyTorch's C++ code sees a virtual tensor on a device "lazy:0", but Python code sees "cuda:0". This file defines the methods of
+virtual tensors that scripts call. Ops are run by `dispatch.py`, copies by `ops/copies.py`, and reads of values by
+`ops/host_reads.py`.
 
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
@@ -52,7 +53,8 @@ _data: TorchAny = torch._C.TensorBase.data
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
-    """Makes `type(x) == torch.Tensor` true for virtual tensors, and `type(p) == nn.Parameter` true for parameters.
+    """With this metaclass, `type(x) == torch.Tensor` is true for virtual tensors, and `type(p) == nn.Parameter` for virtual
+    parameters.
 
     `type(x) is torch.Tensor` stays false. Calling the class calls the plain class.
     """
@@ -70,7 +72,8 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"]):
-    """The attributes of a virtual tensor that a script has set. Changes reach the tensor, as with an instance's dictionary."""
+    """A dictionary of the attributes that a script has set on a virtual tensor. Changes of this dictionary change the tensor's
+    attributes."""
 
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
@@ -121,7 +124,7 @@ def _replace_attributes(tensor: VirtualTensor, given: Mapping[str, TorchAny]) ->
 
 
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
-    """A tensor on the virtual GPU. Factories, copies and ops create virtual tensors with `allocation.make`."""
+    """A tensor on the virtual GPU. Virtual tensors are created with `allocation.make`."""
 
     plain_class: ClassVar[type[TorchAny]] = torch.Tensor
     parameter_class: ClassVar[type[VirtualParameter]]
@@ -163,7 +166,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def as_subclass(self, cls: type) -> TorchAny:
-        """Return a view of this tensor whose class is also `cls`. Autograd sees the op `aten::alias`."""
+        """Return a view of this tensor that is an instance of `cls`. Autograd sees the op `aten::alias`."""
         with replaced(STATE.view, cls=virtual_class(cls, VirtualTensor)):
             return torch.ops.aten.alias.default(self)
 
@@ -207,7 +210,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return True
 
     def record_stream(self, stream: TorchAny) -> None:
-        """Make the allocator wait for `stream`, a torch.cuda.Stream, before it reuses the tensor's memory."""
+        """Make sure that the tensor's memory is not reused before `stream`, a torch.cuda.Stream, has finished its current
+        work."""
         block = self.allocation.block
         if block is not None:
             virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
@@ -256,9 +260,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """Set elements. PyTorch puts a Python number on the CPU first (`THPVariable_setitem`).
+        """Set elements. When a number is assigned to an element, PyTorch first creates a CPU tensor (`THPVariable_setitem`).
 
-        `x[0] = 1.0` is therefore a blocking copy if `x[0]` has no dimensions. Otherwise, it fills elements.
+        Therefore `x[0] = 1.0` is a copy for which the host waits, if `x[0]` is a scalar. Otherwise, it fills elements.
         """
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
@@ -332,7 +336,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def __reduce_ex__(self, protocol: TorchAny) -> TorchAny:
-        """Pickle the tensor as a plain CUDA tensor, so that checkpoints load without the replayer."""
+        """Pickle the tensor as an ordinary CUDA tensor, so that checkpoints can be loaded outside of a replay."""
         is_param = type(self) is VirtualParameter
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
@@ -368,13 +372,13 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Run `tensor.data = data` if one tensor is on the host and the other is on the virtual GPU.
+    """Do the assignment `tensor.data = data` between a host tensor and a virtual tensor, in either direction.
 
-    C++ cannot turn a host tensor into a virtual tensor, but C++ can swap the C++ tensors behind two Python objects. After the
-    swap, optimizers and weak references still refer to the same Python object `tensor`. The gradient of `tensor` moves too.
-    Autograd graphs keep the C++ tensors that they saved before the swap.
+    A host tensor cannot become a virtual tensor, but the C++ tensors of two Python objects can be swapped. Optimizers and weak
+    references therefore still refer to the same Python object. The gradient of `tensor` moves too. Autograd graphs that were
+    built before the swap keep the old C++ tensors.
 
-    The method raises PyTorch's error for tensors that are not leaves of the autograd graph.
+    Raises PyTorch's error if the tensor is not a leaf of the autograd graph.
     """
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)

@@ -1,7 +1,7 @@
-"""Defines and interns the metadata of virtual tensors: shape, stride, storage offset, dtype and device.
+"""Defines the metadata of virtual tensors: shape, strides, storage offset, dtype and device.
 
-Tensors with equal metadata share one `TensorMeta` object. Metadata objects can therefore be compared by identity, and hashing a
-plan cache key takes nanoseconds.
+Tensors with equal metadata share one `TensorMeta` object. Metadata objects can therefore be compared by identity, which makes
+cache lookups fast.
 
     metas = TensorMetaTable(VirtualTensor)
     meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
@@ -30,7 +30,7 @@ LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
 def words_of_cuda(text: str) -> str:
-    """Replace the device names and tensor types in an error message of PyTorch's C++ code with CUDA's."""
+    """Replace device names and tensor types in an error message of PyTorch by those of CUDA."""
     text = _DEVICE_NAME.sub("cuda", _TYPE_NAME.sub(r"torch.cuda.\1Tensor", text))
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
 
@@ -41,23 +41,23 @@ def in_words_of_cuda(error: RuntimeError) -> RuntimeError:
 
 
 def on_one_device(error: Exception) -> Exception:
-    """Return the error of a CPU kernel with CUDA's tensor types in the message. The message then describes all tensors of the
-    call as GPU tensors."""
+    """Return the error of a CPU kernel, with the CPU tensor types in its message replaced by those of CUDA. The message then
+    describes all tensors as GPU tensors."""
     text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))
     return error if text == str(error) else type(error)(text)
 
 
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
-    """Return whether `value` is a strided virtual tensor or parameter.
+    """Return whether `value` is a virtual tensor or virtual parameter with a strided layout.
 
-    The result is False for sparse tensors and for tensors of classes that the script defines.
+    Sparse tensors, and tensors of classes that the script defines, give False.
     """
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class
 
 
 def contiguous_stride(shape: Shape) -> Shape:
-    """Return the row-major stride of a tensor without gaps, in PyTorch's convention."""
+    """Return the strides of a contiguous tensor with this shape."""
     stride = []
     step = 1
     for size in reversed(shape):
@@ -69,8 +69,8 @@ def contiguous_stride(shape: Shape) -> Shape:
 class TensorMeta:
     """The metadata of a virtual tensor. `stride` and `offset` count elements.
 
-    `extent_bytes` is the distance from the tensor's first element to the end of its last. `size_bytes` counts only the
-    elements. `dense` means that the elements fill the memory range without gap or overlap, in any order.
+    `extent_bytes` is the distance in memory from the start of the first element to the end of the last. `size_bytes` counts
+    only the elements. `dense` says whether the elements, in any order, fill a range of memory without gaps or overlaps.
     """
 
     __slots__ = (
@@ -86,8 +86,8 @@ class TensorMeta:
         self.device = torch.device("cuda", index)  # for scripts
         self.backend_device = torch.device(BACKEND, index)  # for C++
 
-        # These are the arguments of `_make_wrapper_subclass`, which a training step calls about a thousand times. A call of
-        # `_make_wrapper_subclass` is a third faster with None instead of default strides.
+        # The arguments of `_make_wrapper_subclass` are prepared, because a training step calls this function about a thousand
+        # times. `_make_wrapper_subclass` is a third faster if the default strides are passed as None.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")
@@ -112,8 +112,8 @@ class TensorMeta:
 
 
 class TensorMetaTable:
-    """The table of interned metadata. If the table loses an entry, the next lookup makes a second object for equal metadata,
-    which is harmless.
+    """The table of interned metadata. If an entry of this table is lost, a second object with equal metadata is created, which
+    is harmless.
     """
 
     def __init__(self, tensor_class: type) -> None:
@@ -130,7 +130,7 @@ class TensorMetaTable:
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:
-        """Return the metadata that a plain tensor has after it is moved to device `index`."""
+        """Return the shape, strides and dtype that a host tensor will have on GPU `index`."""
         return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:

@@ -1,4 +1,5 @@
-"""The plan cache learns once what an op does to virtual tensors, and then looks it up.
+"""Shape inference for virtual tensors, and a cache of its results.
 
-`plan_cache.PlanCache` is the cache, `shape_inference` learns plans, and `results` creates a call's results from a plan.
+The class `plan_cache.PlanCache` is the cache, the module `shape_inference` fills it, and the module `results` creates result
+tensors.
 """

@@ -1,4 +1,4 @@
-"""Assumes result sizes that depend on values, if neither the host nor the recording knows the values.
+"""Assumes the result size of ops such as `nonzero`, whose size depends on tensor values, if these values are unknown.
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
@@ -25,7 +25,7 @@ from replayer.torch_types import TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
-    """Return the size from `assume` and count it for the report. Raise DataDependentShape if assumptions are switched off."""
+    """Raise DataDependentShape if assumptions are switched off."""
     here = gpu()
     if not here.values.assumes_sizes:
         raise DataDependentShape(op)
@@ -34,7 +34,7 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
 
 
 class _SizeContext:
-    """This context replaces torch's FakeImplCtx while a package's shape rule runs. Sizes are then plain numbers."""
+    """Replaces PyTorch's class FakeImplCtx while the shape function of a custom op runs. Sizes are then plain numbers."""
 
     def __init__(self, op: str, rows: int) -> None:
         self._op = op
@@ -49,12 +49,12 @@ class _SizeContext:
 
 
 def asks_for_sizes(error: RuntimeError) -> bool:
-    """Return whether a shape rule failed because it asked for a data-dependent size, which plain meta tensors cannot give."""
+    """Return whether shape inference failed because the shape depends on tensor values."""
     return "data-dependent shape" in str(error) and "get_ctx" in str(error)
 
 
 def run_shape_rule(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run a package's own shape rule for an op on meta tensors, and return the results."""
+    """Run the shape function that a package has registered for its custom op, on meta tensors."""
     from torch._library import fake_impl, simple_registry
 
     rule: TorchAny = simple_registry.singleton.find(func._schema.name).fake_impl.kernel

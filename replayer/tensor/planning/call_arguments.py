@@ -1,4 +1,4 @@
-"""Converts the arguments of one call to meta tensors or host tensors, and records shapes, dtypes and devices of the arguments.
+"""Converts the tensors in an op's arguments to meta tensors or host tensors, and collects their shapes, dtypes and devices.
 
 class OnMeta(CallArguments):
     device_type = "meta"
@@ -23,7 +23,8 @@ from traces.model.layouts import Shape, memory_layout
 class CallArguments:
     """Base class of argument converters.
 
-    `virtual` converts tensors of `tensor_class`, and `plain` converts all other tensors.
+    Virtual tensors (instances of `tensor_class`) are converted by the method `virtual`, and all other tensors by the method
+    `plain`.
     """
 
     device_type = "cpu"  # in place of the virtual GPU
@@ -57,7 +58,7 @@ class CallArguments:
         return value
 
     def device(self, current: int) -> int:
-        """Return the device of the first argument that has a device, or `current`."""
+        """Return the device of the first tensor among the arguments, or `current` if there is none."""
         return next(iter(self.devices), current)
 
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:

@@ -1,9 +1,9 @@
-"""Refuses ops in dtypes that PyTorch's CUDA kernels do not have.
+"""Raises PyTorch's errors for ops with dtypes that the CUDA kernels do not support.
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The table cuda_dtypes.json lists, by op and kernel, the missing dtypes of the first tensor. `tests/cuda/dtypes.py` writes the
-table with PyTorch's CUDA build on the simulated device, from the dtypes in PyTorch's OpInfo database.
+The file cuda_dtypes.json lists the unsupported dtypes of each op's first tensor argument. The file was written by
+`tests/cuda/dtypes.py`, which tries all dtypes in PyTorch's OpInfo database with a CUDA build of PyTorch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INDICES = (torch.int64, torch.int32, torch.bool)
 
 
 def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    """Raise PyTorch's error if the op's CUDA kernel does not have the dtype of the first tensor."""
+    """Raise PyTorch's error if the CUDA kernel of the op does not support the dtype of the first tensor argument."""
     name = op_name(func)
     missing = _missing().get(name) or _missing().get(name.replace(".Scalar", ".Tensor"))
     tensors = [] if missing is None else [value for value in args if isinstance(value, torch.Tensor)]
@@ -42,12 +42,13 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> Non
 
 
 _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
-# CUDA kernels of these ops have dtypes that the CPU kernels lack, other than float16, bfloat16 and complex32.
+# For these ops, CUDA supports more dtypes than the CPU, apart from float16, bfloat16 and complex32.
 _WIDER_ON_CUDA = frozenset({"abs", "flip", "isin", "median", "nanmedian", "nansum", "trace"})
 
 
 def refusal_like(func: torch._ops.OpOverload, of_cpu: Exception) -> RuntimeError | None:
-    """Return CUDA's error for an op in a dtype that the CPU kernel refused. Few CUDA kernels have more dtypes."""
+    """Turn the error of a CPU kernel about an unsupported dtype into the error of the CUDA kernel. Few CUDA kernels have more
+    dtypes."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     name = op_name(func)
     if refused is None or name.partition(".")[0] in _WIDER_ON_CUDA:
@@ -57,18 +58,18 @@ def refusal_like(func: torch._ops.OpOverload, of_cpu: Exception) -> RuntimeError
 
 
 def scalar_type(dtype: torch.dtype) -> str:
-    """Return the name of a dtype in PyTorch's C++ messages, such as "Half"."""
+    """Return the name of a dtype in PyTorch's C++ error messages, such as "Half"."""
     return _DTYPES.get(dtype, str(dtype))
 
 
 def op_name(func: torch._ops.OpOverload) -> str:
-    """Return the op's name in the table. An op and its in-place variant have one name."""
+    """Return the op's name in the table. An op and its in-place variant share one entry."""
     return f"{str(func._schema.name).removeprefix('aten::').removesuffix('_')}.{func._overloadname}"
 
 
 @cache
 def _missing() -> dict[str, dict[str, str]]:
-    """Return the dtypes that each op's kernel does not support, as {op: {dtype: name of the kernel}}."""
+    """Return the unsupported dtypes of each op, as {op: {dtype: kernel name in the error message}}."""
     table: dict[str, dict[str, list[str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in table.items()}
 

@@ -1,10 +1,10 @@
-"""Raises errors or warnings for ops without a deterministic CUDA kernel, under `torch.use_deterministic_algorithms`.
+"""Under `torch.use_deterministic_algorithms`, raises PyTorch's errors for ops without a deterministic CUDA kernel.
 
     torch.use_deterministic_algorithms(True)
     alert(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
-The table lists the names that PyTorch 2.14's kernels pass to `alertNotDeterministic`.
+The op names are those that the CUDA kernels of PyTorch 2.14 pass to `alertNotDeterministic`.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
 
 
 def alert(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    """Raise PyTorch's error for an op without a deterministic CUDA kernel. If the script set `warn_only`, the function warns
-    instead."""
+    """Raise PyTorch's error if an op has no deterministic CUDA kernel. With `warn_only=True`, a warning is given instead."""
     op = func._schema.name.removeprefix("aten::")
     rule = _BY_ARGUMENTS.get(op)
     name = _NAMES.get(op, "") if rule is None else rule(*args)

@@ -1,4 +1,4 @@
-"""Decides what PyTorch does with a call whose tensors are on several devices.
+"""Decides whether PyTorch accepts a call whose tensor arguments are on different devices, and where it runs the call.
 
     mixed_call(torch.ops.aten.mm.default, (gpu_matrix, cpu_matrix), {})
     # RuntimeError: Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on
@@ -34,7 +34,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """Says how to run a call that PyTorch accepts."""
+    """The place where a call is run whose tensors are on different devices."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"
@@ -52,7 +52,7 @@ class _Entry:
     checked: bool  # PyTorch generates a device check.
 
     def wrapper(self, key: str, is_out: bool) -> str:
-        """Return the name of the generated C++ function for a dispatch key, which error messages contain."""
+        """Return the name of PyTorch's generated C++ function for this op, which appears in error messages."""
         name = f"{self.name}_out" if is_out else self.name
         if self.structured and key == "CUDA":
             return f"wrapper_CUDA_{name}_{self.overload}" if self.overload else f"wrapper_CUDA_{name}"
@@ -62,9 +62,9 @@ class _Entry:
 def runner(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
 ) -> Callable[..., TorchAny] | None:
-    """Return None if the virtual GPU runs the call, else a function that runs the call with (func, args, kwargs).
+    """Return None if the call runs on the virtual GPU. Otherwise return a function of (func, args, kwargs) that runs the call.
 
-    Raises PyTorch's error for a call with tensors on several devices that PyTorch does not accept.
+    Raises PyTorch's error if the tensors are on different devices and the op does not allow this.
     """
     if is_random(func):
         target = next(iter(_tensors(args)), None)
@@ -85,7 +85,7 @@ _OVERLAPPING = "more than one element of the written-to tensor refers to a singl
 
 
 def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Refuse to write into an expanded tensor, as TensorIterator does (ATen/MemoryOverlap.cpp)."""
+    """Raise PyTorch's error if an op writes to a tensor whose elements overlap in memory (ATen/MemoryOverlap.cpp)."""
     name = func._schema.name.rpartition("::")[2]
     if not func._schema.is_mutable or torch.Tag.inplace_view in func.tags or name in _MAY_OVERLAP:
         return
@@ -99,8 +99,8 @@ def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Tor
 
 
 def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Return `handler` with the device check of `func` before each call. The check is needed here because handlers run without
-    a plan, and normally the plan includes the device check."""
+    """Return a function that checks the devices of the arguments like `func`, and then calls `handler`. Without a handler,
+    devices are checked when the plan of a call is made. Calls with a handler have no plan."""
 
     def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         run = runner(func, args, kwargs)
@@ -122,7 +122,8 @@ def _require_cuda_kernel(func: torch._ops.OpOverload) -> None:
 
 
 def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
-    """Return how to run a call with tensors on several devices. Raise PyTorch's error if PyTorch does not accept the call."""
+    """Return where to run a call whose tensors are on different devices. Raises PyTorch's error if the combination of devices
+    is not allowed."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":
@@ -179,8 +180,8 @@ def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[
 
 @dataclass(frozen=True)
 class _Operands:
-    """Holds the tensors of a call, each with the name of its argument. `out` lists output arguments, and `written` lists
-    arguments that are changed in place."""
+    """Holds the tensor arguments of a call, as pairs (parameter name, tensor). `out` are output arguments (`out=`), and
+    `written` are arguments that the op changes in place."""
 
     out: tuple[tuple[str, torch.Tensor], ...]
     inputs: tuple[tuple[str, torch.Tensor], ...]
@@ -227,7 +228,7 @@ def _yaml() -> str:
 
 @cache
 def _places() -> dict[str, int]:
-    """Return where the entry of each op begins in native_functions.yaml."""
+    """Return the offset of each op's entry in the text of native_functions.yaml."""
     return {found[1]: found.start() for found in re.finditer(r"^- func: ([\w.]+)\(", _yaml(), re.MULTILINE)}
 
 
@@ -264,13 +265,14 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
 
 
 def _compare(operands: _Operands, cpu_scalars: int) -> None:
-    """Check devices as TensorIterator does. `cpu_scalars` inputs may be tensors without dimensions on the CPU."""
+    """Check devices as TensorIterator does. Up to `cpu_scalars` inputs may be CPU tensors without dimensions."""
     written = [*(tensor for _, tensor in operands.out), *operands.written]
     inputs = [tensor for _, tensor in operands.inputs if not any(tensor is each for each in written)]
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        return  # TensorIterator checks shapes before devices, so an error about shapes comes first, from the op's shape rule.
+        # PyTorch's TensorIterator checks shapes before devices, so shape inference must raise the error about shapes first.
+        return
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0
     for tensor in (*written, *inputs):
@@ -283,7 +285,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
 
 
 def _is_uneven(operands: _Operands) -> bool:
-    """Return whether a foreach op takes PyTorch's slow path, which runs the tensors of the lists one by one."""
+    """Return whether PyTorch runs a foreach op tensor by tensor, because its tensors are on different devices or on the CPU."""
     listed = [tensor for name, tensor in operands.inputs if isinstance(operands.values[name], (list, tuple))]
     return len({tensor.device for tensor in listed}) > 1 or listed[0].is_cpu
 
@@ -359,7 +361,7 @@ def _index_fill(operands: _Operands) -> Mixed:
 
 
 def _of_self(operands: _Operands) -> Mixed:
-    """Accept any devices. PyTorch runs the foreach op on the device of its first argument."""
+    """Accept any devices. The op runs on the device of its first tensor."""
     return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
 
 
@@ -395,7 +397,7 @@ def _rnn(operands: _Operands) -> Mixed:
 
 
 def _convolution(operands: _Operands) -> Mixed:
-    """Raise the error of the implementation that PyTorch chooses for the input (`_convolution` in native/Convolution.cpp)."""
+    """Raise the error of the convolution backend that PyTorch would choose (`_convolution` in native/Convolution.cpp)."""
     data, weight = operands.tensor("input"), operands.tensor("weight")
     on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), operands.values)
     torch.ops.aten.convolution.default(*on_meta.values())
@@ -413,7 +415,7 @@ def _convolution(operands: _Operands) -> Mixed:
 
 
 def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, layout: torch.layout) -> None:
-    """Check the parts of a compressed sparse tensor as ATen/native/sparse/SparseCsrTensor.cpp does."""
+    """Check the devices of a compressed sparse tensor's indices and values, as in ATen/native/sparse/SparseCsrTensor.cpp."""
     by_row = layout in (torch.sparse_csr, torch.sparse_bsr)
     names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
     for name, indices in zip(names, (compressed, plain), strict=True):
@@ -421,9 +423,9 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
             raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
-# Each op of this table only calls the op to which it is mapped.
+# Ops that only call another op, mapped to this other op.
 _CALLS = {"_sparse_addmm": "addmm"}
-# Lists CUDA's binary kernels that reject a scalar tensor on the CPU.
+# These CUDA kernels with two arguments do not accept a CPU tensor without dimensions.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
 _RULES: dict[str, Callable[[_Operands], Mixed]] = {
@@ -443,5 +445,5 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
 }
 # Ops that change a tensor without TensorIterator
 _MAY_OVERLAP = frozenset({"fill_", "zero_", "index_put_", "_index_put_impl_", "record_stream", "set_", "resize_as_"})
-# `_pack_padded_sequence` may refuse tensors even if all are on one device.
+# `_pack_padded_sequence` requires its lengths on the CPU, so it can fail even if all tensors are on the same device.
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

@@ -1,10 +1,10 @@
-"""Raises PyTorch's errors for dtypes and views that CUDA kernels refuse and that meta kernels or CPU kernels accept.
+"""Raises PyTorch's errors for dtypes and views that are invalid on a GPU, but that shape inference accepts.
 
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
 
-The checks follow LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp and cuda/layer_norm_kernel.cu in
-ATen/native.
+The checks are those of LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp and cuda/layer_norm_kernel.cu
+in ATen/native.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
 
 
 def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, depthwise: bool) -> None:
-    """Raise the error of the implementation that PyTorch chooses. No implementation accepts integers."""
+    """Raise the error of the kernel that PyTorch would choose. No implementation accepts integers."""
     if depthwise and not transposed:
         raise no_kernel("conv_depthwise3d" if dims == 3 else "conv_depthwise2d_forward_cuda", scalar_type(data.dtype))
     if not torch.backends.cudnn.enabled:
@@ -106,7 +106,7 @@ def _lstsq(_left: object, _right: object, _rcond: object = None, *, driver: str 
 
 
 def _as_strided(data: TorchAny, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> None:
-    """Check that a new view is inside its storage, as `setStorage` does."""
+    """Raise PyTorch's error if a view would extend beyond the end of its storage."""
     if not hasattr(data, "allocation") or 0 in size:
         return
     itemsize, start = data.element_size(), data.storage_offset() if offset is None else offset

@@ -1,9 +1,9 @@
-"""The plan cache learns once what an op does to virtual tensors, and then looks it up.
+"""Caches the results of shape inference. A cached result is called a plan, and says what a call of an op does to virtual
+tensors.
 
-Shape inference with PyTorch's meta kernels costs about 150 microseconds per op, and a training step repeats the same few
-hundred calls. The plan cache therefore runs shape inference only for the first call of an op with certain argument metadata.
-The outcome is stored as a `Plan`. Each result in a plan is a new tensor, a view of an argument, an argument itself, or a
-constant.
+Shape inference takes about 150 microseconds per op, and all training steps make the same few hundred calls. Shape inference
+therefore runs only for the first call of an op with certain shapes and dtypes. The outcome is stored as a `Plan`. A plan says
+of each result whether it is a new tensor, a view of an argument, an argument itself, or a constant.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -37,9 +37,9 @@ PLANS_LIMIT = 50_000  # of all ops; a full cache is cleared
 
 
 def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
-    """Return the torch.library key of a Python kernel that a script registered for CUDA.
+    """Return the dispatch key of a Python kernel that a script has registered for CUDA, or None.
 
-    If nothing else determines the shapes or values of the op's results, the script's own kernel runs, as on a GPU.
+    This kernel runs only if nothing else determines the result: no shape function or, with computed values, no CPU kernel.
     """
     name = str(func._name)
     kept = f"{func.namespace}/{name.partition('::')[2]}"
@@ -77,7 +77,8 @@ class Route:
 
 
 class PlanCache:
-    """Contains the routes of all ops and the interned metadata. `tensor_class` is the class of virtual tensors."""
+    """Holds the plans of all ops, and the shared metadata objects of tensors. `tensor_class` is the class of virtual
+    tensors."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
@@ -99,10 +100,10 @@ class PlanCache:
         return made
 
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
-        """Return a function that runs a composite op as the ops that it consists of. Return None for all other ops.
+        """Return a function that runs a composite op by calling the ops that it consists of. Return None for all other ops.
 
-        PyTorch decomposes composite ops above autograd. In inference mode, autograd does not decompose composite ops, so
-        composite ops reach the plan cache.
+        PyTorch decomposes composite ops above autograd. Usually autograd decomposes composite ops. In inference mode it does
+        not, so they must be decomposed here.
         """
         if func in self.with_kernel:
             return None
@@ -123,16 +124,16 @@ class PlanCache:
         return signature
 
     def clear(self) -> None:
-        """Drop all plans, because the cache is full or the default dtype has changed."""
+        """Delete all plans. This is needed when the cache is full or the default dtype has changed."""
         for route in self.routes.values():
             route.plans.clear()
         self._count = 0
 
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
-        """Create and store the plan for this call.
+        """Find out by shape inference what this call does, and store the result as a plan.
 
-        Raises PyTorch's error for wrong arguments. Raises DataDependentShape if the shape depends on values, and NotEmulated
-        for an op without a meta kernel.
+        Raises PyTorch's error for wrong arguments. Raises DataDependentShape if the result's shape depends on tensor values,
+        and NotEmulated if shape inference does not know the op.
         """
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
         run = mixed_devices.runner(route.func, args, kwargs)
@@ -146,7 +147,7 @@ class PlanCache:
         return self._keep(route, key, plan)
 
     def _running(self, func: torch._ops.OpOverload, run: Callable[..., TorchAny], gpu: VirtualGpu) -> Plan:
-        """Return a plan that runs `run(func, args, kwargs)` at each call."""
+        """Return a plan that calls `run(func, args, kwargs)` each time."""
         plan = Plan(OpSignature(func._schema.name, (), (), launches=False), gpu.current.device(), Constant(None), (), ())
         plan.make_by(lambda gpu, caller, args, kwargs: run(func, args, kwargs))
         return plan
@@ -161,6 +162,6 @@ class PlanCache:
         return plan
 
     def leaves_device(self, kwargs: dict[str, TorchAny]) -> bool:
-        """Return whether the `device` argument names another kind of device. Such calls have no plan."""
+        """Return whether the argument `device` names a device other than a GPU. Such calls have no plan."""
         device = kwargs.get("device")
         return device is not None and device.type not in OURS

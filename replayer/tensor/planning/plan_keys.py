@@ -1,9 +1,10 @@
-"""Computes keys of the plan cache. A key contains everything in a call's arguments that determines the metadata of the results.
+"""Computes keys of the plan cache. The key of a call contains everything in its arguments that determines the shapes and dtypes
+of its results.
 
-A plan cache key contains the metadata of tensors, and the values of integers, bools, dtypes, devices and names. If a scalar
-cannot change a shape, the key contains only the type of the scalar. Scalars that change at every step, such as Adam's bias
-corrections, therefore do not make the cache grow. For each op and number of arguments, the op's schema is compiled once to a
-Python function that computes keys:
+For tensors, the key contains shape, strides, dtype and device. For integers, bools, dtypes, devices and strings, it contains
+the value. For a scalar that cannot change a shape, the key contains only the type. So scalars that differ in each step, such as
+Adam's bias corrections, do not make the cache grow. The functions that compute keys are generated as Python code, one for each
+op and number of arguments:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
@@ -34,9 +35,9 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 def keyer(
     func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
 ) -> Keyer:
-    """Return a function that computes the key of a call of `func` with `count` positional arguments from (args, kwargs).
+    """Return a function of (args, kwargs) that computes the cache key for calls of `func` with `count` positional arguments.
 
-    With `get`, the returned function computes `get(key)` instead of the key. Tensors of `tensor_class` have a `meta`.
+    If `get` is given, the returned function returns `get(key)` instead of the key. Tensors of `tensor_class` have a `meta`.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
@@ -49,14 +50,14 @@ def keyer(
     def key_of_tensor(value: TorchAny) -> TorchAny:
         """Return the key of a tensor argument.
 
-        If the argument is a number instead of a tensor ("x + 2"), the key is the type of the number.
+        If a number is passed instead of a tensor, as in `x + 2`, the key contains the type of the number.
         """
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 
     def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # Comparing `type(x)` is faster than catching an AttributeError.
+    # The code compares `type(x)`, because this is faster than catching an AttributeError.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     found = "get" if get else ""

@@ -1,11 +1,10 @@
-"""Creates the results of calls that do not simply return a new tensor, a view or an argument. An example is a call that returns
+"""Creates the results of ops that do not simply return a new tensor, a view or an argument. For example, such a call returns
 several tensors.
 
     complete(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
 
-Each plan is completed once, when the cache learns the plan. The functions that create results are closures over all data that
-stays the same between calls.
+The function that creates the results is chosen once per plan. It is a closure over all data that is the same in each call.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ Workspaces = tuple[tuple[int, ...], ...]
 
 
 def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
-    """Choose how the plan's results are created. `workspaces` lists the temporary memory that the op allocates."""
+    """Choose how the plan's results are created. `workspaces` lists the sizes of temporary memory that the op allocates and
+    frees."""
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
     if rule is not None or len(written) < len(plan.writes):
@@ -79,9 +79,9 @@ def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspa
 
 
 def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) -> Results:
-    """Return a function that calls `make_results` and advances the Philox offset of the generator.
+    """Return a function that calls `make_results`, and advances the state of the GPU's random generator.
 
-    All calls of one plan draw the same number of random numbers on one device.
+    The number of random numbers is the same for all calls of a plan on one device.
     """
     known: tuple[DeviceProperties | None, int] = None, 0
 
@@ -102,10 +102,10 @@ def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) ->
 
 
 def _asserting(plan: Plan, func: torch._ops.OpOverload, make_results: Results) -> Results:
-    """Return a function that checks the kernel's assertions and then calls `make_results`. Only values that the host knows are
-    checked.
+    """Return a function that checks the assertions in the op's CUDA kernel, and then calls `make_results`. Only arguments with
+    known values are checked.
 
-    If an assertion fails, the values of the results are unknown.
+    If an assertion in a kernel fails, the result's values are marked as unknown.
     """
     set_values, failed_now = plan.set_values, [False]
 
@@ -147,7 +147,7 @@ def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:
 
 
 def _freed_at_once(sizes: tuple[int, ...]) -> bool:
-    """Return whether each workspace is freed (a negative size) before the next one is allocated."""
+    """Return whether each workspace is freed before the next one is allocated. A negative size means a release."""
     return len(sizes) % 2 == 0 and all(taken == -freed for taken, freed in zip(sizes[::2], sizes[1::2], strict=True))
 
 

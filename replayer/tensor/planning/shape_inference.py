@@ -1,4 +1,5 @@
-"""Infers from PyTorch's meta kernels what an op does to virtual tensors. Shape inference is the slow part of the plan cache.
+"""Finds out with PyTorch's meta kernels which tensors an op returns, and which arguments it changes. Shape inference is slow,
+so its results are cached.
 
 Note [Aliasing is observed]
     Each virtual argument is passed as a meta tensor with its own storage, as large as the argument's allocation. A result that
@@ -33,7 +34,8 @@ aten = torch.ops.aten
 def infer(
     metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], current: int
 ) -> Plan:
-    """Return the plan that the meta kernel of `func` gives for this call. Ops without tensor arguments use device `current`."""
+    """Run PyTorch's meta kernel of `func` on the arguments, and return a plan that describes the results. Ops without tensor
+    arguments use device `current`."""
     _refuse_unknown_shape(func, args)
     arguments = _MetaArguments(metas.tensor_class)
     meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
@@ -58,7 +60,7 @@ def infer(
 def run_elsewhere(
     tensor_class: type, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
-    """Run a call whose `device` argument names another kind of device, such as `zeros_like(x, device="cpu")`."""
+    """Run a call whose result is not on a GPU, such as `zeros_like(x, device="cpu")`."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
     if "sparse" in func._schema.name:
@@ -85,7 +87,7 @@ class OtherLayout(Exception):
 
 
 def no_such_tensor(made: torch.Tensor) -> NotEmulated:
-    """Return the error for a result that virtual tensors cannot represent."""
+    """Return the error for an op whose result, such as a sparse tensor, cannot be a virtual tensor."""
     return NotEmulated(*(_NESTED if made.is_nested else _QUANTISED))
 
 
@@ -172,7 +174,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             return rule(*args, **kwargs)
         except RuntimeError as refused:
             raise _cpu_kernel_error(func, args, kwargs) or refused from None
-    # The meta kernel of quantize_per_* returns a plain tensor of the quantized dtype.
+    # For the ops quantize_per_*, PyTorch's meta kernels return a plain tensor with a quantized dtype.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*_QUANTISED)
     _refuse_missing_dtypes(func, args, kwargs)
@@ -192,7 +194,8 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        func(*_ones_on_host(args), **_ones_on_host(kwargs))  # The CPU kernel's error says what is wrong with the arguments.
+        # The error message of the CPU kernel is raised, because it says what is wrong with the arguments.
+        func(*_ones_on_host(args), **_ones_on_host(kwargs))
         raise
     except RuntimeError as refused:
         if asks_for_sizes(refused):
@@ -214,9 +217,10 @@ _TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run the CPU kernel of an op without a meta kernel on tensors of ones, and return the results as meta tensors.
+    """Run an op that has no meta kernel on the CPU with tensors of ones, and return the results as meta tensors.
 
-    Raises OverflowError for large arguments. Raises RuntimeError if the CPU kernel fails or the shape depends on values.
+    Raises OverflowError for large arguments. Raises RuntimeError if the CPU kernel fails, or if the result's shape depends on
+    tensor values.
     """
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
@@ -258,9 +262,10 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> None:
-    """Raise PyTorch's error for dtypes that no device accepts, because meta kernels do not check all dtypes.
+    """Raise PyTorch's error if the op does not support the dtypes on any device. PyTorch's meta kernels do not always check
+    this.
 
-    Only small calls with integers, booleans or complex numbers are tried, on the CPU with tensors of ones.
+    The check runs the op on the CPU with small tensors of ones, if an argument has an integer, boolean or complex dtype.
     """
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     if all(tensor.is_floating_point() for tensor in tensors) or sum(map(torch.Tensor.numel, tensors)) > _TRIED_FOR_DTYPES:
@@ -289,7 +294,7 @@ IDLE = frozenset(
 
 
 def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
-    """Return whether the op runs kernels. `does_something` means that the op writes to an argument or creates a tensor."""
+    """Return whether the op runs kernels. `does_something` says whether the op changes an argument or creates a tensor."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 
@@ -298,10 +303,10 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
-    """Return whether an op of a package writes to the tensors that it returns, although its schema does not say so.
+    """Return whether a package's op changes the tensors that it returns, although its schema does not say so.
 
-    The schema of some package ops promises new tensors, but the ops return their arguments. For example,
-    `fsdp::all_gather_copy_in` copies parameters into the buffer that it returns.
+    Some packages define ops that return an argument, although the schema declares a new tensor. An example is
+    `fsdp::all_gather_copy_in`, which copies parameters into the buffer that it returns.
     """
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)

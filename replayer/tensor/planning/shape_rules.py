@@ -1,6 +1,7 @@
-"""Gives result shapes for ops whose meta kernel is missing or reads values.
+"""Computes result shapes of ops that have no meta kernel, or whose meta kernel reads tensor values.
 
-Each rule takes the op's arguments as meta tensors and returns meta tensors with the shapes and strides of CUDA's results.
+Each function in this module takes an op's arguments with meta tensors, and returns meta tensors with the shapes and strides
+that CUDA would return.
 
     RULES[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace), on "meta"
 """
@@ -39,9 +40,10 @@ def _lstm_cell_backward(
 
 
 def _conv_format(data: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
-    """Return cuDNN's memory format, which is channels_last if either tensor is (cudnn_conv_suggest_memory_format).
+    """Return the memory format of cuDNN's result: channels_last if input or weight is channels_last
+    (cudnn_conv_suggest_memory_format).
 
-    A meta kernel does not know the device, so the meta kernel cannot choose cuDNN's memory format.
+    PyTorch's meta kernels do not know that the tensors are on a GPU, so they cannot choose cuDNN's memory format.
     """
     if data.dtype is not torch.float64:
         for tensor in (data, weight):
@@ -69,10 +71,10 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """Return output, hy, cy, reserve and weights of cuDNN's recurrent layers.
+    """Return the results of cuDNN's recurrent layers: output, hidden state, cell state, reserve memory and weights.
 
-    cuDNN does not document the size of its reserve. The shape rule assumes that cuDNN's reserve holds the gates and states of
-    each time step and layer, and for an LSTM also the cells.
+    cuDNN does not document how large its reserve memory is. It is assumed that the reserve contains the gates and states of
+    each time step and layer and, for an LSTM, the cell states.
     """
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
@@ -90,9 +92,9 @@ def _cudnn_rnn(
 
 
 def require_training(train: bool) -> None:
-    """Raise PyTorch's error for a backward pass through cuDNN layers in evaluation mode.
+    """Raise PyTorch's error for a backward pass through recurrent layers of cuDNN that ran in evaluation mode.
 
-    In evaluation mode, cuDNN layers save nothing for the backward pass.
+    In evaluation mode, cuDNN's recurrent layers save nothing for a backward pass.
     """
     if not train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
@@ -118,9 +120,9 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Return the loss and its workspace if the longest target fills its row.
+    """Return the CTC loss and its workspace, for the case that the longest target has the maximum length.
 
-    With the actual target lengths, the workspace could only be smaller.
+    With shorter targets, the workspace would be smaller.
     """
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
@@ -136,9 +138,9 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
 
 
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
-    """Return the results of lstsq with the driver "gels", the only driver that CUDA supports.
+    """Return the results of `lstsq` with the driver "gels", because CUDA supports no other driver.
 
-    The rank and the singular values are empty. lstsq returns residuals only if there are more equations than unknowns.
+    Rank and singular values are empty, and residuals exist only if there are more equations than unknowns.
     """
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))

@@ -1,1 +1,1 @@
-"""Tracks the values of virtual tensors that the host knows, and computes further values from known ones."""
+"""Keeps the values of virtual tensors that are known, and computes the results of ops on known values."""

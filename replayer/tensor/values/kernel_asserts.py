@@ -1,10 +1,10 @@
-"""Finds arguments for which a CUDA kernel's assertion fails, such as an index out of range, if the host knows their values.
+"""Finds known argument values for which an assertion in a CUDA kernel would fail, such as an index out of range.
 
     failed_assert(torch.ops.aten.index_select.default, (x, 0, index), host_values)
     # "aten/src/ATen/native/cuda/Indexing.cu: indexSelectSmallIndex: ... Assertion `srcIndex < srcSelectDimSize` failed."
 
-As on a GPU, a failed assertion surfaces when the host next waits for the device, and immediately with CUDA_LAUNCH_BLOCKING=1.
-After that, all CUDA calls fail (`ScriptLaunches.fail`).
+As on a GPU, the error is raised when the host next waits for the GPU, or immediately with CUDA_LAUNCH_BLOCKING=1. After that,
+all CUDA calls fail (`ScriptLaunches.fail`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 
 
 def _along_dim(kernel: str, file: str, condition: str) -> _Check:
-    """Return the check of an op that takes indices from 0 to the size of a dimension."""
+    """Return a check that all indices of an op are at least 0 and smaller than the size of a dimension."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         tensor = args[0]
@@ -128,8 +128,9 @@ def can_fail(func: torch._ops.OpOverload) -> bool:
 
 
 def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return the position of the argument that fails a kernel's assertion and the line of the assertion, or None.
+    """Return the position of the first invalid element and the source line of the kernel's assertion, or None if no assertion
+    fails.
 
-    `host` returns the values of a tensor if the host knows them.
+    `host` is a function that returns the values of a tensor, or None if they are unknown.
     """
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)

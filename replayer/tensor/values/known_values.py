@@ -1,9 +1,10 @@
-"""Stores the values of virtual tensors that the host knows, and computes results from known values.
+"""Stores the known values of virtual tensors, and computes the results of small ops on the host.
 
-Scripts decide on the host which branch to take, and the decision depends on a few numbers. Examples are the step number and the
-number of valid labels. Another example is whether an attention mask hides anything, which decides the attention kernel. Such
-numbers come from the host and from index arithmetic, not from weights. If the host knows all inputs of a small op, the host
-also computes the result (constant folding). The module value_rules.py decides which ops are computed.
+Some branches of a script depend on small tensors on the GPU. Examples of such values are a step counter and the number of valid
+labels. A further example: an attention layer checks whether its mask hides anything, and chooses its kernel accordingly. The
+values of such tensors come from the host or from index arithmetic, and do not depend on weights. If all inputs of a small op
+are known, the result is computed on the host (constant folding). The ops that are computed on the host are chosen in
+value_rules.py.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
@@ -42,9 +43,9 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host storage behind an allocation under `--values compute`.
+    """Return the host storage with the contents of a virtual tensor's memory, which exists only under `--values compute`.
 
-    Before the first write, the host storage holds zeros. See Note [Payloads].
+    New storages contain zeros. See Note [Payloads].
     """
     known = allocation.known
     if not isinstance(known, torch.Tensor):
@@ -72,9 +73,9 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return a writable view of the known values of a tensor's memory, or None if the values are unknown.
+    """Return the known values of a tensor as a writable host tensor, or None if they are unknown.
 
-    `replaced` means that all elements of `tensor` are about to be written, so the old values need not be known.
+    `replaced` says that all elements will be overwritten, so that the old values do not matter.
     """
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
@@ -91,15 +92,15 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor
 
 
 def fills_allocation(tensor: TorchAny) -> bool:
-    """Return whether the elements of `tensor` fill its allocation completely."""
+    """Return whether `tensor` covers its whole memory block, so that it is not just a view of a part."""
     meta: TensorMeta = tensor.tensor_meta
     return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Set the known values of `tensor`, which fills its allocation. None means unknown.
+    """Store the known values of `tensor`, which must cover its whole memory block. None means unknown.
 
-    The given values are broadcast to the tensor's shape and converted to its dtype.
+    `values` is broadcast to the tensor's shape and converted to its dtype.
     """
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
@@ -114,7 +115,7 @@ def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> N
 
 
 def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
-    """Convert a Python number as a tensor of this dtype would, except for rounding."""
+    """Convert a Python number to the type of Python number that belongs to this dtype. Floats are not rounded."""
     if dtype is torch.bool:
         return bool(value)
     if dtype.is_complex or dtype.is_floating_point:
@@ -126,7 +127,7 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 def _one_thread() -> Iterator[None]:
     """Limit the computation to the calling thread.
 
-    On a busy machine, waiting for another OpenMP thread takes milliseconds, which is too long for a few numbers.
+    The values are computed in one thread, because waiting for other OpenMP threads can take milliseconds on a busy machine.
     """
     threads = torch.get_num_threads()
     if threads == 1:
@@ -140,7 +141,7 @@ def _one_thread() -> Iterator[None]:
 
 
 class Folding:
-    """Computes all calls of one plan on the host, if the host knows the values of all inputs."""
+    """Computes the results of an op on the host if the values of all inputs are known."""
 
     def __init__(self, func: torch._ops.OpOverload, writes: tuple[tuple[int | str, bool], ...]) -> None:
         self._func = func
@@ -150,7 +151,7 @@ class Folding:
         self.assumed = False
 
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
-        """Compute the values of the call's results (`made`) and of the arguments that the call changes.
+        """Compute the values of the results `made`, and of the arguments that the op changes.
 
         Return whether this was possible.
         """

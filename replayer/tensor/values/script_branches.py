@@ -1,6 +1,6 @@
-"""Chooses the truth value of a condition so that the script continues without an error.
+"""If a script uses an unknown value as a condition, the truth value is chosen so that the script does not fail.
 
-The chosen value makes assertions hold and avoids branches that lead to an error.
+With the chosen truth value, assertions hold, and branches that raise an error are not taken.
 
     assert t0 + dt > t0                    # answer_without_error() is True
     if (lengths < 0).any():                # False
@@ -8,8 +8,8 @@ The chosen value makes assertions hold and avoids branches that lead to an error
     if better:                             # None: neither branch is an error
         save()
 
-The truth value is derived from the bytecode of the calling frame. The truth value is known if a conditional jump follows and
-one of the two branches raises an error before the next jump.
+The truth value is found by analysing the bytecode of the calling function. A truth value is chosen only if a conditional jump
+follows, and if one of its two branches raises an error before the next jump.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def answer_without_error() -> bool | None:
-    """Return the truth value for the condition in the innermost frame outside this package.
+    """Return the truth value with which the script's current condition does not lead to an error.
 
-    Return None if neither branch raises an error.
+    Returns None if neither branch raises an error.
     """
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
 
 def call_site() -> CallSite | None:
-    """Return the site of the current call in the script, or in a library that the script uses."""
+    """Return the code position at which the script, or a library that the script uses, calls PyTorch."""
     frame = _innermost_outside({"torch"})
     return None if frame is None else (frame.f_code, frame.f_lasti)
 

@@ -1,11 +1,12 @@
-"""Decides which ops get result values on the host.
+"""Decides for which ops the result's values are computed or assumed on the host.
 
-Result values are computed from known inputs, or else assumed to be as in a healthy run.
+If the inputs are known, the results are computed. Otherwise results such as a loss are assumed to be as in a run without
+problems.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
-The following rules assume unknown values if the recording does not contain them:
+Values that are neither recorded nor computed are assumed by these rules:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
@@ -62,9 +63,9 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
-    """Return the function that sets values after calls of this plan.
+    """Return a function that is called after the op and stores the values of its results, or None.
 
-    The returned function must also forget values that the op overwrites.
+    The returned function must also mark overwritten values as unknown.
     """
     outcome = plan.outcome
     if (
@@ -119,10 +120,10 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """Replace `forget_written` while a CUDA graph is being captured. `stream` is the stream of this call.
+    """Mark overwritten values as unknown while a CUDA graph is being captured. `stream` is the stream of this call.
 
-    A capture writes nothing. If a capture includes the call, the old values are therefore valid again from the end of the
-    capture until the first replay. The host does not know the values that replays of a CUDA graph compute.
+    A capture writes nothing. After the capture, the old values are valid again until the graph is first replayed. Values that a
+    CUDA graph computes are unknown after each replay of the graph.
     """
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
@@ -151,7 +152,7 @@ def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
 
 
 def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
-    """Return whether calls of this plan are small enough to compute on the host and draw no random numbers."""
+    """Return whether an op is small enough to be computed on the host, and draws no random numbers."""
     made = plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
     new = [one for one in made if isinstance(one, New)]
     if torch.Tag.nondeterministic_seeded in func.tags or not (new or plan.writes) or (new and plan.writes):
@@ -209,9 +210,9 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return how many elements of `one == other` can be true.
+    """Return the largest possible number of true elements in `one == other`.
 
-    In `top5 == labels.expand_as(top5)`, each label matches at most once.
+    For example, in `top5 == labels.expand_as(top5)` each label can be true at most once.
     """
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
@@ -243,7 +244,7 @@ def _and(made: torch.Tensor, args: TorchAny) -> TorchAny:
 
 
 def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """Return an integer result of 0 if an operand is 0, as in `unfinished & ~stopped`."""
+    """If an operand is known to be 0, the result is 0, as in `unfinished & ~stopped`."""
     is_nothing = any(_all_are(argument, False) for argument in args[:2])
     return Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype) if is_nothing else None
 
@@ -277,7 +278,8 @@ def _any(made: torch.Tensor, args: TorchAny) -> Uniform | None:
 
 
 def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """Return the value of a reduction over equal elements. Reductions such as a maximum give one of these elements."""
+    """Return the result of a reduction, such as a sum, over elements that are all equal. A maximum, for example, equals one of
+    the elements."""
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
         return None
@@ -327,7 +329,8 @@ _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
 
 
 def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-    """Treat fresh memory as zeros, so that values scattered into it are known. An example is the inverse of a permutation."""
+    """New memory is treated as zeros, so that its contents are known after values are written to some elements. An example is
+    the computation of an inverse permutation with `scatter_`."""
     made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
 
 
@@ -350,7 +353,7 @@ def _uniform(func: torch._ops.OpOverload, made: TorchAny, args: TorchAny, kwargs
 
 
 def _counting(otherwise: Rule) -> Rule:
-    """Return a rule for `steps.add_(1)`, with which batch norm counts its steps."""
+    """Return a function that computes `steps.add_(1)`, with which batch norm layers count their steps."""
 
     def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
         counter = args[0]
