@@ -1,5 +1,6 @@
-"""Decides when the script's work runs on the virtual timeline.
+"""Computes when each op of the script and each kernel begins and ends.
 
-`simulator.Simulator` plays ops, `matcher` chooses the recorded call of an op, `scheduler` puts work on streams, and
-`timing_rules` computes start and end. `steps` tracks the script's step and phase, and `timeline` writes the result.
+The modules: `simulator` executes ops, `matcher` finds the recorded call of an op, `scheduler` adds kernels to streams, and
+`timing_rules` computes start and end times. The package `steps` knows the script's current step and phase, and the package
+`timeline` writes the output file.
 """

@@ -1,4 +1,4 @@
-"""The replay's clocks. The replay takes its clock as an argument, so tests can use a clock that never sleeps.
+"""The replay's clocks. The clock is passed as an argument, so that tests can use a clock that never sleeps.
 
     clock = WallClock()                         # --clock wall: the machine's time, with real waits
     clock = VirtualClock()                      # --clock virtual: a wait only advances the clock
@@ -6,7 +6,7 @@
     clock = ScaledClock(WallClock(), "2")       # --speed 2: recorded time runs twice as fast as the script's
     clock.wait_until(clock.now_ns() + 2_000_000)
 
-The deadlines of waits are absolute times, so errors of single waits do not add up.
+Waits have absolute deadlines, so that the errors of single waits do not add up.
 
 Note [Recorded time and the script's time]
     The replay calculates in *recorded time*: durations are as recorded, and the timeline can be compared with the recording
@@ -37,8 +37,8 @@ from fractions import Fraction
 from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces/time.py may patch the module
 from typing import Protocol
 
-# A sleep overshoots by 20 to 100 us with minimum timer slack (benchmarks/clock.py). Each wait therefore ends with a busy loop,
-# which takes at most 5 % of the waiting time.
+# Even with the smallest timer slack, `sleep` returns 20 to 100 us too late (benchmarks/clock.py). Each wait therefore ends with
+# a busy loop, whose total share of the waiting time is limited to 5 %.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
@@ -47,7 +47,7 @@ POLL_NS = 1_000  # of a query on a clock that stands still; real machines take 5
 
 
 class Clock(Protocol):
-    """Returns the time in integer nanoseconds since the Unix epoch. The time never runs backwards."""
+    """A clock that shows nanoseconds since the Unix epoch as integers. The time never runs backwards."""
 
     ahead_ns: int | None = None  # offset from `perf_counter_ns` to `now_ns`, or None if the offset can change
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
@@ -56,14 +56,15 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return `now_ns` for a script that may be polling. See Note [A clock that stands still]."""
+        """Return the time for a script that may be waiting in a loop until the clock advances. See
+        Note [A clock that stands still]."""
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
-        """Return at `deadline_ns`, or at once if the deadline has passed."""
+        """Wait until `deadline_ns`. If this time has passed, return at once."""
 
     def pause(self) -> None:
-        """Until the matching `resume`, ignore time that passes on this machine, except waits.
+        """Stop the clock until `resume` is called. Waits still advance it.
 
         Calls nest. A wall clock cannot be paused.
         """
@@ -74,7 +75,7 @@ class Clock(Protocol):
 
 
 class WallClock(Clock):
-    """Follows the machine's monotonic clock, shifted once to show the time since the epoch."""
+    """Follows the machine's monotonic clock, with an offset so that it shows the time since the Unix epoch."""
 
     ahead_ns: int
 
@@ -101,7 +102,8 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """Shows the machine's time plus all skipped waits. See Note [Virtual time]."""
+    """A clock on which waits take no real time. It shows the machine's time plus the durations of all skipped waits. See
+    Note [Virtual time]."""
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
@@ -113,10 +115,10 @@ class VirtualClock(Clock):
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        """Set `paused_ns`, the machine time when the clock was paused, and the clock's lead over the machine's clock.
+        """Set the two values of the clock: the machine's time at which it was paused, and its offset from the machine's time.
 
-        `paused_ns` is None if the clock runs. Both settings are in one tuple, so a reader in another thread never sees a
-        half-changed clock.
+        `paused_ns` is None if the clock runs. Both values are stored in one tuple, so that another thread never reads a new
+        value together with an old one.
         """
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
@@ -134,8 +136,8 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Wait until the clock reaches `deadline_ns`. The clock advances through waits of other threads or through a real
-        wait."""
+        """Wait until the clock reaches `deadline_ns`. Meanwhile the clock advances with real time, and jumps when another
+        thread waits."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))
@@ -154,21 +156,21 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """Reset the lock and the pauses in a forked child. The threads that held the lock or paused the clock do not exist in
-        the child process."""
+        """Reset the lock and the number of pauses in a forked child process. This is needed because the threads that held the
+        lock or paused the clock do not exist in the child process."""
         self._new_lock()
         self._pauses = 0
         self.resume()
 
     def replays(self) -> None:
-        """Called when this process starts to replay a recording. This process may have been forked from a process that is
-        itself a replay."""
+        """Prepare the clock when this process starts to replay a recording. It may be a forked child of a replaying process,
+        whose clock `after_fork` has changed."""
 
 
 class RecordedClock(VirtualClock):
     """Advances only by waits.
 
-    In a forked child that does not use the GPU, the clock is a virtual clock. See Note [A clock that stands still].
+    In a forked child process that does not use the GPU, real time advances the clock too. See Note [A clock that stands still].
     """
 
     def __init__(self) -> None:
@@ -204,10 +206,11 @@ class RecordedClock(VirtualClock):
 
 
 class ScaledClock(Clock):
-    """Converts the time of `clock`, which the script sees, into recorded time. See Note [Recorded time and the script's time].
+    """Runs at `speed` times the pace of another clock, for the option `--speed`. See
+    Note [Recorded time and the script's time].
 
-    The clock calculates with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because this
-    clock and the machine's clock run at different speeds.
+    The computation uses integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the offset
+    from the machine's clock changes all the time.
     """
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
@@ -236,14 +239,14 @@ class ScaledClock(Clock):
 
 
 def machine_unix_ns() -> int:
-    """Return this machine's own time, even if the script's time is patched."""
+    """Return the machine's real time, even if the functions of Python's module `time` are patched."""
     return time_ns()
 
 
 def lower_timer_slack() -> bool:
-    """Set this thread's timer slack on Linux to 1 ns instead of 50 us.
+    """Reduce the timer slack of this thread from 50 us to 1 ns, so that `sleep` is more precise (Linux only).
 
-    Returns whether this worked. A smaller timer slack only improves the precision of waits.
+    Returns whether this worked. If this fails, waits are only less precise.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,12 +1,13 @@
-"""Captures the calls of a CUDA graph, which are played at each replay of the graph.
+"""Captures CUDA graphs: the ops of the script are stored, and executed each time the graph is replayed.
 
     capture = GraphCapture(stream, thread, everywhere=True, refuse=error)
     capture.note_work(simulator.play_node, stream, signature, None)      # instead of playing it
     graph = capture.end()
     for call, args in graph.calls: ...
 
-Captured work takes no device time during the capture. Phases that the script enters during the capture are stored, and entered
-again at each replay. The graph's ops can therefore be matched with a recorded program that called the same ops without a graph.
+While a CUDA graph is captured, its ops take no time on the GPU. Phases of the step, such as "backward", are captured too and
+begin again each time the graph is replayed. Therefore a script with CUDA graphs can be replayed from a recording of the same
+program without CUDA graphs.
 
 Note [Streams of a graph]
     A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number. The stream
@@ -37,11 +38,11 @@ _STREAMS_OF_A_POOL = 64
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """Holds the calls of a captured CUDA graph.
+    """Holds the ops of a captured CUDA graph as function calls.
 
-    Each replay makes `calls` in order, with the replaying stream in place of `origin`. `others` lists the other streams that
-    joined the capture. `computing` lists the host's computations at each replay of the graph. If tensors have no payloads, the
-    calls in `computing` discard known values instead.
+    When the graph is replayed, `calls` are executed in order, on the stream of the replay instead of `origin`. `others` are the
+    further streams that took part in the capture. `computing` are functions that compute the values of tensors when the graph
+    is replayed. Without `--values compute`, these functions mark the values as unknown instead.
     """
 
     origin: VirtualStream
@@ -53,9 +54,9 @@ class CapturedGraph:
 class GraphCapture:
     """A capture that has not ended.
 
-    The capture begins on `stream`. If `everywhere` is set ("global" mode), calls that would break the capture fail in all
-    threads. If `everywhere` is not set, such calls fail in the capturing thread only. `refuse` creates CUDA's error for such a
-    call.
+    The capture begins on `stream`. If `everywhere` is set (capture mode "global"), calls that CUDA forbids during a capture
+    fail in all threads. Otherwise, forbidden calls fail in the capturing thread only. `refuse` returns the error for a
+    forbidden call.
     """
 
     def __init__(
@@ -87,19 +88,20 @@ class GraphCapture:
         self._preceding[stream][stream] += 1
 
     def note_computing(self, call: Callable[[], None]) -> None:
-        """Store `call`, which computes the values of a captured op or discards these values."""
+        """Store a function that computes the values of a captured op at each replay of the graph."""
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """Restore the current contents of memory `key` at the end of the capture.
+        """Arrange that a state, such as the values of a tensor, is restored when the capture ends.
 
-        `undo` returns the function that restores the contents. Further calls with the same key have no effect.
+        `undo` saves the state, and returns a function that restores it. Only the first call for each key has an effect.
         """
         if key not in self._as_before:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Record `event` in the graph if `stream` belongs to the capture. Returns whether `stream` belongs to it."""
+        """Handle `event.record(stream)`: if the stream is being captured, the event becomes part of the graph. Returns whether
+        `stream` belongs to it."""
         if stream in self:
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device
@@ -111,14 +113,15 @@ class GraphCapture:
         return event in self._events
 
     def join(self, stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-        """Add `stream` to the capture, because it waits for captured work. See Note [Joined streams]."""
+        """Add a stream to the capture when it waits for captured work, as CUDA does. See Note [Joined streams]."""
         if stream not in self:
             self._add(stream)
         before = self._events[awaited] if isinstance(awaited, VirtualEvent) else self._preceding[awaited]
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread) -> None:
-        """Fail the capture and raise CUDA's error. The check runs when the script waits for the device or queries the device.
+        """Fail the capture and raise CUDA's error. Called when the script does something that CUDA forbids during a capture,
+        such as waiting for the GPU.
         """
         if self._everywhere or thread is self.thread:
             self.is_broken = True
@@ -126,11 +129,12 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return whether the origin stream has waited for all work captured on other streams. See Note [Joined streams]."""
+        """Return whether the stream on which the capture began waits for all work captured on other streams. See
+        Note [Joined streams]."""
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:
-        """Restore the streams' numbers and the contents of memory, and return the graph."""
+        """End the capture and return the graph. The numbers of streams and the contents of memory are restored."""
         for undo in self._as_before.values():
             undo()
         for stream in self._preceding:
@@ -144,5 +148,5 @@ class GraphCapture:
 
 
 def pool_numbers(pool: int) -> range:
-    """Return the numbers that streams get during a capture into a private pool."""
+    """Return the stream numbers that belong to a private memory pool."""
     return range(_POOLS_FROM + pool * _STREAMS_OF_A_POOL, _POOLS_FROM + (pool + 1) * _STREAMS_OF_A_POOL)

@@ -1,6 +1,8 @@
-"""Represents the script's host threads as rows of the timeline. After a thread has ended, another thread can reuse its row.
+"""Keeps the virtual time of each CPU thread of the script, and assigns threads to rows of the timeline. When a thread has
+ended, a new thread can use its row in the timeline.
 
-nn.DataParallel creates a thread per replica and step. Reusing rows keeps the timeline from getting thousands of thread rows.
+nn.DataParallel, for example, creates a new thread for each replica in each step. Without this, a timeline could have thousands
+of rows.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
@@ -20,8 +22,8 @@ from traces.model.trace import Thread
 class HostThread:
     """Represents one host thread of the script. `host_ns` is the thread's virtual time.
 
-    `position_ns` is the recorded host time, within the recorded `segment`, that the thread has reached. Threads that run at the
-    same time each have their own position, so the recorded time of one thread is not added to the time of another thread.
+    `position_ns` says how far the thread has come in the recorded `segment`, in ns of recorded host time. Each thread has its
+    own position, because threads can run at the same time.
     """
 
     row: int
@@ -34,11 +36,11 @@ class HostThread:
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
     def start_from(self, maker: HostThread) -> None:
-        """A new thread begins at the time and position of the thread that created it."""
+        """Give a new thread the virtual time and the recorded position of the thread that created it."""
         self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
 
     def wait_for(self, other: HostThread) -> None:
-        """Continue at the time and position that `other` has reached, if they are later."""
+        """Advance this thread to the virtual time and the recorded position of `other`, if they are later."""
         self.host_ns = max(self.host_ns, other.host_ns)
         if other.segment is self.segment:
             self.position_ns = max(self.position_ns, other.position_ns)
@@ -46,32 +48,30 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in `segment`. If the thread enters the segment now, its position is `first_ns`."""
+        """Return the thread's position in `segment`. If the thread was in another segment before, its position is set to
+        `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns
 
     def call_on(self, stream: VirtualStream) -> Caller:
-        """Make `stream` the thread's current stream of its device."""
+        """Make `stream` the current stream of this thread on the stream's device."""
         caller = self.callers[stream.device] = self._known.setdefault(stream, Caller(self, stream))
         return caller
 
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """Represents the caller of an op: a host thread and a stream.
-
-    Each combination of thread and stream has one `Caller` object.
-    """
+    """The CPU thread and the CUDA stream of an op."""
 
     thread: HostThread
     stream: VirtualStream
 
 
 class _Tenancy:
-    """Marks a timeline row as used by a thread.
+    """Keeps a timeline row reserved for a running thread.
 
-    Only the thread itself refers to its row marker, so the marker is freed when the thread ends.
+    The object is stored in thread-local data, so it is deleted when the thread ends, and the row becomes free.
     """
 
     def __init__(self, idle: list[int], row: int) -> None:
@@ -84,7 +84,7 @@ class _Tenancy:
 
 
 class HostThreads:
-    """Lists all host threads of this process that used the device. `rows` has their timeline entries."""
+    """Holds all CPU threads of this process that have used the GPU. `rows` has their timeline entries."""
 
     def __init__(self) -> None:
         self.rows: list[Thread] = []
@@ -94,7 +94,7 @@ class HostThreads:
         self._lock = threading.Lock()
 
     def begin(self, now_ns: int) -> HostThread:
-        """Register the calling thread at its first use of the device. The thread's virtual time is `now_ns`."""
+        """Register the calling thread when it first uses the GPU. The thread's virtual time is `now_ns`."""
         with self._lock:
             try:
                 row = self._idle.pop()
@@ -107,7 +107,8 @@ class HostThreads:
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """Return the row of a thread that Python did not start. An example is autograd's thread of one device."""
+        """Return the timeline row for a thread that was started by C++ code instead of Python. Such threads are autograd's, one
+        per device."""
         with self._lock:
             row = self._shared.get(name)
             if row is None:
@@ -116,7 +117,7 @@ class HostThreads:
         return row
 
     def share_row(self, thread: HostThread, name: str) -> None:
-        """Move the calling `thread` to the timeline row that all threads of this name share."""
+        """Let the calling thread use the timeline row that is shared by all threads with this name."""
         tenancy: _Tenancy = self._local.tenancy
         if tenancy.row is None:
             return

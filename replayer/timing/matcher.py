@@ -1,9 +1,10 @@
-"""Matches ops of the running script with recorded calls and their times.
+"""Finds for each op of the running script the recorded call whose time it takes.
 
-A `SegmentMatcher` follows one phase segment of the script through the same segment of the recorded step. Each op takes the next
-free recorded call that matches. Three kinds of match are tried in order. An EXACT match has the same op, shapes and dtype. An
-EQUIVALENT match has an equivalent op and the same shapes. A SCALED match has the same op but other shapes. If no op of the
-script has taken a recorded kernel until the segment ends, the kernel is part of the phase's unmatched remainder.
+A `SegmentMatcher` compares one phase of the script's step with the same phase of the recorded step. Each op of the script is
+assigned to the next matching recorded call that no other op has taken. Three kinds of match are tried in this order: EXACT,
+EQUIVALENT and SCALED. In an EXACT match, op, shapes and dtype are the same. In an EQUIVALENT match, the shapes are the same,
+and the ops are different names for the same computation. In a SCALED match, the op is the same, but the shapes differ. Recorded
+kernels that no op has taken when the phase ends are called unmatched. Their time is added at the end of the phase.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
@@ -44,9 +45,8 @@ Note [Another segment]
     call then takes the time of the first call with its own shapes in another segment of the phase. This match is EXACT. The
     other segment's calls stay free, and the call at other shapes counts as borrowed.
 
-A SCALED match borrows the recorded call: a later op may still match the call exactly, but the call no longer counts as
-unmatched. A recorded call far ahead of the script's position is not taken, because the host would be moved past all ops in
-between.
+A SCALED match only borrows the recorded call: a later op with the recorded shapes can still match it exactly. An op does not
+borrow a recorded call that happened much later in the phase, because the host's time would jump ahead.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Match = tuple[Origin, Instance]
 
 
 class RememberedMatch(NamedTuple):
-    """Stores a call's match, and the recorded work in ns that was still unmatched after the match."""
+    """The match of one call, and the recorded GPU time in ns that was still unmatched after it."""
 
     signature: OpSignature
     match: Match | None
@@ -83,7 +83,7 @@ class RememberedMatch(NamedTuple):
 
 
 class MatchHistory(NamedTuple):
-    """Stores the matches of a recorded segment's calls from the last time when the segment was played."""
+    """The matches that were found when this recorded segment was last used, so that they need not be found again."""
 
     calls: list[RememberedMatch]
     unmatched: list[int]
@@ -94,7 +94,7 @@ Histories = dict[RecordedSegment, MatchHistory]
 
 
 class StepMatcher:
-    """Matches one replayed step with the recorded step that provides its times."""
+    """Compares one step of the script with the recorded step whose times it uses."""
 
     def __init__(self, step: RecordedStep, keys: Mapping[OpSignature, MatchKeys], histories: Histories) -> None:
         self.step = step
@@ -106,8 +106,8 @@ class StepMatcher:
         self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin the next segment of this phase. If the script's workload differs from the recorded workload, phase times
-        without kernels are not used."""
+        """Begin the next segment of this phase. If the script's model or batch differs from the recorded ones (`same_workload`
+        is False), recorded times of whole phases are not used."""
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -116,7 +116,8 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Take over the script's position from `other`, which matched the step so far. Returns the current segment."""
+        """Continue the current step in place of `other`, which has matched the ops of the step so far. Returns the current
+        segment."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -126,16 +127,17 @@ class StepMatcher:
         return segment
 
     def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Find the first call with this key in another segment of the same phase as `here`. See Note [Another segment]."""
+        """Return the first recorded call with this key in another segment with the same phase name as `here`. See
+        Note [Another segment]."""
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
                 return found[0]._replace(elsewhere=True)
         return None
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Return the recorded segments that the script did not enter.
+        """Return the recorded phase segments that did not occur in the script's step.
 
-        The flag of each segment says whether the script entered another segment of the same phase.
+        The second value of each pair says whether another segment with the same phase name did occur.
         """
         return [
             (segment, self.visited.get(name, 0) > 0)
@@ -145,7 +147,8 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """Matches one segment of the script with a recorded segment. `recorded` is None if the recording has no such segment."""
+    """Assigns the ops in one phase of the script to recorded calls. `recorded` is None if this phase does not occur in the
+    recorded step."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
@@ -156,8 +159,8 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # A call may be unmatched because its kernel has a different name in this PyTorch release. A phase has at most this many
-        # such calls. A loop that never ends a step makes more calls than this limit.
+        # An op may have no recorded counterpart because its kernel has another name in this PyTorch release. The number of such
+        # ops per phase is limited, because a loop that never ends a step could call any number of ops.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -176,21 +179,21 @@ class SegmentMatcher:
 
     @property
     def calls(self) -> int:
-        """Return the number of ops that the script has called in this segment."""
+        """Return how many ops the script has called in this phase so far."""
         return self.followed + len(self._call_log)
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return whether the script has matched less than half of the predicted work. This does not happen in a replica."""
+        """Return whether less than half of the work that was predicted for this phase has been matched. This does not happen in
+        a replica."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return whether the free recorded calls could match the latest calls of the script once more. The latest calls are
-        those from index `calls` on. Returns None if most of the latest calls were not matched.
+        """Return whether enough recorded calls are left for the script to repeat its latest calls once more. The latest calls
+        are all calls from index `calls` on. Returns None if most of the latest calls had no match.
 
-        The comparison uses the number of calls of each op at any shape, because shapes differ from token to token of a
-        generation.
+        Calls of an op are counted at any shape, because shapes change from token to token when text is generated.
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
@@ -203,14 +206,14 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Return whether nearly all calls so far match the recorded calls. The method is used until a forward pass shows
-        whether the script is the recorded program."""
+        """Return whether nearly all ops of this phase so far had exact or equivalent matches. This is asked before the end of
+        the first forward pass, after which it is decided whether the script is the recorded program."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher of a device. Returns the segment itself if nothing was recorded for this device alone."""
+        """Return the matcher of a device. Returns this matcher itself if the device has no recorded calls of its own."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -221,21 +224,22 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread to this position of the recorded segment, and add the recorded host time up to there."""
+        """Advance the thread to this position in the recorded phase, and advance its virtual time by the recorded host time in
+        between."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 
     def reach(self, thread: HostThread, position_ns: int) -> None:
-        """Move the thread to this position of the recorded segment, unless the thread is already further."""
+        """Set the thread's position in the recorded phase, unless the thread is already further."""
         if position_ns > thread.position_ns:
             thread.position_ns = position_ns
         if position_ns > self.position_ns:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return the op's next matching recorded call, or None.
+        """Return the recorded call that this op takes, or None if no free call matches.
 
-        The kernels of the matching call are marked as matched but not played. See Note [The last time].
+        The kernels of this call are marked as taken, but not yet added to the timeline. See Note [The last time].
         """
         if self.history is not None:
             calls = self.history.calls
@@ -255,7 +259,7 @@ class SegmentMatcher:
         return match
 
     def has_call(self, signature: OpSignature) -> bool:
-        """Return whether the recorded segment has a call of this op with these shapes that the script has not made yet."""
+        """Return whether a recorded call of this op with these shapes is still free."""
         if self.recorded is None:
             return False
         if self.history is not None:
@@ -267,14 +271,14 @@ class SegmentMatcher:
         return any(self.step.state[one.kernels[0]] == _FREE for one in free)
 
     def follow(self, end: int) -> None:
-        """Record that the script has repeated the history's calls up to `end`."""
+        """Note that the script has repeated the calls of the last time up to index `end`."""
         assert self.history is not None
         self.ops += end - self.followed
         self.followed = end
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Match the calls of another segment here. Work that was already played is not changed."""
+        """Match the calls of another segment here. Kernels that are already on the timeline do not change."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)
@@ -306,7 +310,7 @@ class SegmentMatcher:
         return None if instance is None else (Origin.SCALED, instance)
 
     def _without_op(self, recorded: RecordedSegment, alike: list[Instance], near_ns: float) -> Instance | None:
-        """See Note [Kernels without an op]. `alike` lists the recorded calls of the op at any shape."""
+        """See Note [Kernels without an op]. `alike` are the recorded calls of the same op at any shape."""
         if not self.step.of_same_program or not alike or len(recorded.below_ops) == len(recorded.kernels):
             return None
         kernels, state = self.step.step.kernels, self.step.state
@@ -352,7 +356,7 @@ class SegmentMatcher:
         return None
 
     def unmatched(self) -> list[int]:
-        """End the segment. Return the kernels that no op has matched, in launch order."""
+        """End the segment. Return the recorded kernels that no op has taken, in launch order."""
         if self.recorded is None:
             return []
         if self.history is not None:
@@ -369,7 +373,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Take the unmatched kernels that the recorded host had launched by `launched_ns`."""
+        """Take and return the unmatched kernels that were launched until `launched_ns` in the recording."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:
@@ -395,7 +399,8 @@ class SegmentMatcher:
         return Sameness.OTHER_SHAPES if self._has_other_counts(recorded) else Sameness.SAME_PROGRAM
 
     def _has_other_counts(self, recorded: RecordedSegment) -> bool:
-        """Return whether an op of both programs is called more or less often than recorded. See Note [Another program]."""
+        """Return whether the script calls an op of the recording more often or less often than recorded. See
+        Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()
         more = renamed = 0

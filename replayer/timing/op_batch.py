@@ -1,8 +1,9 @@
-"""Plays many ops at once: faster versions of `Simulator.play` and `StreamScheduler.put` with the same results.
+"""Executes many ops at once with numpy, which is faster than `Simulator.play` and `StreamScheduler.put` and gives the same
+times.
 
-A script that repeats a recorded step calls the same ops in the same order (Note [The last time], matcher.py). Only the times
-differ. The calls of such a segment are stored once, as columns. A batch of calls then takes some thirty numpy operations,
-instead of a dozen function calls per op. The columns follow the rules of timing_rules.py.
+In each training step, a script calls the same ops in the same order (Note [The last time], matcher.py). Only the times differ.
+The times of these ops are therefore prepared once, as numpy arrays. Executing a batch of ops then takes about thirty numpy
+operations, instead of a dozen Python function calls per op. The columns follow the rules of timing_rules.py.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase-grained segment
@@ -38,7 +39,7 @@ Turns = tuple[bool, bool, bool]  # for each class of op: does such an op begin a
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """Stores the calls of a segment as columns, together with the kernels that the calls launch."""
+    """Stores the calls of a segment and their kernels as numpy arrays, one per property."""
 
     signatures: list[OpSignature]
     classes: bytes
@@ -62,10 +63,11 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, other: bool = False
     ) -> OpBatchSchedule:
-        """Build the schedule of a step's matched calls. All kernels must be on one stream (`RecordedStep.one_stream`).
+        """Build the schedule from the calls of a segment and their matches. All kernels must have been recorded on one CUDA
+        stream.
 
-        If `other` is True, a call takes at most the usual host time of such calls. A call without a recorded match launches one
-        kernel of estimated duration.
+        If `other` is True, the script is not the recorded program, and each call takes the median host time of its op. In this
+        case, an op without a recorded match launches one kernel, whose duration is estimated.
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
@@ -148,10 +150,11 @@ class OpBatchSchedule:
         )
 
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the index after the last call that can be played together with the call at `begin`. The calls must equal
-        `signatures`. Returns `begin` if they do not, or if no call can be played.
+        """Return the end of the batch that starts with call `begin`: the index after the last call that can be executed
+        together with it. The calls must equal `signatures`. Returns `begin` if the calls differ from `signatures` or cannot be
+        executed as a batch.
 
-        `depth` is the launch queue's depth. A batch may launch only as many kernels as the launch queue has room for.
+        `depth` is the launch queue's depth. A batch must launch fewer kernels than this.
         """
         if begin >= len(self.signatures):
             return begin
@@ -161,10 +164,10 @@ class OpBatchSchedule:
         return end if self.first[end] - self.first[begin] < depth else begin
 
     def may_begin(self, begin: int, position_ns: int) -> bool:
-        """Return whether a thread at `position_ns` can use the stored times of call `begin` and all later calls. Only the time
-        before call `begin` may differ.
+        """Return whether a thread that has reached `position_ns` in the recorded segment can use the stored times from call
+        `begin` on.
 
-        The positions of the threads differ if another thread has played the calls before `begin`.
+        The position can differ from the stored one if another thread has executed the calls before `begin`.
         """
         stored_ns = self.position_ns[begin]
         return position_ns == stored_ns or stored_ns < self.begins_ns[begin] >= position_ns
@@ -179,10 +182,11 @@ class OpBatchSchedule:
         called_ns: Column,
         scheduler: StreamScheduler,
     ) -> Column:
-        """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns the time at which the host
-        leaves each call.
+        """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns for each call the time at which
+        it returns to the script.
 
-        The result is the same as calling `Simulator.play` for each call, on a thread at `position_ns` of the recorded segment.
+        The times are the same as if `Simulator.play` were called for each op, on a thread that has reached `position_ns` in the
+        recorded segment.
         """
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         if position_ns != self.position_ns[begin]:
@@ -207,9 +211,10 @@ class OpBatchSchedule:
         return ends_ns
 
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
-        """Return the time at which the launch queue has room for each call, or None if the queue always has room.
+        """Return for each call the time at which the launch queue has room for its kernels, or None if the queue does not fill
+        up.
 
-        A batch is small, so only kernels launched before the batch can fill the launch queue.
+        A batch launches fewer kernels than the queue can hold, so only kernels from before the batch can fill the queue.
         """
         before = int(self.first[begin]) + stream.depth - len(stream.pending)
         if self.first[end - 1] < before:
@@ -238,10 +243,10 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Plays a batch of ops inside a phase-grained segment. The phase's time is charged once, and ops cost nothing.
+    """Executes many ops at once in a phase for which only the total time was recorded. The GPU time of the phase is added once,
+    so its single ops take no time.
 
-    In such a batch, the timeline gets only the times of the calls. A batch ends before the first op that would begin another
-    segment.
+    The ops of the batch are only added to the timeline. A batch ends before the first op that begins a new phase.
     """
 
     count: int
@@ -258,7 +263,8 @@ class PhaseGrainBatch:
         return cls(count, signatures, turns, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
-        """Return the rows of the ops in the timeline's host table. `starts_ns` are the call times, or one time for all ops."""
+        """Return the rows that are added for the ops to the timeline's table of host events. `starts_ns` has the time of each
+        call, or one time for all calls."""
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 
 

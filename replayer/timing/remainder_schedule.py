@@ -1,9 +1,9 @@
-"""Puts a phase's unmatched kernels on a stream all at once instead of one by one.
+"""Schedules the unmatched kernels of a phase (recorded kernels that no op of the script has taken) with a few numpy operations.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)
 
-The resulting schedule is the same as with `StreamScheduler.put`.
+The kernels get the same times as from `StreamScheduler.put`, which schedules them one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Plays the unmatched kernels of a segment in launch order. All these kernels are on the main stream of their step."""
+    """Schedules the recorded kernels of a phase that no op has taken, in launch order. All of these kernels were recorded on
+    the main stream."""
 
     alone_ns: Column
     gap_ns: Column
@@ -35,7 +36,7 @@ class RemainderSchedule:
     def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
         """Build the schedule.
 
-        `chosen` are indices of a step's kernels. Returns None if a kernel waits for kernels on other streams.
+        `chosen` are indices of a step's kernels. Returns None if a kernel waits for another stream.
         """
         at = np.array(chosen)
         if (columns.stream[at] != NONE).any() or (columns.edge >= 0).any():
@@ -49,7 +50,7 @@ class RemainderSchedule:
     def play(self, stream: VirtualStream, began_ns: int) -> DeferredRows:
         """Put the kernels on `stream`.
 
-        `began_ns` is the host time of the segment's start. Returns the kernels' timeline rows.
+        `began_ns` is the virtual time at which the phase began. Returns the kernels' timeline rows.
         """
         ends_ns = queue_ends(began_ns + self.alone_ns, self.gap_ns + self.duration_ns, stream.ready_ns)
         stream.push_all(ends_ns.tolist())
@@ -59,7 +60,7 @@ class RemainderSchedule:
 
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
-    """Return rows of the timeline's device table for some kernels. Unknown values are NONE."""
+    """Return the rows that are added for these kernels to the timeline's table of GPU work. Unknown values are NONE."""
     # column-major, because whole columns are overwritten
     rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():

@@ -1,4 +1,5 @@
-"""The virtual timeline. The stream scheduler puts work on streams and lets the host wait for work.
+"""The virtual timeline. The stream scheduler computes when kernels and copies run on CUDA streams, and lets the host wait for
+them.
 
     scheduler = StreamScheduler(recording, clock, timeline, stats)
     end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
@@ -32,7 +33,7 @@ _FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the number
 
 
 class StreamScheduler:
-    """Puts work on the streams of this process. Streams are stored by device and CUDA's stream number."""
+    """Schedules kernels and copies on the CUDA streams of this process."""
 
     def __init__(self, recording: RecordedRun, clock: Clock, timeline: TimelineWriter, stats: ReplayStats) -> None:
         self.recording = recording
@@ -52,21 +53,21 @@ class StreamScheduler:
         self.home = 0  # the script's device that corresponds to the recorded program's first device
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
-        """Return the stream of this number, created at first use."""
+        """Return the stream with this number. It is created at the first call."""
         stream = self.streams.get((device, number))
         if stream is None:
             stream = self.streams[device, number] = VirtualStream(device, number, priority, self.recording.launch_queue_depth)
         return stream
 
     def script_device(self, ordinal: int) -> int:
-        """Return the script's device for a recorded device.
+        """Return which device of the script corresponds to a recorded device.
 
-        A rank's first recorded device corresponds to the rank's own GPU, whatever its number.
+        The first recorded device of a rank corresponds to the GPU that the rank uses, even if their numbers differ.
         """
         return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
 
     def ordinal(self, device: int) -> int:
-        """Return the recorded device for one of the script's devices."""
+        """Return which recorded device corresponds to a device of the script."""
         return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
 
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
@@ -86,15 +87,16 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Put an op's recorded kernels on `stream` or on recorded side streams. Returns the time at which the last kernel ends.
+        """Schedule the recorded kernels of an op on `stream`, or on further streams if the op uses several. Returns the end
+        time of the last kernel.
 
-        Kernels that were recorded on the main stream go to `stream`. If `stream` is a side stream, kernels that were recorded
-        on the same stream as the op's first kernel go to `stream` too. All other kernels go to a side stream with the recorded
-        number, because the op itself switched to that stream.
+        Kernels that were recorded on the main stream are put on `stream`. If `stream` is not the default stream, kernels that
+        were recorded on the same stream as the op's first kernel also go to `stream`. All other kernels go to further streams,
+        as in the recording, because the op itself switches streams.
 
-        `chosen` are the kernels' indices in the recorded step, in launch order. `began_ns` is the replay's host time at the
-        start of the recorded segment. `scale` is a factor for the recorded durations. `row` is the timeline row of the op that
-        launched the kernels, or NONE. `least_launch_ns` is the earliest launch time.
+        `chosen` has the indices of the kernels in the recorded step, in launch order. `began_ns` is the virtual time at which
+        the phase began. The recorded durations are multiplied by `scale`. `row` is the index of the op that launched the
+        kernels in the timeline's table of ops, or NONE. `least_launch_ns` is the earliest launch time.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
@@ -123,11 +125,10 @@ class StreamScheduler:
         origin: Origin,
         copy: Copy,
     ) -> int:
-        """Like `put`, for a copy. A copy is always put on `stream`, because the script itself orders `stream` with other
-        streams.
+        """Like `put`, for a copy. All kernels go to `stream`, because the script itself synchronises this stream with others.
 
-        If the recorded copy has a different kind or size, the estimated duration is used. For example, the recorded time of a
-        pageable copy is wrong for a pinned copy.
+        If the recorded copy has another kind or size than the script's, its duration is estimated. For example, a copy from
+        pinned memory is faster than a recorded copy from pageable memory.
         """
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
@@ -145,9 +146,9 @@ class StreamScheduler:
         return end_ns
 
     def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
-        """Put the unmatched kernels of a phase, possibly hundreds, on a stream, like `put` with origin PHASE.
+        """Schedule the recorded kernels of a phase that no op of the script has taken.
 
-        If possible, all kernels are put on the stream at once.
+        If no kernel waits for another stream, all kernels are scheduled at once.
         """
         key = id(matches.step), *chosen
         if key not in self._leftovers:
@@ -164,7 +165,8 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Put an op that is not in the recording on `stream`. Returns the time at which the op ends."""
+        """Schedule an op that is not in the recording as one kernel of estimated duration. Returns the end time of the
+        kernel."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
@@ -176,7 +178,7 @@ class StreamScheduler:
         return end_ns
 
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
-        """Return the kernel of an unrecorded op, and the origin of the kernel's duration.
+        """Return a kernel of estimated duration for an op that was not recorded, and how the duration was estimated.
 
         `launch_ns` is defined as for recorded kernels.
         """
@@ -188,58 +190,60 @@ class StreamScheduler:
     def log(
         self, stream: VirtualStream, kind: int, name: int, end_ns: int, duration_ns: int, row: int, size_bytes: int, origin: int
     ) -> None:
-        """Add work that was put on a stream to the timeline."""
+        """Add a kernel or copy that has been scheduled on a stream to the timeline."""
         self.stats.charged_ns[origin] += duration_ns
         row_ns = end_ns - duration_ns
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
     def set_other_program(self, other: bool) -> None:
-        """Set whether the script is known not to be the recorded program. See Note [Another program] in matcher.py."""
+        """Set whether the script is known to be another program than the recorded one. See Note [Another program] in
+        matcher.py."""
         if other is not self.of_other_program:
             self.of_other_program = other
             self.costs.clear()
 
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
-        """Return whether a recorded call may give this op's time.
+        """Return whether the time of a recorded call can be used for this op.
 
-        A recorded call without shapes may give the time only if the script is the recorded program.
+        If a call was recorded without shapes, its time is used only if the script may be the recorded program.
         """
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the usual recorded host time of such an op.
+        """Return the median host time of the recorded calls of this op.
 
-        If the recording has no such op, the usual host time of all ops is returned.
+        If the op is not in the recording, the median over all ops is returned.
         """
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # The recorded op has no shapes, so its time cannot be scaled. Its recorded time is used, because the script is probably
-        # the recorded program.
+        # If the op was recorded without shapes, its time cannot be scaled to the script's shapes. The recorded time is used
+        # unscaled, because the script is probably the recorded program.
         if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
-        """Return the work of this op divided by the work of a recorded call with these shapes."""
+        """Return by what factor this op does more work than a recorded call with the given shapes."""
         if not shapes:
             return 1.0  # calls without recorded shapes cannot be scaled
         recorded, own = (shapes, self.recording.convolution_outputs.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def mark(self, host_ns: int, device: int = NONE) -> int:
-        """Return the time of a CUDA event recorded now on a device.
+        """Return the time that a CUDA event would get if it were recorded on a device now: when all work so far ends.
 
-        The returned time is when all work so far ends. NONE means the script's first device.
+        NONE means the script's first device.
         """
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
     def fill(self, device: int, since_ns: int, until_ns: int, name: str, origin: Origin = Origin.PHASE) -> None:
-        """Keep a device busy with a phase or stage of this name. Times in which the device is already busy are left out."""
+        """Keep a device busy from `since_ns` to `until_ns` with one piece of work, named after a phase. The work starts when
+        the device has finished its earlier work."""
         stream = self.stream(device, 0)
         start_ns = max(stream.ready_ns, since_ns)
         rest_ns = until_ns - start_ns
@@ -254,15 +258,16 @@ class StreamScheduler:
             self.stats.waited_ns += self.clock.now_ns() - before_ns
 
     def script_waits(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """The script waits for the device, as in a synchronization, a read or a blocking copy. See `block`."""
+        """Let the script wait for the GPU, for example because it reads a value or calls `torch.cuda.synchronize`. See
+        `block`."""
         if self.on_wait is not None:
             self.on_wait()
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """The host waits for the device until `until_ns`.
+        """Let the calling thread wait for the GPU until `until_ns`.
 
-        The last `after_ns` of the host's time come after the wait, not before it.
+        `after_ns` is the part of the op's host time that follows the wait.
         """
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
