@@ -113,8 +113,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync() -> None:
-    """Warn or raise as `torch.cuda.set_sync_debug_mode` asks. This function must be called before the host waits for a CUDA
-    stream."""
+    """Warn or raise as `torch.cuda.set_sync_debug_mode` asks."""
     if STATE.sync_debug_mode == 1:
         warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
     elif STATE.sync_debug_mode == 2:
@@ -126,10 +125,9 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. It is created at the first call.
+    """Return the virtual GPU of this process. The object is created when this function is first called.
 
-    Raises RuntimeError with CUDA's message in a child process that was forked after its parent had used the GPU. Also raises
-    RuntimeError if the virtual GPU was not started, or was stopped.
+    Raises RuntimeError with CUDA's message in a child process that was forked after its parent had used the GPU.
     """
     made = STATE.gpu
     if made is not None:

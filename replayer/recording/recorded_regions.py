@@ -43,8 +43,8 @@ class RecordedCall:
 class _RecordedRegion:
     """Holds the recorded forward and backward calls of one compiled region, by the shapes of the region's inputs.
 
-    The first steps of a profile may contain compilation and tuning. So the recorded calls of a compiled region come from a late
-    step: the last among the steps with the most calls of the region.
+    The first steps of a profile may contain compilation and tuning. The recorded calls of a compiled region are therefore taken
+    from the last of the steps that call the region most often.
     """
 
     forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
@@ -84,9 +84,9 @@ class RecordedRegions:
         """Return call `number` of a compiled region in a training step. Further calls repeat the last recorded call.
 
         A compiled region of the script matches the recorded region that has the same number and the same input shapes. If the
-        input shapes differ, the first recorded region with the script's input shapes is used. Its number can differ, because
-        torch.compile numbers functions in the order in which it traces them. If a recording lacks the input shapes of compiled
-        regions, the shapes of the ops inside are compared instead.
+        input shapes differ, the first recorded region with the script's input shapes is used. The number of a region can differ
+        between runs, because torch.compile numbers functions in the order in which it traces them. If a recording lacks the
+        input shapes of compiled regions, the shapes of the ops inside are compared instead.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)

@@ -1,4 +1,4 @@
-"""The data classes of a recorded step, its phases, ops and kernels."""
+"""Data classes for a recorded training step with its phases, ops and kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MatchKeys(NamedTuple):
 class Instance(NamedTuple):
     """One recorded call of an op, with its kernels in launch order.
 
-    Host times are in ns since the start of the phase segment.
+    Host times are in ns since the start of the phase.
     """
 
     start_ns: int
@@ -133,8 +133,7 @@ class RecordedStep:
 
     The keys of `segments` are pairs (phase name, index), because a phase can occur several times in a step. Host code before
     the first named phase of a step is a segment called "other", with the index LEADING. The first step of a script has no
-    segment before its first phase. Without this special index, the later segments called "other" would have different indices
-    in the first step.
+    segment before its first phase.
     """
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step

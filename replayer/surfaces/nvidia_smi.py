@@ -31,7 +31,7 @@ _MIB = 1 << 20
 def install(folder: Path) -> None:
     """Install the command in the run's `folder`.
 
-    If the command is already on PATH, because a parent process installed it, nothing is done.
+    If a parent process has already put the `nvidia-smi` command on PATH, nothing is done.
     """
     commands = folder / "bin"
     facts = folder / f"{_NAME}.json"

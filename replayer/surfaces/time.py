@@ -8,7 +8,8 @@ With a virtual clock, `time.sleep` takes no real time: the clock jumps forward i
 The functions `time`, `perf_counter` and `monotonic` return the virtual time (Note [Virtual time] in clock.py), and `sleep`
 advances the virtual time. Modules that have already run `from time import perf_counter` also get the replacement. When a script
 reads a clock, the virtual time first advances by the recorded duration of the script's host code so far. In a background
-thread, `sleep` does not advance the clock. It waits until other threads have advanced the virtual time far enough.
+thread, `sleep` does not advance the clock. A sleeping background thread waits until other threads have advanced the virtual
+time far enough.
 
 A script that sleeps for up to `_LONGEST_POLL_S` again and again, without using the GPU in between, is polling. A polling script
 usually waits for a child process, a thread or another rank. Other processes and threads make progress only in real time, so the

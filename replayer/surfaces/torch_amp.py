@@ -1,4 +1,4 @@
-"""Patches torch.amp, torch.autocast and torch.cuda.amp. Without a device type, "cuda" is meant.
+"""Patches torch.amp, torch.autocast and torch.cuda.amp. In calls without a device type, the device type "cuda" is assumed.
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled() is True

@@ -31,10 +31,7 @@ REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "effic
 
 
 def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
-    """Return a getter and a setter for a flag that PyTorch builds without CUDA refuse to set.
-
-    The flag's initial value is PyTorch's own.
-    """
+    """Return a getter and a setter for a flag that PyTorch builds without CUDA refuse to set."""
     chosen: list[TorchAny] = []
 
     def choose(value: TorchAny) -> None:
@@ -58,8 +55,8 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # `torch.backends.cudnn` is a wrapper around a module. Names are also set in the wrapped module, because its functions look
-    # them up there and not in the wrapper.
+    # `torch.backends.cudnn` is a wrapper around a module. Attributes are also set in the wrapped module, because functions of
+    # this module do not see attributes of the wrapper.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}

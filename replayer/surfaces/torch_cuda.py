@@ -108,8 +108,8 @@ class CudaDriver:
 def refuse_c_functions(torch_module: ModuleType) -> None:
     """Replace all C functions for CUDA and NCCL in this build of PyTorch by functions that raise NotEmulated.
 
-    The other modules in surfaces/ then replace the C functions that they emulate. So no C function that a later release of
-    PyTorch adds can call a real driver.
+    Functions that a replay supports are then patched again by the other modules in surfaces/. C functions that a later release
+    of PyTorch adds are replaced too, so that none of them calls a real driver.
     """
     c: TorchAny = torch_module._C
     for name in dir(c):

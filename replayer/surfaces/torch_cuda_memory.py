@@ -1,14 +1,14 @@
 """Patches torch.cuda.memory so that it reports the memory of the virtual GPU.
 
-The Python code of torch.cuda.memory calls C functions such as `torch._C._cuda_memoryStats`. These C functions are replaced by
-functions that read `DeviceMemory` (device/caching_allocator.py). Four functions, such as `memory_allocated`, are replaced as a
-whole, because PyTorch's Python code for them sorts all memory statistics at each call.
+The Python code of torch.cuda.memory calls C functions such as `torch._C._cuda_memoryStats`. The C functions for memory
+statistics are replaced by functions that read `DeviceMemory` (device/caching_allocator.py). Four functions, such as
+`memory_allocated`, are replaced as a whole, because PyTorch's Python code for them sorts all memory statistics at each call.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())
 
-Functions of torch.cuda.memory that are not emulated raise NotEmulated. They are listed in REFUSED_C, REFUSED_CLASSES and
-REFUSED.
+Functions of torch.cuda.memory that are not emulated raise NotEmulated. Unsupported functions are listed in REFUSED_C,
+REFUSED_CLASSES and REFUSED.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def install(torch_module: ModuleType) -> None:
     raw = RawBlocks()
 
     def memory(device: TorchAny) -> DeviceMemory | None:
-        """Return the memory of a device, or None if CUDA is not initialized yet. PyTorch then reports 0 bytes."""
+        """Return the memory of a device, or None if CUDA is not initialized yet. PyTorch reports 0 bytes before CUDA is
+        initialized."""
         if not cuda.is_initialized():
             return None
         return memory_of(module._get_device_index(device, optional=True))

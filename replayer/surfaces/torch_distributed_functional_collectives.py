@@ -57,8 +57,8 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 
 class _Functional:
-    """Implements the functional collectives. Each method has the name of a PyTorch op. As usual in PyTorch, a name that ends
-    with `_` belongs to an op that works in place."""
+    """Implements the functional collectives. Each method of this class implements the PyTorch op of the same name. As usual in
+    PyTorch, a name that ends with `_` belongs to an op that works in place."""
 
     def __init__(self) -> None:
         self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()

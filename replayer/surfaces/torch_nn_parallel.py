@@ -1,8 +1,8 @@
 """Patches torch.nn.parallel, so that the replay knows when each stage of nn.DataParallel begins and ends.
 
-The Python code of nn.DataParallel is not replaced. It scatters the batch, replicates the module, calls each replica in its own
-thread and gathers the results. In the backward pass, autograd distributes the output's gradient to the GPUs, and adds up the
-parameter gradients of all replicas. These are the six stages of a training step with nn.DataParallel:
+The Python code of nn.DataParallel is not replaced. nn.DataParallel scatters the batch, replicates the module, calls each
+replica in its own thread and gathers the results. In the backward pass, autograd distributes the output's gradient to the GPUs,
+and adds up the parameter gradients of all replicas. A training step with nn.DataParallel has six stages:
 
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
     loss.backward()                         # gather_backward, broadcast_backward

@@ -96,7 +96,8 @@ def install(torch_module: ModuleType) -> None:
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    # Without this patch, a CUDA build of PyTorch would complain about the missing driver at the start of each profile.
+    # The check for a GPU is patched, because a CUDA build of PyTorch would complain about the missing driver at the start of
+    # each profile.
     patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,

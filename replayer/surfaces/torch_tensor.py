@@ -27,8 +27,8 @@ from traces.script.patching import patch, patch_around, replaced, stands_for
 
 
 def install(torch_module: ModuleType) -> None:
-    # PyTorch collects the functions that obey `set_default_device` at the first use. This call makes it collect the unpatched
-    # functions.
+    # At the first call of `_device_constructors`, PyTorch stores the functions that obey `set_default_device`. It must store
+    # the unpatched functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)

@@ -46,8 +46,7 @@ def install(torch_module: ModuleType) -> None:
     def tell(cls: TorchAny) -> None:
         """Add the properties to the class.
 
-        A class that defines `device` or `is_cuda` itself keeps its own property. Base classes before torch.Tensor in the MRO
-        keep theirs too.
+        A class that defines `device` or `is_cuda` itself keeps its own property.
         """
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):

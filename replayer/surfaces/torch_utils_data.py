@@ -63,8 +63,8 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the DataLoader's original iterator. It is not stored in the DataLoader, because persistent workers would then
-        continue to load batches.
+        """Return the DataLoader's original iterator. The iterator is not stored in the DataLoader, because persistent workers
+        would then continue to load batches.
         """
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:

@@ -3,9 +3,8 @@
 The dispatch function looks up what the op does (its plan), creates the result tensors, and launches the op's kernels on the
 virtual GPU.
 
-The dispatch function takes most of a replay's time. In a training step of ResNet-50 it is called about 700 times, and the time
-it takes delays the script. For speed, it is one long function, which uses local variables and creates the most common kinds of
-results without further calls.
+The dispatch function takes most of a replay's time. A training step of ResNet-50 calls the dispatch function about 700 times.
+For speed, `dispatch` is one long function that uses local variables and creates common kinds of results without further calls.
 
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
@@ -31,8 +30,8 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return two functions. The first is the `__torch_dispatch__` of virtual tensors. The second runs an op without the special
-    handler that is registered for it.
+    """Return two functions for running ops. The first function is the `__torch_dispatch__` of virtual tensors. The second
+    function runs an op without the special handler that is registered for this op.
     """
     routes = plans.routes
     wrap = wrapper

@@ -79,11 +79,11 @@ class Plan:
     """Describes which tensors a call of an op returns, and which arguments it changes.
 
     `writes` lists the arguments that the call changes in place, as pairs (position or name, whether the argument is a list).
-    `written` lists positions of arguments whose values are unknown after the call. If `written` is None, the call changes no
-    values. `set_values`, if given, is called after the op and stores the values that can be computed.
+    `written` lists the positions of arguments that the op overwrites with unknown values. If `written` is None, the call
+    changes no values. `set_values`, if given, is called after the op and stores the values that can be computed.
 
-    Plans with different outcomes have the same class and are distinguished by `kind`. The reason is speed: Python reads
-    attributes faster if all objects at a place in the code have the same class.
+    The attribute `kind` distinguishes plans with different outcomes. Plans have only one class, because Python reads attributes
+    faster if all objects at a place in the code have the same class.
     """
 
     signature: OpSignature

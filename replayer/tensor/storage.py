@@ -1,8 +1,8 @@
 """Implements the storage of a virtual tensor, which has a size and an address but no contents.
 
-Bytes are made up when a script reads them.
+When a script reads bytes of a virtual storage, they are created on demand.
 
-The class derives from `torch.UntypedStorage`, so `torch.save`, `torch.load` and `TypedStorage` accept its objects.
+VirtualStorage derives from `torch.UntypedStorage`, so `torch.save`, `torch.load` and `TypedStorage` accept its objects.
 
     storage = x.untyped_storage()
     storage.nbytes(), storage.device     # 24, device(type='cuda', index=0)
@@ -84,8 +84,8 @@ class VirtualStorage(torch.UntypedStorage):
         raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
     def resize_(self, size_bytes: int) -> Self:
-        """Change the size of the storage in bytes. A size of 0 frees the memory. The change applies to all tensors that share
-        the storage."""
+        """Change the size of the storage in bytes. A size of 0 frees the memory. All tensors that share the storage see the new
+        size."""
         if size_bytes != self.allocation.size_bytes:
             self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
         return self

@@ -262,7 +262,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
         """Set elements. When a number is assigned to an element, PyTorch first creates a CPU tensor (`THPVariable_setitem`).
 
-        Therefore `x[0] = 1.0` is a copy for which the host waits, if `x[0]` is a scalar. Otherwise, it fills elements.
+        The assignment `x[0] = 1.0` is therefore a copy from the host for which the script waits, if `x[0]` is a scalar.
+        Otherwise, it fills elements.
         """
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
@@ -358,7 +359,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 
 class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
-    """A parameter on the virtual GPU. `isinstance(p, nn.Parameter)` and `type(p) == nn.Parameter` are true.
+    """A parameter on the virtual GPU. For a virtual parameter `p`, `isinstance(p, nn.Parameter)` and `type(p) == nn.Parameter`
+    are true.
 
     Ops on parameters give virtual tensors.
     """
@@ -374,8 +376,8 @@ def alias(source: TorchAny) -> TorchAny:
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     """Do the assignment `tensor.data = data` between a host tensor and a virtual tensor, in either direction.
 
-    A host tensor cannot become a virtual tensor, but the C++ tensors of two Python objects can be swapped. Optimizers and weak
-    references therefore still refer to the same Python object. The gradient of `tensor` moves too. Autograd graphs that were
+    A host tensor cannot become a virtual tensor, but the C++ tensors of two Python objects can be swapped. The Python object
+    stays the same, so references from optimizers remain valid. The gradient of `tensor` moves too. Autograd graphs that were
     built before the swap keep the old C++ tensors.
 
     Raises PyTorch's error if the tensor is not a leaf of the autograd graph.

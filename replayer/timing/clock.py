@@ -136,8 +136,8 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Wait until the clock reaches `deadline_ns`. Meanwhile the clock advances with real time, and jumps when another
-        thread waits."""
+        """Wait until the clock reaches `deadline_ns`. The clock advances with real time, and jumps forward when another thread
+        waits."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))
@@ -156,15 +156,15 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """Reset the lock and the number of pauses in a forked child process. This is needed because the threads that held the
-        lock or paused the clock do not exist in the child process."""
+        """Reset the lock and the number of pauses in a forked child process. Threads that held the lock or paused the clock do
+        not exist in the child process."""
         self._new_lock()
         self._pauses = 0
         self.resume()
 
     def replays(self) -> None:
-        """Prepare the clock when this process starts to replay a recording. It may be a forked child of a replaying process,
-        whose clock `after_fork` has changed."""
+        """Prepare the clock when this process starts to replay a recording. A child process can also become a replay of its
+        own, after `after_fork` has changed its clock."""
 
 
 class RecordedClock(VirtualClock):
@@ -246,7 +246,7 @@ def machine_unix_ns() -> int:
 def lower_timer_slack() -> bool:
     """Reduce the timer slack of this thread from 50 us to 1 ns, so that `sleep` is more precise (Linux only).
 
-    Returns whether this worked. If this fails, waits are only less precise.
+    Returns whether this worked. Without a smaller timer slack, waits still work but are less precise.
     """
     if not sys.platform.startswith("linux"):
         return False

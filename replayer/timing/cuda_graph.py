@@ -6,8 +6,8 @@
     for call, args in graph.calls: ...
 
 While a CUDA graph is captured, its ops take no time on the GPU. Phases of the step, such as "backward", are captured too and
-begin again each time the graph is replayed. Therefore a script with CUDA graphs can be replayed from a recording of the same
-program without CUDA graphs.
+begin again each time the graph is replayed. A script that uses CUDA graphs can therefore be replayed from a recording of the
+same program without CUDA graphs.
 
 Note [Streams of a graph]
     A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number. The stream
@@ -42,7 +42,7 @@ class CapturedGraph:
 
     When the graph is replayed, `calls` are executed in order, on the stream of the replay instead of `origin`. `others` are the
     further streams that took part in the capture. `computing` are functions that compute the values of tensors when the graph
-    is replayed. Without `--values compute`, these functions mark the values as unknown instead.
+    is replayed. If values are not computed, the functions in `computing` mark the values as unknown instead.
     """
 
     origin: VirtualStream
@@ -94,14 +94,14 @@ class GraphCapture:
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
         """Arrange that a state, such as the values of a tensor, is restored when the capture ends.
 
-        `undo` saves the state, and returns a function that restores it. Only the first call for each key has an effect.
+        `undo` saves the state, and returns a function that restores it. Further calls with the same key are ignored.
         """
         if key not in self._as_before:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
         """Handle `event.record(stream)`: if the stream is being captured, the event becomes part of the graph. Returns whether
-        `stream` belongs to it."""
+        the stream is being captured."""
         if stream in self:
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device

@@ -1,8 +1,8 @@
 """Keeps the virtual time of each CPU thread of the script, and assigns threads to rows of the timeline. When a thread has
 ended, a new thread can use its row in the timeline.
 
-nn.DataParallel, for example, creates a new thread for each replica in each step. Without this, a timeline could have thousands
-of rows.
+nn.DataParallel, for example, creates a new thread for each replica in each step. If each of these threads had its own row, the
+timeline could have thousands of rows.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
@@ -23,7 +23,7 @@ class HostThread:
     """Represents one host thread of the script. `host_ns` is the thread's virtual time.
 
     `position_ns` says how far the thread has come in the recorded `segment`, in ns of recorded host time. Each thread has its
-    own position, because threads can run at the same time.
+    own position in the recorded segment, because threads can run at the same time.
     """
 
     row: int
@@ -107,8 +107,8 @@ class HostThreads:
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """Return the timeline row for a thread that was started by C++ code instead of Python. Such threads are autograd's, one
-        per device."""
+        """Return the timeline row for a thread that was started by C++ code instead of Python. For example, autograd starts one
+        thread per device in C++."""
         with self._lock:
             row = self._shared.get(name)
             if row is None:

@@ -4,7 +4,8 @@ A `SegmentMatcher` compares one phase of the script's step with the same phase o
 assigned to the next matching recorded call that no other op has taken. Three kinds of match are tried in this order: EXACT,
 EQUIVALENT and SCALED. In an EXACT match, op, shapes and dtype are the same. In an EQUIVALENT match, the shapes are the same,
 and the ops are different names for the same computation. In a SCALED match, the op is the same, but the shapes differ. Recorded
-kernels that no op has taken when the phase ends are called unmatched. Their time is added at the end of the phase.
+kernels that no op has taken when the phase ends are called unmatched. The time of unmatched kernels is added at the end of the
+phase.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
@@ -137,7 +138,7 @@ class StepMatcher:
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         """Return the recorded phase segments that did not occur in the script's step.
 
-        The second value of each pair says whether another segment with the same phase name did occur.
+        The second value of each pair says whether the script has entered the phase of this name at all.
         """
         return [
             (segment, self.visited.get(name, 0) > 0)
@@ -206,8 +207,8 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Return whether nearly all ops of this phase so far had exact or equivalent matches. This is asked before the end of
-        the first forward pass, after which it is decided whether the script is the recorded program."""
+        """Return whether nearly all ops of this phase so far had exact or equivalent matches. At the end of the first forward
+        pass, a stricter rule decides whether the script is the recorded program."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= SAME_SHARE * len(made)
@@ -224,8 +225,8 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread to this position in the recorded phase, and advance its virtual time by the recorded host time in
-        between."""
+        """Move the thread forward to a position in the recorded phase, and advance its virtual time by the recorded host time
+        in between."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 
@@ -239,7 +240,7 @@ class SegmentMatcher:
     def match(self, signature: OpSignature) -> Match | None:
         """Return the recorded call that this op takes, or None if no free call matches.
 
-        The kernels of this call are marked as taken, but not yet added to the timeline. See Note [The last time].
+        The recorded kernels of the matching call are marked as taken, so that no other op gets them. See Note [The last time].
         """
         if self.history is not None:
             calls = self.history.calls

@@ -2,7 +2,7 @@
 times.
 
 In each training step, a script calls the same ops in the same order (Note [The last time], matcher.py). Only the times differ.
-The times of these ops are therefore prepared once, as numpy arrays. Executing a batch of ops then takes about thirty numpy
+The times of repeated ops are therefore prepared once, as numpy arrays. Executing a batch of ops then takes about thirty numpy
 operations, instead of a dozen Python function calls per op. The columns follow the rules of timing_rules.py.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
@@ -66,8 +66,8 @@ class OpBatchSchedule:
         """Build the schedule from the calls of a segment and their matches. All kernels must have been recorded on one CUDA
         stream.
 
-        If `other` is True, the script is not the recorded program, and each call takes the median host time of its op. In this
-        case, an op without a recorded match launches one kernel, whose duration is estimated.
+        If `other` is True, the script is not the recorded program, and each call takes the median host time of its op. If the
+        script is another program, an op without a recorded match launches one kernel of estimated duration.
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
@@ -154,7 +154,7 @@ class OpBatchSchedule:
         together with it. The calls must equal `signatures`. Returns `begin` if the calls differ from `signatures` or cannot be
         executed as a batch.
 
-        `depth` is the launch queue's depth. A batch must launch fewer kernels than this.
+        `depth` is the launch queue's depth. A batch must launch fewer kernels than fit into the launch queue.
         """
         if begin >= len(self.signatures):
             return begin
@@ -167,7 +167,7 @@ class OpBatchSchedule:
         """Return whether a thread that has reached `position_ns` in the recorded segment can use the stored times from call
         `begin` on.
 
-        The position can differ from the stored one if another thread has executed the calls before `begin`.
+        The thread's position can be different if another thread has executed the calls before `begin`.
         """
         stored_ns = self.position_ns[begin]
         return position_ns == stored_ns or stored_ns < self.begins_ns[begin] >= position_ns
@@ -246,7 +246,7 @@ class PhaseGrainBatch:
     """Executes many ops at once in a phase for which only the total time was recorded. The GPU time of the phase is added once,
     so its single ops take no time.
 
-    The ops of the batch are only added to the timeline. A batch ends before the first op that begins a new phase.
+    Each op is still added to the timeline, with the time of its call. A batch ends before the first op that begins a new phase.
     """
 
     count: int

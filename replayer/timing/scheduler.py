@@ -53,7 +53,7 @@ class StreamScheduler:
         self.home = 0  # the script's device that corresponds to the recorded program's first device
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
-        """Return the stream with this number. It is created at the first call."""
+        """Return the stream with this number. A stream is created when it is first requested."""
         stream = self.streams.get((device, number))
         if stream is None:
             stream = self.streams[device, number] = VirtualStream(device, number, priority, self.recording.launch_queue_depth)
@@ -165,8 +165,8 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Schedule an op that is not in the recording as one kernel of estimated duration. Returns the end time of the
-        kernel."""
+        """Schedule an op that is not in the recording as one kernel of estimated duration. Returns the time at which the kernel
+        ends."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
@@ -242,8 +242,8 @@ class StreamScheduler:
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
     def fill(self, device: int, since_ns: int, until_ns: int, name: str, origin: Origin = Origin.PHASE) -> None:
-        """Keep a device busy from `since_ns` to `until_ns` with one piece of work, named after a phase. The work starts when
-        the device has finished its earlier work."""
+        """Keep a device busy from `since_ns` to `until_ns` with one piece of work, named after a phase. If the device is still
+        busy at `since_ns`, the work starts when the device becomes free."""
         stream = self.stream(device, 0)
         start_ns = max(stream.ready_ns, since_ns)
         rest_ns = until_ns - start_ns

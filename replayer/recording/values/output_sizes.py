@@ -37,7 +37,7 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 class RecordedOutputSizes:
     """Provides the recorded data-dependent output sizes of one rank in the order of the steps.
 
-    Each time a recorded step is replayed, each of its recorded sizes is returned once. The key NONE stands for ops that were
+    Each time a recorded step is replayed, each output size in this step is returned once. The key NONE stands for ops that were
     called outside of all steps.
     """
 

@@ -2,7 +2,7 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op's first tensor argument. The file was written by
+The file cuda_dtypes.json lists the unsupported dtypes of each op's first tensor argument. The table of dtypes was made by
 `tests/cuda/dtypes.py`, which tries all dtypes in PyTorch's OpInfo database with a CUDA build of PyTorch.
 """
 

@@ -34,7 +34,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """The place where a call is run whose tensors are on different devices."""
+    """Says where a call is run whose tensors are on different devices."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"
@@ -99,8 +99,9 @@ def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Tor
 
 
 def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Return a function that checks the devices of the arguments like `func`, and then calls `handler`. Without a handler,
-    devices are checked when the plan of a call is made. Calls with a handler have no plan."""
+    """Return a function that checks the devices of the arguments like `func`, and then calls `handler`. Devices are usually
+    checked during shape inference. Ops with a handler of their own skip shape inference, so the check is added to the
+    handler."""
 
     def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         run = runner(func, args, kwargs)
@@ -361,7 +362,7 @@ def _index_fill(operands: _Operands) -> Mixed:
 
 
 def _of_self(operands: _Operands) -> Mixed:
-    """Accept any devices. The op runs on the device of its first tensor."""
+    """Accept any devices. Foreach ops run on the device of their first tensor."""
     return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
 
 

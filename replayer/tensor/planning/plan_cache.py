@@ -39,7 +39,7 @@ PLANS_LIMIT = 50_000  # of all ops; a full cache is cleared
 def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
     """Return the dispatch key of a Python kernel that a script has registered for CUDA, or None.
 
-    This kernel runs only if nothing else determines the result: no shape function or, with computed values, no CPU kernel.
+    The script's kernel is called only if the op has no shape function or, under `--values compute`, no CPU kernel.
     """
     name = str(func._name)
     kept = f"{func.namespace}/{name.partition('::')[2]}"
@@ -102,8 +102,8 @@ class PlanCache:
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
         """Return a function that runs a composite op by calling the ops that it consists of. Return None for all other ops.
 
-        PyTorch decomposes composite ops above autograd. Usually autograd decomposes composite ops. In inference mode it does
-        not, so they must be decomposed here.
+        PyTorch decomposes composite ops above autograd. Autograd decomposes composite ops into simpler ops, but not in
+        inference mode. In inference mode, composite ops are decomposed here.
         """
         if func in self.with_kernel:
             return None
@@ -124,7 +124,7 @@ class PlanCache:
         return signature
 
     def clear(self) -> None:
-        """Delete all plans. This is needed when the cache is full or the default dtype has changed."""
+        """Delete all plans. The cache must be cleared when it is full or when the default dtype changes."""
         for route in self.routes.values():
             route.plans.clear()
         self._count = 0
@@ -147,7 +147,7 @@ class PlanCache:
         return self._keep(route, key, plan)
 
     def _running(self, func: torch._ops.OpOverload, run: Callable[..., TorchAny], gpu: VirtualGpu) -> Plan:
-        """Return a plan that calls `run(func, args, kwargs)` each time."""
+        """Return a plan for an op that is executed by calling `run(func, args, kwargs)`."""
         plan = Plan(OpSignature(func._schema.name, (), (), launches=False), gpu.current.device(), Constant(None), (), ())
         plan.make_by(lambda gpu, caller, args, kwargs: run(func, args, kwargs))
         return plan

@@ -1,10 +1,10 @@
 """Computes keys of the plan cache. The key of a call contains everything in its arguments that determines the shapes and dtypes
 of its results.
 
-For tensors, the key contains shape, strides, dtype and device. For integers, bools, dtypes, devices and strings, it contains
-the value. For a scalar that cannot change a shape, the key contains only the type. So scalars that differ in each step, such as
-Adam's bias corrections, do not make the cache grow. The functions that compute keys are generated as Python code, one for each
-op and number of arguments:
+For tensors, the key contains shape, strides, dtype and device. For integers, bools, dtypes, devices and strings, the key
+contains the value. For a scalar that cannot change a shape, the key contains only the type. Scalars that differ in each step,
+such as Adam's bias corrections, therefore do not make the cache grow. The functions that compute keys are generated as Python
+code, one for each op and number of arguments:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):

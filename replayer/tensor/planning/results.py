@@ -1,10 +1,11 @@
-"""Creates the results of ops that do not simply return a new tensor, a view or an argument. For example, such a call returns
+"""Creates the results of ops that do not simply return a new tensor, a view or an argument. Examples are ops that return
 several tensors.
 
     complete(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
 
-The function that creates the results is chosen once per plan. It is a closure over all data that is the same in each call.
+The function that creates an op's results is chosen once, after shape inference. Data that is the same in each call of an op,
+such as result shapes, is stored in the closure of this function.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspa
 def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) -> Results:
     """Return a function that calls `make_results`, and advances the state of the GPU's random generator.
 
-    The number of random numbers is the same for all calls of a plan on one device.
+    The number of random numbers depends only on the op, its shapes and the device, so it is computed once.
     """
     known: tuple[DeviceProperties | None, int] = None, 0
 
@@ -102,8 +103,8 @@ def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) ->
 
 
 def _asserting(plan: Plan, func: torch._ops.OpOverload, make_results: Results) -> Results:
-    """Return a function that checks the assertions in the op's CUDA kernel, and then calls `make_results`. Only arguments with
-    known values are checked.
+    """Return a function that checks the assertions in the op's CUDA kernel, and then calls `make_results`. Tensors whose values
+    are unknown are not checked.
 
     If an assertion in a kernel fails, the result's values are marked as unknown.
     """

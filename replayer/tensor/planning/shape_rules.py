@@ -73,7 +73,7 @@ def _cudnn_rnn(
 ) -> TorchAny:  # fmt: skip
     """Return the results of cuDNN's recurrent layers: output, hidden state, cell state, reserve memory and weights.
 
-    cuDNN does not document how large its reserve memory is. It is assumed that the reserve contains the gates and states of
+    cuDNN does not document how large its reserve memory is. The reserve memory is assumed to contain the gates and states of
     each time step and layer and, for an LSTM, the cell states.
     """
     directions = 2 if bidirectional else 1

@@ -1,10 +1,10 @@
 """Stores the known values of virtual tensors, and computes the results of small ops on the host.
 
-Some branches of a script depend on small tensors on the GPU. Examples of such values are a step counter and the number of valid
-labels. A further example: an attention layer checks whether its mask hides anything, and chooses its kernel accordingly. The
-values of such tensors come from the host or from index arithmetic, and do not depend on weights. If all inputs of a small op
-are known, the result is computed on the host (constant folding). The ops that are computed on the host are chosen in
-value_rules.py.
+Some branches of a script depend on the values of small GPU tensors. For example, a script compares a step counter or the number
+of valid labels with a limit. A further example: an attention layer checks whether its mask hides anything, and chooses its
+kernel accordingly. Step counters, label counts and masks come from the host or from index arithmetic, and do not depend on
+weights. If all inputs of a small op are known, the result is computed on the host (constant folding). The ops that are computed
+on the host are chosen in value_rules.py.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
@@ -45,7 +45,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 def payload(allocation: Allocation) -> torch.UntypedStorage:
     """Return the host storage with the contents of a virtual tensor's memory, which exists only under `--values compute`.
 
-    New storages contain zeros. See Note [Payloads].
+    Memory that was not written yet contains zeros. See Note [Payloads].
     """
     known = allocation.known
     if not isinstance(known, torch.Tensor):

@@ -1,7 +1,7 @@
 """Decides for which ops the result's values are computed or assumed on the host.
 
-If the inputs are known, the results are computed. Otherwise results such as a loss are assumed to be as in a run without
-problems.
+If the inputs are known, the results are computed. If the inputs are unknown, results such as a loss are assumed to be as in a
+run without problems.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
@@ -65,7 +65,7 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
     """Return a function that is called after the op and stores the values of its results, or None.
 
-    The returned function must also mark overwritten values as unknown.
+    The returned function must also mark values that the op overwrites as unknown.
     """
     outcome = plan.outcome
     if (
@@ -212,7 +212,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
     """Return the largest possible number of true elements in `one == other`.
 
-    For example, in `top5 == labels.expand_as(top5)` each label can be true at most once.
+    For example, `top5 == labels.expand_as(top5)` has at most one true element per label.
     """
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
