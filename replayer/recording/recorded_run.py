@@ -167,7 +167,7 @@ class RecordedRun:
         return first[number] if number < len(first) else _in_turn(self.cycle, self._trained, number)
 
     def _sample(self) -> None:
-        """Collect the durations of recorded ops, from which the times of ops with other shapes are estimated."""
+        """Collect the durations of recorded ops, so that the times of ops with other shapes can be estimated."""
         fit = []
         host_ns: dict[str, list[int]] = {}
         for index in self.cycle[:2]:

@@ -159,9 +159,9 @@ class RecordedStep:
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
         """Copy this step, and lengthen each phase that takes longer in the step `slow`. `slow` has no kernels.
 
-        The first steps of a recording are slow, and their kernels were not recorded. The durations of kernels do not change. If
-        a phase takes longer in `slow`, the additional time is added to the host time of the phase. The phase that waits for a
-        batch gets the duration that it has in the step `slow`.
+        This method is used for the first steps of a recording, which are slow and were not profiled. The durations of kernels
+        do not change. If a phase takes longer in `slow`, the additional time is added to the host time of the phase. The phase
+        that waits for a batch gets the duration that it has in the step `slow`.
         """
         segments = {}
         for key in {**self.segments, **slow.segments}:

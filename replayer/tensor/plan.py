@@ -1,5 +1,5 @@
-"""Defines plans. A plan describes which tensors a call of an op returns and changes. Plans are cached, because shape inference
-is slow.
+"""Defines plans. A plan is the stored result of shape inference: it describes which tensors a call of an op returns and which
+arguments it changes. Plans are cached, because inferring shapes is slow.
 
 plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """

@@ -102,8 +102,8 @@ class PlanCache:
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
         """Return a function that runs a composite op by calling the ops that it consists of. Return None for all other ops.
 
-        PyTorch decomposes composite ops above autograd. Autograd decomposes composite ops into simpler ops, but not in
-        inference mode. In inference mode, composite ops are decomposed here.
+        PyTorch decomposes composite ops into simpler ops before autograd, but not in inference mode. In inference mode,
+        composite ops are decomposed here.
         """
         if func in self.with_kernel:
             return None
