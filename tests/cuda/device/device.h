@@ -79,6 +79,8 @@ typedef enum { WORK_KERNEL, WORK_COPY, WORK_SET, WORK_RECORD, WORK_WAIT, WORK_HO
 typedef enum { ENGINE_NONE = -1, ENGINE_TO_DEVICE, ENGINE_TO_HOST, ENGINE_TO_PEER, ENGINES } Engine;
 
 /* What a kernel writes: one value to each element. No elements: the kernel computes nothing. */
+#define MOST_FILLED_BYTES (1 << 20) /* larger fills write nothing */
+
 typedef struct {
     void *target;
     size_t elements, element_bytes;
