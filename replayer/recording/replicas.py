@@ -1,9 +1,8 @@
 """Adds GPUs to a recording of one GPU, so that a script can be replayed with nn.DataParallel (`--gpus 2`).
 
- Each GPU runs the same forward and backward ops as the recorded GPU, but on a part of the batch. The recorded durations of ops
- are scaled to the smaller batch of each GPU (scheduler.py). Work that runs on one GPU only, such as the optimizer step, is not
- repeated on the other GPUs. The duration of a copy between devices is its bytes divided by the link's
-bandwidth (cards.py).
+Each GPU runs the same forward and backward ops as the recorded GPU, but on a part of the batch. The recorded durations of ops
+are scaled to the smaller batch of each GPU (scheduler.py). Work that runs on one GPU only, such as the optimizer step, is not
+repeated on the other GPUs. The duration of a copy between devices is its bytes divided by the link's bandwidth (cards.py).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)

@@ -31,8 +31,7 @@ PATIENCE = 997
 class AssumedValues:
     """Supplies assumed values.
 
-     If `improving` is False, every assumed float is 1.0 and every assumed
-    count is 0.
+    If `improving` is False, every assumed float is 1.0 and every assumed count is 0.
     """
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:

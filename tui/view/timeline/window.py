@@ -4,7 +4,6 @@
     window.zoom(0.5)                      # half as much time, around the cursor
     window.rows.lines[window.line].part   # what the cursor's line shows: LinePart.SECOND
 
-
 All positions are in nanoseconds on the time axis of the timeline.
 """
 
