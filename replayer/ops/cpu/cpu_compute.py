@@ -200,7 +200,8 @@ class CpuCompute:
             handler = self._plans.composite(func)
         if handler is not None:
             return handler(*args, **(kwargs or {}))
-        if len(types) > 1 and not all(issubclass(each, self._tensor_class) for each in types):
+        # A parameter and a sparse gradient have unrelated classes, so the class of the gradient runs the op.
+        if len(types) > 1 and any(each.__torch_dispatch__ is not self._tensor_class.__torch_dispatch__ for each in types):
             return NotImplemented
         if func in _INDEXED and is_virtual(args[0], self._tensor_class):
             args = (args[0], [self._on_device(index, args[0]) for index in args[1]], *args[2:])
