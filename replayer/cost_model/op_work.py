@@ -86,9 +86,8 @@ def op_work(
         return works
     if op == "convolution_backward" and len(wide) >= 3:
         return _convolution_backward(wide, unit, item)
-    if op in RNN_PASSES and any(len(shape) == 2 for shape in rnn_weights(shapes)):
+    if op in RNN_PASSES and (weights := [shape for shape in rnn_weights(shapes) if len(shape) == 2]):
         rows = prod(shapes[0][:-1])
-        weights = [shape for shape in rnn_weights(shapes) if len(shape) == 2]
         return [_product(1, rows, shape[0], shape[1], unit, item) for shape in weights] * RNN_PASSES[op]
     if op.startswith("attention") and len(wide) >= 3 and len(wide[0]) == 4:
         return _attention(op, wide[0], wide[1], unit, item)

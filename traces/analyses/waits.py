@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traces.comparison.thresholds import CLOCK_NS, LAST_PART_OF_A_WAIT, LEAST_WAIT_NS, RETURN_NS
-from traces.figures.measure import backlog, device_ranks, grouped, host_ranks, launch_time_ns, work_rows
+from traces.figures.measure import backlog, by_value, device_ranks, grouped, host_ranks, launch_time_ns, work_rows
 from traces.model.each_once import each_once, once
 from traces.model.intervals import Intervals
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
@@ -104,7 +104,7 @@ def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
     if len(trace.ranks) == 1:
         return {rank: _host_waits(trace, rank) for rank in trace.ranks}
     ranks, host, device = host_ranks(trace), trace.host, trace.device
-    of_rank = {int(ranks[rows[0]]): rows for rows in grouped(ranks)}
+    of_rank = by_value(ranks)
     work_ranks = device_ranks(trace)
     within = np.full(len(host) + 1, NONE)  # each row's place among its rank's rows; the last is for launches outside the table
     for rows in of_rank.values():
@@ -113,8 +113,7 @@ def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
     is_own = np.append(ranks, NONE)[launch] == work_ranks
     launch = np.where(is_own, within[launch], NONE)
     found = {}
-    for spans in grouped(work_ranks):
-        rank = int(work_ranks[spans[0]])
+    for rank, spans in by_value(work_ranks).items():
         if rank not in of_rank:
             continue
         rows = of_rank[rank]
@@ -218,8 +217,7 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
 def calls_by_rank(trace: Trace) -> dict[int, Column]:
     """Return the host rows of all CUDA runtime calls, by rank."""
     rows = np.flatnonzero(trace.host.kind == HostKind.RUNTIME)
-    ranks = host_ranks(trace)[rows]
-    return {int(ranks[of[0]]): rows[of] for of in grouped(ranks)}
+    return {rank: rows[of] for rank, of in by_value(host_ranks(trace)[rows]).items()}
 
 
 def synchronous_calls(trace: Trace, rank: int) -> Column:

@@ -42,9 +42,9 @@ def compilations(trace: Trace, rank: int = 0) -> tuple[Compilation, ...]:
     ids = strings.matching(host.name, lambda name: _ID in name) & (host.kind != HostKind.PYTHON)
     found = []
     for row in np.flatnonzero(is_timed & (host_ranks(trace) == rank)).tolist():
-        if is_timed[list(host.outward(row))[1:]].any():
-            continue  # a stage of a longer compilation
         around = list(host.outward(row))
+        if is_timed[around[1:]].any():
+            continue  # a stage of a longer compilation
         near = np.flatnonzero(ids & np.isin(host.parent, around) & (host.start_ns < host.end_ns[row])).tolist()
         name = strings[host.name[near[-1]]] if near else ""
         is_backward = any(strings[host.name[outer]] == BACKWARD for outer in around)

@@ -65,6 +65,7 @@ import numpy as np
 from traces.comparison.thresholds import ALWAYS_BUSY, FALLS_BEHIND_SHARE, RUNS_AHEAD, STEPS_FALLING_BEHIND
 from traces.figures.measure import (
     backlog,
+    by_value,
     device_ranks,
     grouped,
     launch_steps,
@@ -318,7 +319,7 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):
         spans = trace.device.take(work_rows(trace))
-        own = {int(spans.device[of[0]]): of for of in grouped(spans.device)}
+        own = by_value(spans.device)
         return {device: Intervals([spans.start_ns[of].min()], [spans.end_ns[of].max()]) for device, of in own.items()}
     times = step_times(trace)
     found = {}
@@ -397,8 +398,7 @@ def _gpu_ns(trace: Trace, work: Column, step_of: Column) -> dict[int, Column]:
 
 
 def _by_device(trace: Trace, rows: Column) -> dict[int, Column]:
-    device = trace.device.device[rows]
-    return {int(device[of[0]]): rows[of] for of in grouped(device)}
+    return {device: rows[of] for device, of in by_value(trace.device.device[rows]).items()}
 
 
 def _busy_within(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -> dict[int, Column]:

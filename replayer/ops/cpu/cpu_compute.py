@@ -209,12 +209,9 @@ class CpuCompute:
 
     def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
         """Copy an index tensor from the host to the device, as CUDA does. The host waits for the copy."""
-        on_host = index is not None and index.is_cpu and not is_virtual(index, self._tensor_class)
-        return (
-            index.to(beside.tensor_meta.backend_device)
-            if on_host and index is not None and index.dtype not in _MASKS
-            else index
-        )
+        if index is None or not index.is_cpu or is_virtual(index, self._tensor_class) or index.dtype in _MASKS:
+            return index
+        return index.to(beside.tensor_meta.backend_device)
 
     def _compute(self, func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         run = mixed_devices.runner(func, args, kwargs)

@@ -92,13 +92,17 @@ def _plain_keyer(
     return key
 
 
+def _tensor_expression(at: str, otherwise: str) -> str:
+    return f"{at}.tensor_meta if type({at}) is V or type({at}) is P else {otherwise}({at})"
+
+
 def _expression(kind: str, at: str, by_value: bool) -> str:
     if kind == "Tensor":
-        return f"{at}.tensor_meta if type({at}) is V or type({at}) is P else key_of_tensor({at})"
+        return _tensor_expression(at, "key_of_tensor")
     if kind == "Optional[Tensor]":
-        return f"None if {at} is None else {at}.tensor_meta if type({at}) is V or type({at}) is P else key_of_tensor({at})"
+        return f"None if {at} is None else {_tensor_expression(at, 'key_of_tensor')}"
     if kind == "List[Tensor]":
-        return f"tuple([t.tensor_meta if type(t) is V or type(t) is P else key_of(t) for t in {at}])"
+        return f"tuple([{_tensor_expression('t', 'key_of')} for t in {at}])"
     if kind in ("int", "SymInt", "bool", "str", "Optional[bool]", "Device", "Optional[str]"):
         return at
     if kind in ("List[int]", "List[bool]", "List[SymInt]"):
