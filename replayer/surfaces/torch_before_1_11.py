@@ -7,9 +7,9 @@ To replay a recording from a release before 1.11, autograd must save the same te
 Two changes in PyTorch 1.11 affect how much memory a model needs. Before PyTorch 1.11, in-place ReLU6 and Hardtanh saved their
 result. Since PyTorch 1.11, autograd saves a copy of the input of in-place ReLU6 and Hardtanh. With the behaviour of PyTorch
 before 1.11, MobileNetV2 needs 31 % less memory. Before PyTorch 1.11, a convolution saved a contiguous copy of its input. Since
-PyTorch 1.11, a convolution keeps the whole tensor alive of which its input is a view. ShuffleNet, whose convolutions take
-halves of tensors, needs 7 % less memory than with later releases. Reference: tools/autograd/derivatives.yaml (hardtanh_) and
-aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
+PyTorch 1.11, a convolution saves its input itself. If the input is a view, the whole tensor behind the view stays alive.
+ShuffleNet, whose convolutions take halves of tensors, needs 7 % less memory than with later releases. Reference:
+tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
 """
 
 from __future__ import annotations

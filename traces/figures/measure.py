@@ -298,8 +298,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return, for each given time, the row of the innermost span that covers the time, or NONE. The spans are ordered by
-    start."""
+    """Return the row of the innermost span at each time, or NONE where there is no span. `rows` must be ordered by start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)

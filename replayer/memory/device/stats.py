@@ -155,7 +155,7 @@ class MemoryStats:
         )
 
     def totals(self) -> list[int]:
-        """Return, for each count, the sum of its increases, as needed by `raise_totals`."""
+        """Return the accumulated total of each statistic, in the order that `raise_totals` expects."""
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:

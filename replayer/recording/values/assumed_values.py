@@ -1,4 +1,4 @@
-"""Plausible values of a healthy run. If a script reads a tensor whose value was neither recorded nor computed, it gets an
+"""Makes up plausible values. If a script reads a tensor whose value was neither recorded nor computed, the script gets an
 assumed value.
 
     assumed = AssumedValues(lambda: 0)

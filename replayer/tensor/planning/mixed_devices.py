@@ -34,7 +34,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """Says where a call is run whose tensors are on different devices."""
+    """Where a call runs if its tensors are on different devices."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"

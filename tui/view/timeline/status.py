@@ -97,8 +97,8 @@ def range_text(window: Window) -> str:
 
 
 def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Text:
-    """Returns the legend, which explains the colours on the screen and, for two traces, the signs for differences. The number
-    of lines of the legend does not change while the user scrolls."""
+    """Returns the legend: the meaning of the colours on the screen and, for two traces, of the signs. Its number of lines does
+    not change while the user scrolls."""
     seen: set[int] = set()
     for number in window.visible:
         line = window.rows.lines[number]
