@@ -76,7 +76,7 @@ def register(*, compute: bool = False) -> None:
     """
     if registered():
         return
-    # PyTorch allows only one renaming of the private device type per process.
+    # PyTorch lets a process rename the private device type only once.
     if torch._C._get_privateuse1_backend_name() != _NAME.lower():
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())

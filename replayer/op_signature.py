@@ -14,7 +14,7 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# Old entries are dropped, because some ops (packed sequences) have new shapes in each call.
+# Old entries of the cache are dropped, because some ops (packed sequences) have new shapes in each call.
 _MOST_KEPT = 1 << 16
 
 

@@ -43,7 +43,7 @@ from traces.script.deferred_signals import deferred_signals
 from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
 
-# At the end of the script, limits how long the recorder waits for a thread that holds the recorder's lock.
+# Limits how long the recorder waits, at the end of the script, for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
 _LEAST_PAUSE_NS = 100_000_000  # between two looks of the thread that writes
 
@@ -81,8 +81,8 @@ class Recorder:
         self.workload = self.steps.script.workload
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
 
-        # These attributes are the methods of `CallListener`. They are `functools.partial` objects, which are faster to call
-        # than Python methods.
+        # These attributes are the methods of `CallListener`. The functions are `functools.partial` objects, which are faster to
+        # call than Python methods.
         report = self.steps.report
         self.enter_phase = partial(report, ENTER)  # loader, h2d, zero_grad, backward, optimizer or other
         self.leave_phase = partial(report, LEAVE)

@@ -59,8 +59,8 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If the optimizer ended a step, the event at the return of the optimizer marks its end. Otherwise the end has an event
-        # of its own.
+        # If the optimizer ended a step, the event at the return of the optimizer marks its end. If the optimizer did not end
+        # the step, the recorder records another event at the end of the step.
         at += [len(reports) + 1] if left == NONE else []
         self.events = len(at)
         event_of = {time: event for event, time in enumerate(at)}

@@ -343,7 +343,8 @@ class StepRecorder:
                 start_ns = self._start_ns
                 segments[0] = new_segment((name, start_ns, first_end_ns))
         taken, untimed = self._events.hand_out()
-        # A step is not representative if the script profiled it, which slows the host, or captured a CUDA graph in it.
+        # A step is not representative if the script captured a CUDA graph in the step or profiled it, because a profiler slows
+        # the host.
         is_unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
         kind = self._schedule.kind(is_evaluation)
         is_lost = kind is StepKind.PROFILED and not self._profiler.is_recording  # the window began late or ended early

@@ -80,7 +80,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
     # If more ranks than were measured form the ring, the all-reduce needs additional steps, whose latency is added here.
-    # Note [Another link] explains why the sizes are scaled.
+    # The message sizes are scaled as described in Note [Another link].
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

@@ -79,7 +79,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # GPU work without a recorded launch was launched before the recording began, if the recording has any launches.
+        # If a recording has launches, GPU work without a recorded launch was launched before the recording began.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -250,7 +250,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # Recorded kernel times are preferred to times between CUDA events, because these include waits for the host.
+        # Recorded kernel times are preferred to times between CUDA events, because the latter include waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

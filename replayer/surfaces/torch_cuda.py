@@ -190,8 +190,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # torch.cuda holds its own references to some C functions from the import of torch, and to others from the first use of
-    # CUDA.
+    # torch.cuda copies references to some C functions when torch is imported, and to others when CUDA is first used.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

@@ -29,7 +29,7 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # Like PyTorch's CUDAGeneratorImpl, this class stores a seed and a Philox offset.
+_STATE = struct.Struct("<Qq")  # VirtualGenerator stores a seed and a Philox offset, like PyTorch's CUDAGeneratorImpl.
 _SEED = struct.Struct("<Q")
 
 _PER_CALL = 4  # cuRAND's Philox engine generates four numbers per call.

@@ -29,7 +29,7 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# The list of modules contains itself, so Python never frees the list.
+# The list of modules refers to itself, so its reference count never becomes zero and Python never frees it.
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 

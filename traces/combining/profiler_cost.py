@@ -126,8 +126,7 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # This balance is the profiler's overhead that gaps between events have not absorbed yet, like the backlog of a
-            # queue.
+            # `balance` is the profiler's overhead that gaps between events have not absorbed yet, like the backlog of a queue.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))

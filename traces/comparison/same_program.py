@@ -48,8 +48,8 @@ _ESSENTIAL = ("forward", "backward", "optimizer")
 # The order of ops is compared in several steps, because a program may take a different branch in some of them.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indexing between layers. Ops in this set may run in any order, so their order does not identify
-# a program.
+# Arithmetic, masks, copies and indexing between layers. The order of the ops in _BETWEEN_LAYERS does not identify a program,
+# because these ops may run in any order.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"

@@ -80,7 +80,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # A region that counts as a call has all GPU work in its time range, except the work of graphs.
+    # All GPU work in the time range of a compiled region belongs to the region, except the work of CUDA graphs.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     rows = sorted(units, key=lambda row: int(host.start_ns[row]))
@@ -124,8 +124,7 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
 def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     regions = np.flatnonzero(kind == _Range.REGION)
-    # If a compiled region contains graphs or other regions, the region does not count as a call, because it only calls its
-    # contents.
+    # A compiled region that contains CUDA graphs or other regions is skipped, because it only calls them.
     within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
     return graphs + [row for row in regions.tolist() if row not in within]
 

@@ -415,7 +415,7 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The running maximum of the end times is computed within each group. The ranks of each group are shifted by a multiple of
+    # The running maximum of the end times is computed within each group. The sort positions of group k are increased by k times
     # the number of rows, so the running maximum restarts in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)

@@ -40,8 +40,8 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # Let k be the last interval that starts at or before the time t. The intervals cover `min(t, _ends_ns[k]) +
-        # _shift_ns[k]` ns before t.
+        # In the following formula, k is the last interval that starts at or before the time t. Before the time t, the intervals
+        # cover `min(t, _ends_ns[k]) + _shift_ns[k]` ns.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))

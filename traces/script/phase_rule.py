@@ -41,7 +41,7 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that never begin a forward pass. ASIDE_OPS contains ops that read a value from the GPU and ops that create tensors. Ops
+# Ops that never begin a forward pass. ASIDE_OPS contains ops that read a value from the GPU, and ops that create tensors. Ops
 # with the prefixes in `_ASIDE_BEGINNINGS` belong to optimizers, gradient scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"

@@ -29,8 +29,8 @@ DEFAULT_OOM_TEXT = (
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 
-# In January 2026, after PyTorch 2.10, pytorch/pytorch#172327 changed the advice in out-of-memory messages. Public logs of
-# PyTorch 2.11 (May 2026) and the library libc10_cuda of 2.14.1 contain the changed advice.
+# In January 2026, after PyTorch 2.10, pytorch/pytorch#172327 changed the environment variable that out-of-memory messages
+# recommend.
 _ADVICE_OF_2_10 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
 _ADVICE_SINCE_2_11 = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"

@@ -235,7 +235,7 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
         dim = range(-data.dim() if given is None else -len(given), 0)
     dims = [dim] if isinstance(dim, int) else list(dim)
     sizes = [out.size(each) for each in dims]
-    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # A real transform's last dimension has half the size.
+    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # half the size in the last dimension
         sizes[-1] = data.size(dims[-1]) if given is None else given[-1]
     if any(size & (size - 1) for size in sizes):
         raise RuntimeError(

@@ -424,9 +424,9 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
             raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
-# Ops that only call another op, mapped to this other op.
+# Maps ops that only call another op to the called op.
 _CALLS = {"_sparse_addmm": "addmm"}
-# These CUDA kernels with two arguments do not accept a CPU tensor without dimensions.
+# CUDA kernels with two arguments that do not accept a CPU tensor without dimensions.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
 _RULES: dict[str, Callable[[_Operands], Mixed]] = {

@@ -46,8 +46,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # Signs of the main thread, strongest first: step marks, optimizer steps, ops with sequence numbers, ops without backward
-    # passes, ops, any span. The first sign that distinguishes threads decides.
+    # The main thread is the thread with the most step marks. If step marks do not distinguish the threads, optimizer steps
+    # decide, then ops with sequence numbers, then other ops, and then all spans.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),
