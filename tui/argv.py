@@ -12,7 +12,7 @@ after a `--`, the option belongs to the script. Option names cannot be abbreviat
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-The library click cannot split a command line in this way.
+The library click cannot separate the options of trace from the arguments of the script.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class ScriptCommand(Command):
 
 
 def tool_environment_note() -> str:
-    """Returns a note if uv or pipx installed trace into an environment of its own. Scripts that trace runs from such an
-    environment cannot import the user's packages."""
+    """Returns a note if uv or pipx installed trace into an environment of its own. If uv or pipx installed trace into a
+    separate environment, scripts that trace runs cannot import the user's packages."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

@@ -16,8 +16,8 @@ from tui.running.narration import say
 
 
 def find_trace(name: str) -> Path:
-    """Returns the file of a trace. Prints a message if the trace had this name in an earlier release and now has another name.
-    Raises TraceLibraryError."""
+    """Returns the file of a trace. Prints a message if the trace has been renamed since an earlier release. Raises
+    TraceLibraryError."""
     path = find(name)
     new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
     if new_name is not None and any(entry.path == path for entry in entries()):

@@ -220,8 +220,8 @@ class _Peaks:
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
-        """Returns the largest batch size that was measured on a GPU, or the reason why this limit does not apply to the script.
-        Returns no limit and no reason if the batch sizes of the script and the library cannot be compared.
+        """Returns the largest batch size that was measured on a GPU, or the reason why this batch size does not apply to the
+        script. Returns neither a batch size nor a reason if the batch sizes of the script and the library cannot be compared.
         """
         if limit is None or self.batch is None:
             return None, None
@@ -292,8 +292,8 @@ def _given(words: Sequence[str], option: str) -> str | None:
 
 
 def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Finds the word of the command line that contains the value of an option. Returns the index of this word, and the text
-    before the value, such as `--batch-size=`. Returns None if the option is absent.
+    """Finds the word of the command line that contains the value of an option. Returns the index of the word that contains the
+    value, and the text before the value, such as `--batch-size=`. Returns None if the option is absent.
 
     If `option` is a number n, the batch size is the script's n-th argument.
     """

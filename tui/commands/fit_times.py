@@ -1,4 +1,4 @@
-"""Finds for `trace fit` the step time of a script on each GPU, and the largest batch size that was measured there.
+"""Finds for `trace fit` the step time of a script on each GPU, and the largest batch size that was measured on this GPU.
 
 If the library has measured step times of the script's network, the result uses the measured times. If the library has no
 measurement of the script's network, step times are estimated and marked as estimates.
@@ -131,7 +131,7 @@ class KnownTimes:
     def _estimated_ns(self, card: Card) -> float | None:
         """Returns the GPU time of a training step (or an evaluation step), without communication between ranks.
 
-        The first training step is left out, because the optimizer creates its state in this step. With several GPUs, the
+        The first training step is left out, because the optimizer creates its state in the first step. With several GPUs, the
         busiest GPU counts.
         """
         durations_ns = self._durations_ns(card)

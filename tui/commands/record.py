@@ -7,8 +7,8 @@
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
 Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. At the end, `trace
-record` merges these files into one trace with all ranks. If this process is killed, the partial files remain readable: use
-`trace info train.msgpack.<pid>.part`.
+record` merges the files of all processes into one trace with all ranks. If the recording is killed, the partial files remain
+readable: use `trace info train.msgpack.<pid>.part`.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
 
 
 def _did_gpu_work(replayed: Trace) -> bool:
-    """Returns whether the script launched GPU work. Work that only stands for the recorded time of a whole phase does not
-    count."""
+    """Returns whether the script launched GPU work. The result does not include timeline rows that only represent the recorded
+    time of a whole phase."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 
@@ -178,7 +178,8 @@ def _estimate_sentence(prediction: Prediction) -> str:
 
 
 def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:
-    """Writes the requested files. If the timeline cannot be written, the report is still written, and the reverse."""
+    """Writes the requested files. If the timeline cannot be written, the report is still written. If the report cannot be
+    written, the timeline is still written."""
     try:
         if replay.output is not None:
             save(replayed, replay.output)

@@ -49,8 +49,8 @@ class ReplaySource:
     is_estimate: bool = False
 
     def file_in(self, folder: Path) -> Path:
-        """Returns the path of the trace file for the process that runs the script. If the replayed times are not in a file yet,
-        they are written to a new file in `folder`."""
+        """Returns the path of the trace file for the process that runs the script. If the times for the replay are not in a
+        file yet, the function writes them to a new file in `folder`."""
         if self.path is not None:
             return self.path
         path = saved_in(folder, self.name)
@@ -81,8 +81,8 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Returns whether a word of the command line is the name of a GPU. The result is False for a GPU's name that is also the
-    name of a trace file or of a library entry."""
+    """Returns whether a word of the command line is the name of a GPU. If a GPU's name is also the name of a trace file or of a
+    library entry, the result is False."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False

@@ -2,9 +2,9 @@
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs three times on the virtual GPU, in real time. In the first run, one batch is ready in memory. In the second run,
-the script's own data loader reads cached files. In the third run, the data loader reads from a simulated disk.
-`traces.stalls.data_stalls` compares the runs.
+The script runs three times on the virtual GPU, in real time. In the first run, the script gets the same batch from memory in
+every step. In the second run, the script's own data loader reads cached files. In the third run, the data loader reads from a
+simulated disk. `traces.stalls.data_stalls` compares the runs.
 """
 
 from __future__ import annotations

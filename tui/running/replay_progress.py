@@ -32,8 +32,8 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 @contextmanager
 def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yields a function that prints the replay's progress until the `with` block ends. The argument of the yielded function is
-    the process id of the script.
+    """Yields a function that prints the replay's progress until the `with` block ends. The yielded function takes the process
+    id of the script.
 
     `folder` contains the timelines that the replay writes, and `words` are the script and its arguments.
     """

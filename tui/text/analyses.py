@@ -256,8 +256,8 @@ def exposure_sentence(of: Communication | None) -> str:
 
 
 def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
-    """Returns rows with one column per trace. The first rows have the communication time per step and rank. The other rows have
-    the number of calls and the bytes of each communication operation.
+    """Returns rows with one column per trace. The first rows of the table have the communication time per step and rank. The
+    rows after the communication times have the number of calls and the bytes of each communication operation.
     """
     both = [sides.recorded, sides.replayed]
     per_step = [None if of is None else (of.exposed_per_step_ns, of.hidden_per_step_ns) for of in both]

@@ -42,7 +42,7 @@ _FUSED = [
 def compilation_difference(comparison: Comparison) -> str:
     """Returns a sentence if only one trace has compiled code, or if the traces have different numbers of compiled regions.
 
-    The sentence tells the reader what the difference means for the comparison.
+    The sentence tells the reader how the compiled code affects the comparison.
     """
     both = comparison.compiled
     if both is None or not (both.recorded.is_compiled or both.replayed.is_compiled):

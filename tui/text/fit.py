@@ -36,8 +36,9 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """Holds a library entry whose network looks like the script's network but needs a different amount of memory. The library
-    entry's batch limit therefore does not apply to the script. Peaks are in bytes.
+    """Holds a library entry whose network looks like the script's network but needs a different amount of memory. If the
+    network needs a different amount of memory, the library entry's batch limit does not apply to the script. Peaks are in
+    bytes.
     """
 
     limit: MeasuredLimit
@@ -86,8 +87,8 @@ class CardFit:
 
     @property
     def headroom_bytes(self) -> int:
-        """Returns the bytes of GPU memory that the script leaves unused. The number has no meaning if the script does not
-        fit."""
+        """Returns the bytes of GPU memory that the script leaves unused. If the script does not fit, the number of unused bytes
+        has no meaning."""
         return self.usable_bytes - self.outcome.reserved_bytes
 
     def facts(self) -> CardFacts:
@@ -140,7 +141,8 @@ class LimitFacts:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Whether the script fits on one GPU. If a batch limit was measured on the GPU, the measured limit counts."""
+    """Whether the script fits on one GPU. If the largest batch size was measured on the GPU, `trace fit` uses the measured
+    batch size."""
 
     gpu: str
     memory_bytes: int

@@ -37,10 +37,10 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Returns up to TABLE_ROWS differences, largest first. The list is empty until the app has matched the events of the two
-    traces.
+    """Returns up to TABLE_ROWS differences, largest first. Until the app has matched the events of the two traces, the list of
+    differences is empty.
 
-    With `everything`, the list includes waits for data and warm-up steps.
+    With `everything`, the list of differences includes waits for data and warm-up steps.
     """
     found = scene.counterparts
     if found is None:
@@ -56,8 +56,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Returns the indices of the steps to compare. For traces without steps, the result is [0], which stands for the whole
-    traces.
+    """Returns the indices of the steps to compare. For traces without steps, the result is [0]: each trace counts as one step.
 
     Warm-up steps and incomplete steps are left out, unless `everything` is true or there are no other steps.
     """
@@ -166,8 +165,8 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
-    """Finds phases of the training step that take longer or shorter on the host in the second trace. The list is empty if
-    phases were timed in different ways in the two traces.
+    """Finds phases of the training step that take longer or shorter on the host in the second trace. If phases were timed in
+    different ways in the two traces, the list of differences is empty.
     """
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:

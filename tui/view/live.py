@@ -5,8 +5,7 @@
     live.finish(0)                           # the script has ended with exit code 0, so the last stage is complete
 
 The replay writes its timeline step by step into a file (traces/format/growing_file.py). Reading the timeline file takes CPU
-time away from the replay. After reading the timeline file, the app therefore pauses for at least three times as long as the
-reading took.
+time away from the replay. After reading the timeline file, the app pauses for at least three times as long as the reading took.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class ScriptOutput:
             return self._lines.tail(count)
 
     def release(self) -> None:
-        """Prints the script's output that was kept while the app was open. From then on, new output of the script is printed at
-        once."""
+        """Prints the script's output that was kept while the app was open. After the app is closed, new output of the script is
+        printed at once."""
         with self._lock:
             if self._released:
                 return

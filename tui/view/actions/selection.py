@@ -21,8 +21,8 @@ class Selection:
         self.range_from_ns: int | None = None
 
     def current(self) -> Span | None:
-        """Returns the selected event, or the event under the cursor if no event is selected. If the cursor is not on an event,
-        the status line says so."""
+        """Returns the selected event, or the event under the cursor if no event is selected. If there is no event under the
+        cursor, the status line says so."""
         span = self.span or under(self._context.window)
         if span is None:
             self._context.tell("no event here; press , or . to go to the previous or next event")

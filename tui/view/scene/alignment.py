@@ -63,7 +63,7 @@ def by_step(first: Trace, second: Trace) -> Axis:
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
     """Aligns two traces step by step, and within each step by kernels and phases that correspond to each other.
 
-    Whenever the two traces have drifted apart by ANCHOR_NS, a new section of the axis begins, in which they are aligned again.
+    Whenever the two traces have drifted apart by ANCHOR_NS, a new section of the axis begins, and the traces are aligned again.
     """
     pairs = paired_steps(first, second)
     if not pairs:

@@ -47,8 +47,8 @@ class SlotTimes:
         self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """Returns the time of the trace that is shown at each position of the axis. At a position in a gap, returns the time of
-        the trace at which the gap began.
+        """Returns the time of the trace that is shown at each position of the axis. For a position in a gap, returns the time
+        of the trace at which the gap began.
         """
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
@@ -147,8 +147,7 @@ class ScreenColumns:
 
     @cached_property
     def gaps(self) -> tuple[Column, Column]:
-        """Returns the screen columns whose middle shows no time of this trace, and the time at which each of these gaps
-        began."""
+        """Returns the screen columns whose middle lies in a gap of the trace, and the time at which each gap began."""
         middle = (self.edges_ns[:-1] + self.edges_ns[1:]) // 2
         columns = np.flatnonzero(~self._side.shown(middle))
         return columns, self._side.times(middle[columns])

@@ -137,8 +137,8 @@ def lane_characters(
 ) -> list[CharacterRow]:
     """Draws one row of the timeline, and returns its lines of text from top to bottom.
 
-    The function `name_of` returns the name of an event. `found` is the result of the function `busy`, if the caller has already
-    computed it.
+    The argument `name_of` is a function that returns the name of an event. `found` is the result of the function `busy`, if the
+    caller has already computed it.
     """
     found = busy(lane, side, edges_ns) if found is None else found
     levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1], lines)
@@ -264,7 +264,7 @@ def anything(first: Busy, second: Busy) -> Column:
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
     """Returns for each screen column the sign of a change. The sign is MORE if the change is above `least`, and LESS if it is
-    below -`least`. For smaller changes, the sign is OTHER_WORK or ALIKE.
+    below -`least`. If the change is smaller than `least`, the sign is OTHER_WORK or ALIKE.
     """
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE

@@ -25,8 +25,8 @@ _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace i
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
     """Returns for each trace an array with two rows, in nanoseconds, and one column for each GPU event.
 
-    The first row says how much longer each GPU event is than in the other trace. The second row has the duration of kernels
-    that replaced, or were replaced by, a different kernel.
+    The first row of the array says how much longer each GPU event is than in the other trace. The second row of the array has
+    the duration of kernels that replaced another kernel or were replaced.
     """
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
@@ -48,8 +48,8 @@ class Sums:
         self._before = np.concatenate([np.zeros((2, 1)), np.cumsum(self._each, axis=1)], axis=1)
 
     def columns(self, side: SlotTimes, edges_ns: Column) -> Column:
-        """Returns an array with two rows, and one column for each screen column. The first row has the changes of durations,
-        and the second row has the time of replaced work."""
+        """Returns an array with two rows, and one column for each screen column. The first row of the array has the changes of
+        durations, and the second row has the time of replaced work."""
         columns = side.columns(edges_ns)
         pieces = columns.pieces
         if columns.one_piece_each and np.array_equal(pieces.from_ns[1:], pieces.to_ns[:-1]):

@@ -1,5 +1,5 @@
 """Computes the exact busy time of a timeline row in each screen column. The computing time does not depend on the number of
-events in a column.
+events in a screen column.
 
     lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
     lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
@@ -88,7 +88,7 @@ class Lane:
 
 
 class Curve:
-    """Represents a step function of time, such as allocated memory. Before its first change, the step function has its first
+    """Represents a step function of time, such as allocated memory. Before its first change, a step function has its first
     value.
 
     `has_total` is False if all values lack the same unknown amount, such as memory that was allocated before the recording

@@ -126,7 +126,7 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace]) -> Scene:
-        """Creates what can be computed quickly: all rows except those of host threads."""
+        """Creates all rows except those of host threads, because these rows can be computed quickly."""
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
         ranks = _rank_order(traces)
@@ -142,8 +142,8 @@ class Scene:
         return replace(self, rows=_paired(tracks, _same_numbers(self.traces), self._ranks), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
-        """Returns a new `Scene` in which the kernels of the two traces are matched. After that, the two traces can be aligned
-        by matching kernels."""
+        """Returns a new `Scene` in which the kernels of the two traces are matched. When the kernels of the two traces are
+        matched, the traces can also be aligned by kernels."""
         if len(self.traces) < 2:
             return self
         first, second = self.traces
@@ -206,7 +206,8 @@ class Scene:
         """Returns how much less memory the first trace shows, because it lacks memory that was allocated before its recording
         began.
 
-        The result is the median difference at the starts of steps, or 0 if the total memory is known in both traces.
+        The result is the median of the memory differences at the starts of steps, or 0 if the total memory is known in both
+        traces.
         """
         curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
         pairs = [pair for pair in self.step_pairs if NONE not in pair]
@@ -221,7 +222,7 @@ class Scene:
     @cached_property
     def step_pairs(self) -> StepPairs:
         """Returns which step of the first trace is aligned with which step of the second trace. With only one trace, each step
-        forms a pair with NONE."""
+        is paired with NONE."""
         if len(self.traces) == 2:
             return paired_steps(*self.traces)
         return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]

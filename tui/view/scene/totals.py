@@ -49,7 +49,8 @@ def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
 
 
 def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
-    """Returns the total GPU time of each op, for selected GPU events. `duration_ns` has the time of each of these events."""
+    """Returns the total GPU time of each op, for selected GPU events. `duration_ns` has the duration of each selected GPU
+    event."""
     op = op_of(trace)[rows]
     known = op >= 0
     ops, first, call = np.unique(op[known], return_index=True, return_inverse=True)

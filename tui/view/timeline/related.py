@@ -51,8 +51,8 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Finds the backward op of a forward op, or the reverse, with the help of autograd's sequence numbers. Given a kernel,
-    returns a kernel that the found op launched.
+    """Finds the backward op of a forward op, or the reverse, with the help of autograd's sequence numbers. If the given event
+    is a kernel, returns a kernel that the found op launched.
     """
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
@@ -92,7 +92,7 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
     """Finds the next (`by` 1) or the previous (`by` -1) event with the same name. Returns the event, its position on the time
-    axis, its number, and how many events have this name.
+    axis, its number among the events of the same name, and the number of these events.
 
     After the last event, the search continues with the first event.
     """
@@ -106,7 +106,7 @@ def next_named(
     window: Window, side: int, table: str, name: int, by: int, after: int = NONE
 ) -> tuple[Span, int, int, int] | None:
     """Finds the next (`by` 1) or the previous (`by` -1) event with a given name. Returns the event, its position on the time
-    axis, its number, and how many events have this name.
+    axis, its number among the events of the same name, and the number of these events.
 
     The search starts at the event in table row `after`, or at the cursor if this event is not shown.
     """

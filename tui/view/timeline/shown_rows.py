@@ -144,8 +144,8 @@ class ShownRows:
         self.forget()
 
     def fold_of(self, row: SceneRow, what: tuple[str, ...]) -> Fold | None:
-        """Returns the smallest group of rows that contains the given row and can be folded. Only groups of the kinds in `what`
-        count. Returns None if the row is in no such group.
+        """Returns the smallest group of rows that contains the given row and can be folded. Groups whose kind is not in `what`
+        are ignored. Returns None if the row is in no group that can be folded.
         """
         own = (Fold("thread", row.key.rank, row.key.position),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]

@@ -97,7 +97,7 @@ def range_text(window: Window) -> str:
 
 
 def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Text:
-    """Returns the legend: the meaning of the colours on the screen and, for two traces, of the signs. Its number of lines does
+    """Returns the legend: the meaning of the colours on the screen and, for two traces, of the signs. The number of lines does
     not change while the user scrolls."""
     seen: set[int] = set()
     for number in window.visible:

@@ -132,8 +132,8 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Resizes the window to the widget. This method is also called before drawing, because textual's event `Resize` may
-        arrive late on a busy machine."""
+        """Resizes the window to the widget. `_fit` is also called before drawing, because textual's event `Resize` may arrive
+        late on a busy machine."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
             self._drawn = None
