@@ -123,7 +123,7 @@ class Profiler:
             return
         if self._profile is not None and (action == "" or (action == "prepare" and self._tracing)):
             self.stop()
-        if self.wanted and action == "prepare" and self._profile is None and not (self.must_wait or self._access.lost):
+        if self.wanted and action == "prepare" and self._profile is None and not (self.must_wait or self._access.device_lost):
             if self._access.is_profiled:  # see Note [Profiles of the script]
                 self._why_not = "the script was already profiling itself"
             else:
@@ -153,7 +153,7 @@ class Profiler:
         if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
             self._leave_range()
             self._attempt(self._finish)
-        elif at_end or self._access.lost:
+        elif at_end or self._access.device_lost:
             self._abandon()
 
     def use(self) -> ProfilerUse:
@@ -255,7 +255,7 @@ class Profiler:
             self._modules.end()
         self._profile = self._range = None
         self.active = self._tracing = self.wanted = False
-        self._why_not = self._why_not or f"the device did not finish: {self._access.lost or 'its work did not finish'}"
+        self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
         """Runs `action`. If an action fails, profiling is turned off. Causes are a missing permission for CUPTI, a full disk,

@@ -86,7 +86,7 @@ class RecordingWriter:
         if self.pending and events.are_done(self.pending[-1].taken):
             events.read_finished([event for step in self.pending for event in step.taken])
         for step in self.pending:
-            if not events.read_finished(step.taken) and not access.lost:
+            if not events.read_finished(step.taken) and not access.device_lost:
                 break
             done += 1
         for _ in range(max(done, len(self.pending) - _PENDING_STEPS)):
@@ -143,7 +143,7 @@ class RecordingWriter:
 
     def _changed_header(self) -> Trace | None:
         of = self._from
-        extent = len(of.threads.threads), self._facts.extent, of.profiler.use(), of.workload(), self._access.lost
+        extent = len(of.threads.threads), self._facts.extent, of.profiler.use(), of.workload(), self._access.device_lost
         now_ns = of.cost.clock.perf_ns()
         if extent == self._written_extent and now_ns < self._written_ns + FIGURES_NS:
             return None
@@ -158,8 +158,8 @@ class RecordingWriter:
             lacks += of.flight.lacks()
             provenance |= {"flight_recorder": facts} if (facts := of.flight.facts()) else {}
         run = self._facts.run(self.number, self.steps_ns, of.cost.per_step_ns, of.profiler.use())
-        if run.recorder is not None and self._access.lost:
-            run = replace(run, recorder=replace(run.recorder, device_lost=self._access.lost))
+        if run.recorder is not None and self._access.device_lost:
+            run = replace(run, recorder=replace(run.recorder, device_lost=self._access.device_lost))
         return Trace(
             grain="phase",
             devices=self._facts.devices,

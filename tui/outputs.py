@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from traces.format.replaced_file import replaced
+from traces.format.atomic_write import atomic_write
 from traces.model.json_facts import as_json
 from tui.formatting import printable
 from tui.terminal import look
@@ -69,5 +69,5 @@ def write_json(path: Path, facts: object) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    with replaced(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())

@@ -14,7 +14,7 @@ from replayer.compiled.compiled_code import ran_eagerly
 from replayer.compiled.regions import CompiledRegion, RegionGraph
 from replayer.state import STATE, gpu
 from replayer.torch_types import TorchAny
-from traces.script.patching import replaced
+from traces.script.patching import temporarily_set
 
 
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> Callable[..., TorchAny]:
@@ -45,7 +45,7 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
         keep_inference_input_mutations=True,  # a compiled graph may write to its input buffers
     )
     try:
-        with replaced(STATE, compiling=get_ident()):
+        with temporarily_set(STATE, compiling=get_ident()):
             return trace(module, inputs)
     except TorchDynamoException:
         raise

@@ -57,7 +57,7 @@ class CurrentStreams:
         """Register the calling thread, which was started by the thread `maker`. Threads with the same `name` share a timeline
         row."""
         thread = self.thread()
-        self._threads.share_row(thread, name)
+        self._threads.use_shared_row(thread, name)
         thread.start_from(maker)
 
     def device(self) -> int:

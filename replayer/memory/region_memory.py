@@ -25,7 +25,7 @@ from replayer.memory.device.blocks import UsedStream
 from replayer.memory.device.caching_allocator import SMALL_BYTES
 from replayer.memory.device.settings import BLOCK_BYTES
 from replayer.memory.tensor_allocator import TensorAllocator
-from traces.script.patching import replaced
+from traces.script.patching import temporarily_set
 
 Handle = TypeVar("Handle", bound=AllocationHandle)
 _FIRST_ADDRESS = 0x7F_0000_0000_0000
@@ -83,7 +83,8 @@ class RegionMemory:
         `workspaces`: cuBLAS workspaces also are uncounted.
         """
         kept = {"malloc_kept": self.malloc} if workspaces else {}
-        with replaced(self._allocator, malloc=self.malloc, malloc_several=self.malloc_several, free=self._free_later, **kept):
+        own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
+        with temporarily_set(self._allocator, **own, **kept):
             yield
 
     def _free_later(self, handle: AllocationHandle) -> None:

@@ -40,10 +40,10 @@ class KnownContents:
             aten.new_full.default: lambda args: args[2],
         }
         # Without recorded values, the replay assumes that no gradient is infinite and that the gradient scale does not change.
-        kept = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
+        unchanged = {aten._amp_foreach_non_finite_check_and_unscale_.default: 1, aten._amp_update_scale_.default: 0}
         return {
             **{op: partial(self._filled, op, value) for op, value in filled.items()},
-            **{op: partial(self._kept, op, at) for op, at in kept.items()},
+            **{op: partial(self._values_unchanged, op, at) for op, at in unchanged.items()},
             **{op: partial(self.index_put, op) for op in (aten.index_put_.default, aten._index_put_impl_.default)},
             aten.zero_.default: self.zero_,
             aten.fill_.Scalar: self.fill_,
@@ -87,7 +87,7 @@ class KnownContents:
             made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
         return made
 
-    def _kept(self, op: torch._ops.OpOverload, at: int, *args: TorchAny) -> TorchAny:
+    def _values_unchanged(self, op: torch._ops.OpOverload, at: int, *args: TorchAny) -> TorchAny:
         """Run an op that does not change the values of the argument at position `at`, so that the host still knows these
         values.
         """

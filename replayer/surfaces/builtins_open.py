@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from traces.script.patching import OutermostCalls, patch, patch_around, replaced
+from traces.script.patching import OutermostCalls, patch, patch_around, temporarily_set
 from traces.stalls.storage_server import Loading, StorageClient
 
 _open = io.open
@@ -134,7 +134,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
         begin_ns, begin_cpu_ns = time.monotonic_ns(), cpu_clock()
         begin_stored_bytes = _stored_bytes()
         loading = Loading(batches=1)
-        with replaced(fetching, loading=loading):
+        with temporarily_set(fetching, loading=loading):
             batch = fetch(fetcher, indices)
         loading.wall_ns = time.monotonic_ns() - begin_ns
         loading.stored_bytes = _stored_bytes() - begin_stored_bytes

@@ -42,7 +42,7 @@ from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values
 from replayer.torch_types import TorchAny
-from traces.script.patching import around, patch, patch_around, patch_everywhere, replaced
+from traces.script.patching import around, patch, patch_around, patch_everywhere, temporarily_set
 
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
 
@@ -81,12 +81,12 @@ def _object_device(object_device: Callable[..., TorchAny], group: TorchAny = Non
 
 
 def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> None:
-    with replaced(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
+    with temporarily_set(STATE, makes_reducer=any(isinstance(parameter, VirtualTensor) for parameter in parameters)):
         init(self, parameters, *args, **kwargs)
 
 
 def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
-    with replaced(STATE, reducer_reads_now=True):
+    with temporarily_set(STATE, reducer_reads_now=True):
         reduce(self)
 
 
@@ -154,7 +154,7 @@ def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAn
             super().__init__(*options, **named)
             gloo.append(self)
 
-    with replaced(c10d, ProcessGroupGloo=KeptGloo):
+    with temporarily_set(c10d, ProcessGroupGloo=KeptGloo):
         group, store = make(*args, **kwargs)
     if isinstance(group, VirtualNccl):
         for backend in gloo:

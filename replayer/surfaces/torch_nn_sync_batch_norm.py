@@ -14,7 +14,7 @@ from types import ModuleType
 
 from replayer.state import STATE
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch_around, replaced
+from traces.script.patching import patch_around, temporarily_set
 
 
 def install(torch_module: ModuleType) -> None:
@@ -23,5 +23,5 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _with_full_masks(forward: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-    with replaced(STATE, masks_are_full=True):
+    with temporarily_set(STATE, masks_are_full=True):
         return forward(*args)

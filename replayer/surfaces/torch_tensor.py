@@ -23,7 +23,7 @@ from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
 from replayer.tensor.tensor_meta import is_virtual
 from replayer.torch_types import TorchAny
-from traces.script.patching import patch, patch_around, replaced, stands_for
+from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 
 
 def install(torch_module: ModuleType) -> None:
@@ -43,7 +43,7 @@ def install(torch_module: ModuleType) -> None:
     swap_tensors = torch_module.utils.swap_tensors
 
     def swapped(t1: TorchAny, t2: TorchAny) -> None:
-        with replaced(STATE.view, whole_attributes=True):
+        with temporarily_set(STATE.view, whole_attributes=True):
             swap_tensors(t1, t2)
 
     patch(torch_module.utils, swap_tensors=swapped)

@@ -43,7 +43,7 @@ from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
-from traces.script.patching import replaced
+from traces.script.patching import temporarily_set
 
 if TYPE_CHECKING:
     from replayer.tensor.planning.plan_cache import PlanCache
@@ -167,7 +167,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def as_subclass(self, cls: type) -> TorchAny:
         """Return a view of this tensor that is an instance of `cls`. Autograd sees the op `aten::alias`."""
-        with replaced(STATE.view, cls=virtual_class(cls, VirtualTensor)):
+        with temporarily_set(STATE.view, cls=virtual_class(cls, VirtualTensor)):
             return torch.ops.aten.alias.default(self)
 
     def type(self, dtype: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:

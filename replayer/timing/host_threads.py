@@ -6,7 +6,7 @@ timeline could have thousands of rows.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
-    threads.share_row(thread, "replica 0")   # the row of the previous step's thread with this name
+    threads.use_shared_row(thread, "replica 0")   # the row of the previous step's thread with this name
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class HostThreads:
                 self.rows.append(Thread(0, row, name, "backward"))
         return row
 
-    def share_row(self, thread: HostThread, name: str) -> None:
+    def use_shared_row(self, thread: HostThread, name: str) -> None:
         """Let the calling thread use the timeline row that is shared by all threads with this name."""
         tenancy: _Tenancy = self._local.tenancy
         if tenancy.row is None:

@@ -83,7 +83,7 @@ def test_a_device_that_never_finishes(device: Path, tmp_path: Path, grain: str) 
     assert recorded_s - native_s < EXTRA_S
     steps = load(file).steps
     timed = int((steps.untimed == Untimed.NO).sum())
-    assert timed >= 28 and (steps.untimed[timed:] == Untimed.LOST).all()
+    assert timed >= 28 and (steps.untimed[timed:] == Untimed.DEVICE_LOST).all()
 
 
 @pytest.mark.parametrize(("setting", "word"), [("SIMGPU_CUPTI_DENIED", "privilege"), ("SIMGPU_CUPTI_TAKEN", "profiler")])

@@ -494,7 +494,7 @@ def test_steps_before_a_device_error_keep_their_times(bench: Bench) -> None:
     bench.cuda.error = "CUDA error: device-side assert triggered\nmore"
     bench.train_step()
     trace = recorded(bench)
-    assert trace.steps.untimed.tolist() == [Untimed.NO] * 3 + [Untimed.LOST] * 2
+    assert trace.steps.untimed.tolist() == [Untimed.NO] * 3 + [Untimed.DEVICE_LOST] * 2
     assert (trace.phases.device[trace.phases.step < 3] == 0).all()
     run = trace.run_of(0)
     assert run.recorder is not None and run.recorder.device_lost == "CUDA error: device-side assert triggered"
@@ -510,7 +510,7 @@ def test_a_hanging_device_delays_the_end_by_at_most_the_timeout(bench: Bench) ->
     ended_ns = bench.clock.ns
     trace = recorded(bench)
     assert PATIENCE_NS <= bench.clock.ns - ended_ns < PATIENCE_NS + 10_000_000
-    assert trace.steps.untimed.tolist() == [Untimed.NO] * 2 + [Untimed.LOST] * 3
+    assert trace.steps.untimed.tolist() == [Untimed.NO] * 2 + [Untimed.DEVICE_LOST] * 3
     assert trace.problems == {}
 
 
@@ -554,7 +554,8 @@ def test_recording_ends_while_another_thread_holds_the_lock(bench: Bench, in_cud
         thread.join()
     if in_cuda:
         trace = load(bench.path)
-        assert trace.steps.untimed.tolist() == [Untimed.LOST] and bench.access.lost == "a call into CUDA did not return"
+        assert trace.steps.untimed.tolist() == [Untimed.DEVICE_LOST]
+        assert bench.access.device_lost == "a call into CUDA did not return"
 
 
 def test_a_phase_between_two_devices_has_no_device_time(bench: Bench) -> None:

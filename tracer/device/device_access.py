@@ -54,7 +54,7 @@ class DeviceAccess:
         """Creates the guard. `cuda` is a `TorchCuda`. `captures` is the set of CUDA graphs that are being captured. `profiles`
         is the set of profiles that the script is recording.
         """
-        self.lost = ""  # the reason why the device counts as lost, or ""
+        self.device_lost = ""  # the reason why the device counts as lost, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda: TorchCuda = cuda
         self._captures, self._profiles = captures, profiles
@@ -89,8 +89,8 @@ class DeviceAccess:
     @property
     def closed_to_all_streams(self) -> Untimed | None:
         """Returns why CUDA must not be called now, without checking whether the current stream is being captured."""
-        if self.lost:
-            return Untimed.LOST
+        if self.device_lost:
+            return Untimed.DEVICE_LOST
         if not (self._is_used or self.is_used):
             return Untimed.NO
         if self._captures:
@@ -106,7 +106,7 @@ class DeviceAccess:
 
     def lose(self, reason: str) -> None:
         """Marks the device as lost. See Note [A lost device]."""
-        self.lost = self.lost or reason.partition("\n")[0]
+        self.device_lost = self.device_lost or reason.partition("\n")[0]
 
     def failed(self, error: RuntimeError) -> Untimed:
         """Handles an error of a CUDA call by the recorder. Returns the reason why the call has no result."""
@@ -115,7 +115,7 @@ class DeviceAccess:
             return Untimed.CAPTURE
         if code in _STICKY if code is not None else _OF_THE_DEVICE.match(str(error)):
             self.lose(str(error))
-        return Untimed.LOST
+        return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
         """Calls `call(*args)`, a CUDA function. Returns None if the call fails, or if the recorder must not call CUDA."""
@@ -148,4 +148,4 @@ class DeviceAccess:
         # CUDA cannot wait with a time limit, so a daemon thread waits for the GPU. If the GPU hangs, the daemon thread ends
         # when the process ends.
         threading.Thread(target=wait, name="trace-wait", daemon=True).start()
-        return done.wait(limit_ns / 1e9) and not self.lost
+        return done.wait(limit_ns / 1e9) and not self.device_lost

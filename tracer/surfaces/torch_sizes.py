@@ -25,7 +25,7 @@ from tracer.state import recorder
 from tracer.surfaces.torch_tensor import counting
 from traces.model.layouts import Shape
 from traces.model.trace import NONE
-from traces.script.patching import patch, replaced
+from traces.script.patching import patch, temporarily_set
 
 NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as on a GPU
 
@@ -101,7 +101,7 @@ def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) 
         first = args[0] if args else kwargs.get("input", kwargs.get("condition"))
         if _WITHIN.another or not hasattr(first, "is_cuda") or not counts(first):
             return call(*args, **kwargs)
-        with replaced(_WITHIN, another=True):
+        with temporarily_set(_WITHIN, another=True):
             result = call(*args, **kwargs)
         if (to := recorder()) is not None:
             for found in see(result, *args, **kwargs):

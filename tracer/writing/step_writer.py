@@ -98,7 +98,7 @@ class StepWriter:
         taken = step.taken
         passed_ns = [event.ticks_ns for event in taken]
         if step.untimed == Untimed.NO and NONE in passed_ns:
-            step.untimed = Untimed.LOST
+            step.untimed = Untimed.DEVICE_LOST
         plan, begin = step.plan, step.events.get(step.start_ns)
         if (
             plan is None

@@ -24,7 +24,7 @@ import orjson
 
 from traces.chrome.events import RankEvents
 from traces.chrome.export_notes import HEADER_KEY
-from traces.format.replaced_file import replaced
+from traces.format.atomic_write import atomic_write
 from traces.model.machine import to_kineto
 from traces.model.run import distributed_info
 from traces.model.trace import NONE, Trace
@@ -73,7 +73,7 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
 
 def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
     """Write a Chrome trace. The file appears under its final name only when it is complete. Raises OSError."""
-    with replaced(path) as raw:
+    with atomic_write(path) as raw:
         if path.suffix == ".gz":
             # no name and no time, so the same trace gives the same bytes
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:

@@ -14,8 +14,8 @@ from statistics import median
 import numpy as np
 
 from traces.compiled.compilations import Compilation, compilations
+from traces.compiled.cuda_graph_figures import CudaGraph, cuda_graphs, graph_launch_of
 from traces.compiled.graph_breaks import GraphBreak, graph_breaks
-from traces.compiled.graph_launches import CudaGraph, cuda_graphs, graph_launch_of
 from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
 from traces.figures.measure import device_ranks, grouped, launch_steps
 from traces.model.intervals import Intervals

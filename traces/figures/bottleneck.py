@@ -2,11 +2,11 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-Time is lost to data, to the host, to other ranks (communication that does not overlap with compute), or to unknown causes. The
-largest of them is the limit. There is an exception if a device is hardly ever idle, or if the host runs ahead of it
-(Note [What limits the pace] in `traces.figures.pace`). The device is the limit if its compute time exceeds the time lost to the
-largest cause. Idle time is the step time minus the GPU time, so it does not include the overhead of the profiler. Steps that
-ran under the profiler only determine the shares of the causes.
+The GPU waits for data, for the host, for other ranks (communication that does not overlap with compute), or for unknown causes.
+The cause of the longest waits is the limit. There is an exception if a device is hardly ever idle, or if the host runs ahead of
+it (Note [What limits the pace] in `traces.figures.pace`). The device is the limit if its compute time exceeds the waits for
+each cause. Idle time is the step time minus the GPU time, so it does not include the overhead of the profiler. Steps that ran
+under the profiler only determine the shares of the causes.
 """
 
 from __future__ import annotations

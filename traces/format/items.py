@@ -205,8 +205,8 @@ class Assembly:
         header has no row counts.
         """
         expected = self._header["rows"] if self._header else {}
-        lost = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
-        return "".join(f", {missing} of {count} {name} rows are missing" for missing, count, name in lost if missing > 0)
+        missing = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
+        return "".join(f", {absent} of {count} {name} rows are missing" for absent, count, name in missing if absent > 0)
 
 
 def _pairs(owner: Column, number: Column) -> int:

@@ -33,9 +33,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from traces.format.atomic_write import atomic_write
 from traces.format.column_encoding import ABOVE, pack_column, unpack_column
 from traces.format.frames import Damaged
-from traces.format.replaced_file import replaced
 from traces.model.trace import Column, TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.typed_json import from_json, to_json
 from traces.model.workload import InputTensor, WorkloadSignature
@@ -351,7 +351,7 @@ def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[LibraryC
     told = {"name": gpu.name, "device": gpu.device, "memory_bytes": gpu.memory_bytes}
     body = msgpack.packb({"gpu": told, "provenance": dict(shared), "cells": stored})
     try:
-        with replaced(path) as file:
+        with atomic_write(path) as file:
             file.write(MAGIC + msgpack.packb([VERSION, zlib.crc32(body), body]))
     except OSError as error:
         raise TraceWriteError(path, error.strerror or str(error)) from error

@@ -214,7 +214,7 @@ class Untimed(IntEnum):
 
     NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
-    LOST = 2  # the device failed, or had not finished the step when the script ended
+    DEVICE_LOST = 2  # the device failed, or had not finished the step when the script ended
     PROFILE = 3
 
 

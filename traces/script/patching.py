@@ -192,7 +192,7 @@ def patch_around(owner: object, **names: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def replaced(owner: object, **names: object) -> Iterator[None]:
+def temporarily_set(owner: object, **names: object) -> Iterator[None]:
     """Set attributes of an object until the `with` block ends."""
     before = {name: getattr(owner, name) for name in names}
     for name, value in names.items():

@@ -35,7 +35,7 @@ from tui.formatting import (
 )
 from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
-from tui.text.bottleneck import answer
+from tui.text.bottleneck import bottleneck_text
 from tui.text.compiled import compilation_difference, compiled_tables
 from tui.text.diff import COVERAGE, change_cells, labels_of, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
@@ -91,7 +91,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
         notes = warning_sentences(comparison)
     else:
         summary = sides[0].summary
-        verdict, notes = f"<h1>{_text(summary.gpu_names)}</h1><p>{_text(answer(summary))}</p>", note_sentences(summary)
+        verdict, notes = f"<h1>{_text(summary.gpu_names)}</h1><p>{_text(bottleneck_text(summary))}</p>", note_sentences(summary)
     marks = [f"<b>{label}</b> " if comparison else "" for label in labels]
     names = "".join(f"<p>{mark}{_text(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
     idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traces.comparison.compare import compare
-from traces.format.replaced_file import replaced
+from traces.format.atomic_write import atomic_write
 from traces.model.trace import NONE, StepKind, TraceError
 from tui.formatting import fit, size_text
 from tui.report.charts import PLAIN
@@ -55,7 +55,7 @@ def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
                 figure.legend(frameon=False, ncols=2, loc="outside upper center")
             axes.spines[["top", "right"]].set_visible(False)
             metadata = {"Date": None} if path.suffix == ".svg" else None
-            with replaced(path) as file:
+            with atomic_write(path) as file:
                 figure.savefig(file, format=path.suffix[1:] or None, dpi=200, metadata=metadata)
         finally:
             plt.close(figure)

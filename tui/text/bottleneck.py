@@ -1,6 +1,6 @@
 """Describes the bottleneck of a training run, such as the GPU, the host or data loading, and the possible speedup.
 
-    answer(summary)     # "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
+    bottleneck_text(summary)     # "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WHOLE = "whole"  # the source of steps of a recording in which no steps were fou
 _WAITS_FOR = {"data": "data", "host": "the host", "other ranks": "communication with other ranks"}
 
 
-def answer(summary: Summary) -> str:
+def bottleneck_text(summary: Summary) -> str:
     """Returns the first sentence of a report: what the GPU waits for, and how much shorter a step could be.
 
     Returns an empty string for a trace without steps.

@@ -32,7 +32,7 @@ from tui.formatting import (
     time_text,
 )
 from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
-from tui.text.bottleneck import WHOLE, answer, lag_sentence
+from tui.text.bottleneck import WHOLE, bottleneck_text, lag_sentence
 from tui.text.compiled import compiled_line, compiled_tables, graphs_line
 
 _GRAINS = {
@@ -64,7 +64,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     what = grains.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
     what = f"a prediction from {what}" if summary.run.predicted else what
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
-    said = answer(summary)
+    said = bottleneck_text(summary)
     lines = [heading(line) for line in wrap(said, width)] if said else []
     lines += ["", fit(name, width)] if said else [heading(fit(name, width))]
     lines += [fit(f"  {what}{several}", width), *estimate_line(summary, "  "), ""]

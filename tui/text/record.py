@@ -24,7 +24,7 @@ _KINDS = (
 _UNTIMED = (
     (Untimed.CAPTURE, "a CUDA graph was being captured, which allows no timing events"),
     (Untimed.PROFILE, "the script ran its own profiler"),
-    (Untimed.LOST, "the device had not finished them when the script ended"),
+    (Untimed.DEVICE_LOST, "the device had not finished them when the script ended"),
 )
 
 
@@ -59,8 +59,8 @@ def lack_lines(trace: Trace) -> list[str]:
     for untimed, reason in _UNTIMED:
         steps = trace.steps.number[trace.steps.untimed == untimed]
         if len(steps):
-            reason = lost if untimed == Untimed.LOST and lost else reason
-            first = f", starting with step {int(steps[0])}" if untimed == Untimed.LOST else ""
+            reason = lost if untimed == Untimed.DEVICE_LOST and lost else reason
+            first = f", starting with step {int(steps[0])}" if untimed == Untimed.DEVICE_LOST else ""
             have = "has" if len(steps) == 1 else "have"
             lines.append(f"{counted(len(steps), 'step')} {have} no device times{first}: {reason}")
     return lines

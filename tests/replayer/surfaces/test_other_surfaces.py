@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from tests.replayer.fake_gpu import GIB, use
 from traces.model.machine import Machine
-from traces.script.patching import replaced
+from traces.script.patching import temporarily_set
 
 CUDA_OF_BUILD = runpy.run_path(str(torch.version.__file__))["cuda"]  # what the patched module no longer says
 cuda: Any = torch.cuda  # torch has no types for much of this
@@ -161,7 +161,7 @@ def test_a_region_that_cannot_be_traced_runs_eagerly_and_is_reported() -> None:
     from torch._functorch import aot_autograd
 
     said = io.StringIO()
-    with contextlib.redirect_stderr(said), replaced(aot_autograd, create_aot_state=fails):
+    with contextlib.redirect_stderr(said), temporarily_set(aot_autograd, create_aot_state=fails):
         compiled = torch.compile(lambda x: x.sin() + 1)
         assert compiled(torch.ones(2, device="cuda")).shape == (2,)
     told = compiled_code()

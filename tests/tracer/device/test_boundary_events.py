@@ -145,7 +145,7 @@ def test_no_cuda_call_is_made_after_a_device_error() -> None:
     here.cuda.error = "CUDA error: device-side assert triggered\nCompile with ..."
     assert not here.events.read_finished(taken)
     calls = here.cuda.calls
-    assert here.access.lost == "CUDA error: device-side assert triggered"
+    assert here.access.device_lost == "CUDA error: device-side assert triggered"
     assert here.events.take(0) is None and not here.events.read_finished(taken) and here.access.attempt(here.cuda.check) is None
     assert here.cuda.calls == calls
     assert taken[0].time_ns != NONE and taken[1].time_ns == NONE
@@ -195,7 +195,7 @@ def test_recording_an_event_never_creates_a_context(contexts: set[int], taken_on
     here.cuda.contexts = contexts
     event = here.events.take(0)
     assert (event.device if event is not None else None) == taken_on
-    assert here.events.untimed is Untimed.NO and here.access.lost == ""
+    assert here.events.untimed is Untimed.NO and here.access.device_lost == ""
 
 
 def test_a_completed_event_completes_earlier_events_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +229,11 @@ class AcceleratorError(RuntimeError):
 @pytest.mark.parametrize(
     ("error", "lost", "untimed"),
     [
-        (AcceleratorError("CUDA error: device-side assert triggered\nmore", 710), True, Untimed.LOST),
-        (RuntimeError("HIP error: unspecified launch failure"), True, Untimed.LOST),
-        (AcceleratorError("CUDA error: out of memory", 2), False, Untimed.LOST),
+        (AcceleratorError("CUDA error: device-side assert triggered\nmore", 710), True, Untimed.DEVICE_LOST),
+        (RuntimeError("HIP error: unspecified launch failure"), True, Untimed.DEVICE_LOST),
+        (AcceleratorError("CUDA error: out of memory", 2), False, Untimed.DEVICE_LOST),
         (AcceleratorError("CUDA error: operation not permitted when stream is capturing", 900), False, Untimed.CAPTURE),
-        (RuntimeError("Expected one of cpu, cuda"), False, Untimed.LOST),
+        (RuntimeError("Expected one of cpu, cuda"), False, Untimed.DEVICE_LOST),
     ],
 )
 def test_only_a_sticky_error_loses_the_device(error: RuntimeError, lost: bool, untimed: Untimed) -> None:
@@ -243,7 +243,7 @@ def test_only_a_sticky_error_loses_the_device(error: RuntimeError, lost: bool, u
         raise error
 
     assert here.access.attempt(fails) is None
-    assert here.access.lost == (str(error).partition("\n")[0] if lost else "")
+    assert here.access.device_lost == (str(error).partition("\n")[0] if lost else "")
     if not lost:
         here.cuda.check = fails  # type: ignore[method-assign]
         assert here.events.take(0) is None and here.events.untimed is untimed

@@ -16,7 +16,7 @@ from traces.model.machine import Machine
 from traces.model.run import CleanSteps, Run
 from traces.model.trace import StepKind, Trace
 from tui.text.analyses import analysis_rows
-from tui.text.bottleneck import answer
+from tui.text.bottleneck import bottleneck_text
 from tui.text.info import info_text, note_sentences
 
 
@@ -122,14 +122,14 @@ def test_info_names_the_runtime_call_during_which_the_gpu_is_idle() -> None:
     limit = PaceLimit("host", 30_000, 0.3)
     for share, named in ((0.92, True), (0.2, False)):
         analyses = replace(summary.analyses, idle_calls=[IdleCall("hipFree", 1360, 9, share)])
-        text = answer(replace(summary, bottleneck=limit, analyses=analyses))
+        text = bottleneck_text(replace(summary, bottleneck=limit, analyses=analyses))
         assert text.startswith("The GPU waits for the host. A step of 100.0 µs could be up to 30.0 µs shorter (30.0 %).")
         assert ("The host is in hipFree for 92.0 % of that time (1,360 calls)." in text) is named
 
 
 def test_info_reports_idle_time_without_a_visible_reason() -> None:
     limit = PaceLimit("unknown", 40_000, 0.4, "the GPU is idle without a visible reason")
-    assert answer(replace(summarize(training(steps=4)), bottleneck=limit)).startswith(
+    assert bottleneck_text(replace(summarize(training(steps=4)), bottleneck=limit)).startswith(
         "A step takes 100.0 µs. For 40.0 µs of it (40.0 %), the GPU is idle, and the recording does not show why"
     )
 
@@ -162,7 +162,7 @@ def test_info_says_that_kernels_are_loaded_only_once() -> None:
     half_ns = summary.bottleneck.gain_ns // 2 + 1
     for loaded_ns, is_said in ((half_ns, True), (half_ns - 2, False)):
         calls = [LongLaunches("cudaLaunchKernel", LOADED, 1, loaded_ns, loaded_ns)]
-        text = answer(replace(summary, analyses=replace(summary.analyses, long_launches=calls)))
+        text = bottleneck_text(replace(summary, analyses=replace(summary.analyses, long_launches=calls)))
         assert ("kernels at first use for" in text) == is_said
 
 

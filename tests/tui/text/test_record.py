@@ -47,7 +47,7 @@ def test_missing_kernels_are_reported_with_a_reason_and_a_remedy(run: Run, kerne
 
 def test_the_reasons_for_missing_device_times_are_listed() -> None:
     run = Run(recorder=RecorderNotes(device_lost="CUDA error: device-side assert triggered"))
-    untimed = (Untimed.NO, Untimed.CAPTURE, Untimed.PROFILE, Untimed.PROFILE, Untimed.LOST)
+    untimed = (Untimed.NO, Untimed.CAPTURE, Untimed.PROFILE, Untimed.PROFILE, Untimed.DEVICE_LOST)
     assert lack_lines(recording(run, untimed)) == [
         "1 step has no device times: a CUDA graph was being captured, which allows no timing events",
         "2 steps have no device times: the script ran its own profiler",

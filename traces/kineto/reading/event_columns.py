@@ -6,7 +6,7 @@
 Note [Trust, then mend]
     Nearly all files are as Kineto wrote them. So each group of events is converted without checking single events. numpy and
     key lookups raise errors for invalid events (no `dur`, text instead of a number, a stamp out of range). Only then is the
-    group repaired event by event, and lost or guessed values are counted.
+    group repaired event by event, and missing or guessed values are counted.
 """
 
 from __future__ import annotations

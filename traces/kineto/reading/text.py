@@ -1,7 +1,7 @@
 """Parses the JSON text of a recording into events, even if the text is damaged.
 
 Valid files are parsed by orjson. orjson fails on truncated files of killed jobs, on the number `inf`, and on unescaped quotes
-or backslashes in names. If orjson fails, events are parsed one at a time, repaired if possible, and counted if lost.
+or backslashes in names. If orjson fails, events are parsed one at a time and repaired if possible. Others are counted.
 
     problems = Counter()
     document = parse(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"', problems, "cut.json")

@@ -95,7 +95,7 @@ class Launches:
 class WithoutWork(NamedTuple):
     """Counts launch calls whose kernels are missing, either lost by the profiler or captured into a CUDA graph and not run."""
 
-    lost: int
+    lost_kernels: int
     captured: int
 
 
@@ -122,8 +122,8 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
     # captures in progress; one that began before the recording has only an end
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
-    lost = int((open_captures <= 0).sum())
-    return WithoutWork(lost, len(without) - lost)
+    lost_kernels = int((open_captures <= 0).sum())
+    return WithoutWork(lost_kernels, len(without) - lost_kernels)
 
 
 def _calls(host: HostColumns) -> Column:

@@ -276,8 +276,8 @@ def _launched(
     _count(problems, "backlog-at-start", found.backlog)
     _count(problems, "kernel-without-launch", spans.is_work & (spans.launch == NONE) & ~found.backlog)
     missing = without_work(host, spans.launch, strings)
-    if missing.lost:
-        problems["lost-kernel"] += missing.lost
+    if missing.lost_kernels:
+        problems["lost-kernel"] += missing.lost_kernels
     if missing.captured > np.count_nonzero(spans.is_work):
         problems["mostly-captured"] += missing.captured
     if len(host.spans):

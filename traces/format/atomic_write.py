@@ -1,6 +1,6 @@
 """Writes files that appear under their names only when they are complete.
 
-    with replaced(Path("report.json")) as file:
+    with atomic_write(Path("report.json")) as file:
         file.write(b"{}")
 """
 
@@ -14,7 +14,7 @@ from typing import IO
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for writing. A device or a pipe cannot be replaced by another file, so its content is written directly.
     Raises OSError."""
     is_file = path.is_file() or not path.exists()

@@ -1,0 +1,110 @@
+"""What reports and comparisons say about compiled code and CUDA graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.replayer.compiled.handmade_recording import Events, recording
+from tests.traces.comparison.test_fused_ops import FUSED
+from tests.traces.compiled.test_region_figures import regions
+from tests.traces.handmade import replay_of, training
+from traces.comparison.compare import compare
+from traces.compiled.compilations import Compilation
+from traces.compiled.region_figures import compiled_figures
+from traces.model.trace import Trace
+from tui.formatting import Unit
+from tui.text.compiled import compilation_difference, compilation_notes, compiled_line, compiled_tables, graphs_line
+from tui.text.diff import diff_text
+
+
+def test_the_lines_of_compiled_code_and_graphs_give_their_shares() -> None:
+    """GIVEN steps with 51 us of kernels: 40 us in the region or in the two graphs, of them 16 us in fused kernels."""
+    figures = compiled_figures(recording())
+    assert compiled_line(figures) == "1 region with 78.4 % of the GPU's work (31.4 % in fused kernels)"
+    assert graphs_line(compiled_figures(recording(graphs=True))) == "2 CUDA graphs with 78.4 % of the GPU's work"
+    assert (compiled_line(None), graphs_line(figures)) == ("", "")
+
+
+def test_the_table_of_compilations_has_a_row_for_each_compiled_code() -> None:
+    figures = compiled_figures(recording())
+    assert figures is not None
+    compiled = (Compilation("0/1", False, 7, 90_000), Compilation("0/1", True, 7, 40_000))
+    rows = compiled_tables([replace(figures, compilations=compiled)], [""])[3].rows
+    assert rows == [("0/1", 90_000, 1, 7), ("0/1, backward", 40_000, 1, 7)]
+
+
+def test_the_graph_breaks_of_a_replay_are_reported() -> None:
+    eager = [{"region": "4/0", "reason": "TypeError: no"}]
+    told = {"regions": 3, "graph_breaks": 2, "recompiles": 1, "compile_ns": 1_500_000_000, "eager": eager}
+    comparison = compare(recording(), replay_of(recording(), compiled=told))
+    assert compilation_notes(comparison) == [
+        "Compiled code: 2 graph breaks, 1 recompilation; tracing took 1.500 s on this host, in the first steps.",
+        "1 compiled region could not be traced and ran eagerly: 4/0 (TypeError: no).",
+    ]
+
+
+def graph_of(*kernels: str) -> Trace:
+    """One step that launches a CUDA graph with these kernels, outside of compiled regions."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#1", 0, 1000)
+    events.op("aten::copy_", 0, 20, [[8]])
+    events.launch("cudaGraphLaunch", 100, *((kernel, 5) for kernel in kernels))
+    return events.trace()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (graph_of("sgemm", "triton_poi_fused_sin_0"), graph_of("sgemm", "triton_poi_fused_sin_0"), ""),
+        (
+            graph_of("sgemm", "triton_poi_fused_sin_0"),
+            graph_of("sgemm", "relu"),
+            "A is compiled and B is eager: a fused kernel runs several ops, so names and counts of ops differ.",
+        ),
+        (regions("0/0", "1/0"), regions("0/0"), "B compiles into 1 region, A into 2."),
+        (regions("0/0"), regions("0/0"), ""),
+        (training(), training(), ""),
+        (graph_of("a"), graph_of("a"), ""),
+        (
+            regions("0/0"),
+            training(),
+            "A is compiled and B is eager: a fused kernel runs several ops, so names and counts of ops differ.",
+        ),
+        (
+            training(),
+            regions("0/0"),
+            "B is compiled and A is eager: a fused kernel runs several ops, so names and counts of ops differ.",
+        ),
+    ],
+)
+def test_a_comparison_says_if_only_one_trace_is_compiled(first: Trace, second: Trace, said: str) -> None:
+    assert compilation_difference(compare(first, second)) == said
+
+
+def test_the_report_starts_by_saying_that_only_the_replay_is_compiled() -> None:
+    """GIVEN an eager recording WHEN a replay has compiled regions THEN the report begins by explaining this."""
+    replayed = replay_of(regions("0/0"), compiled={"regions": 1})
+    comparison = replace(compare(training(), replayed), replay=True)
+    text = diff_text(comparison, "a", "b", width=200)
+    assert text.startswith(
+        "The script is compiled and the recording is eager: compiled code takes the times of the recorded eager ops.\n"
+    )
+
+
+def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
+    """THEN the region's row has 40 us of GPU time, the host's 280 us, one call and one backward with four kernels."""
+    (regions, kernels, *others) = compiled_tables([compiled_figures(recording())], [""])
+    label = "0/0: 2 fused kernels (triton_poi_fused_1, relu), addmm, mm"
+    assert regions.rows == [(label, 40_000, 320_000, 1.0, 16_000, 1.0, 4.0, 0)]
+    assert kernels.rows == [
+        ("0/0 triton_poi_fused_1", 9_000, 1.0, 9 / 40), ("0/0 triton_poi_fused_relu_0", 7_000, 1.0, 7 / 40)
+    ]  # fmt: skip
+    assert [table.rows for table in others] == [[], [], [], []]
+    assert len(compiled_tables([compiled_figures(recording())], [""], most_kernels=1)[1].rows) == 1
+    both = compiled_tables([compiled_figures(recording()), None], ("A", "B"))[0]
+    assert both.cells() == [[both.rows[0][0], "-40.0 µs", "40.0 µs", "-", "320.0 µs", "-", "1", "-"]]
+    assert both.heads[1].unit is Unit.CHANGE
+    (row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[-1].cells()
+    assert row == ["mul -> no fused kernel", "-7.0 µs", "7.0 µs", "0 ns", "1", "0"]
