@@ -331,9 +331,9 @@ def _validation(cost: Cost) -> Iterator[str]:
         "The model gets these inputs from each run: the number of workers and cores, the core time of each batch, the "
         "time of each step of the script, and the GPU time. The model also gets the number of cores that other "
         "programs used on average (/proc/stat). The model predicts how the processes share the cores and how far the "
-        "workers run ahead. From these predictions, the model computes when the script receives each batch. The tables show "
-        f"images/s after the first steps. Each row is one run with {BATCH} images per batch, and runs with one and two "
-        "workers alternate.\n"
+        "workers run ahead. The model then computes when the script receives each batch. The tables show the "
+        "number of images per second, without the first steps of each run. Each row describes one run with "
+        f"{BATCH} images per batch. Runs with one worker and runs with two workers alternate.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"
     yield "|---|---|---|---|---|"

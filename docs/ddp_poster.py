@@ -146,11 +146,12 @@ def page(found: Cells) -> Iterator[str]:
         "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The script runs on one GPU, as two processes "
         "of DistributedDataParallel on one machine, and with the layers split over two GPUs.\n"
         "\n"
-        "Nothing on this page was measured on a GPU with this amount of memory. Kernel times are estimated by "
-        "operation and size from the recording of a V100. The host's pace comes from the same recording. Transfer "
-        "times between ranks are estimated from the link in a data sheet; gloo uses TCP through host memory. Memory "
-        "use, out-of-memory errors and bytes follow PyTorch's rules. Losses are computed on the CPU. The last section "
-        "compares the bytes sent per epoch with published figures.\n"
+        "No figure on this page was measured on a GPU with 7.79 GiB of memory. Kernel times are estimated by "
+        "operation and size from the recording of a V100. The time that the host needs per operation comes from "
+        "the same recording of a V100. Transfer times between ranks are estimated from the link in a data sheet; "
+        "gloo uses TCP through host memory. The virtual GPU allocates memory and reports out-of-memory errors by "
+        "PyTorch's rules. Losses are computed on the CPU. The last section compares the bytes sent per epoch with "
+        "published figures.\n"
     )
     yield "![Step time and peak memory by network size, on one GPU and on two](ddp_poster.svg)\n"
     for net in NETS:

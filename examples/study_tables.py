@@ -112,9 +112,9 @@ def _caption(rows: Sequence[Row]) -> str:
     def of_all(name: str) -> str:
         return ", ".join(sorted({str(row[name]) for row in rows}))
 
-    sizes = of_all("image_size")
-    software = f"{of_all('device')} with PyTorch {of_all('torch')}"
-    return f"{software}. Images have {sizes} pixels a side. Times and bytes are per step."
+    sizes = " or ".join(f"{size} x {size}" for size in sorted({int(row["image_size"]) for row in rows}))
+    software = f"The GPU is a {of_all('device')}, and the PyTorch release is {of_all('torch')}"
+    return f"{software}. Images have {sizes} pixels. Times and bytes are per training step."
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:

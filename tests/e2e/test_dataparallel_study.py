@@ -270,7 +270,8 @@ def results(folder: Path) -> Path:
 
 def test_the_table_says_what_was_measured_and_has_no_empty_column(tmp_path: Path) -> None:
     assert study_tables.table(study_tables.rows_of(results(tmp_path))).splitlines() == [
-        "Tesla V100 with PyTorch 2.13.0. Images have 224 pixels a side. Times and bytes are per step.",
+        "The GPU is a Tesla V100, and the PyTorch release is 2.13.0. Images have 224 x 224 pixels."
+        " Times and bytes are per training step.",
         "",
         "| network | parameters | trained | GPUs | batch | version | step ms | images/s | × one GPU | computation ms"
         " | communication ms | share | GPU to GPU MB | host to GPU MB | epochs to loss < 0.04 |",
@@ -284,7 +285,7 @@ def test_the_table_says_what_was_measured_and_has_no_empty_column(tmp_path: Path
     ]
     assert "trained" not in study_tables.table(ROWS[:2])
     larger = study_tables.table([row(1, 400.0), row(1, 900.0, image_size=448)])
-    assert "Images have 224, 448 pixels" in larger and "| vgg16 | 134.30 M | 448 | 1 |" in larger
+    assert "Images have 224 x 224 or 448 x 448 pixels" in larger and "| vgg16 | 134.30 M | 448 | 1 |" in larger
 
 
 def test_the_picture_shows_every_network_and_part(tmp_path: Path) -> None:

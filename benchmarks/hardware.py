@@ -1,0 +1,158 @@
+"""Replays our recordings of real GPUs without a GPU, and compares each replay with its recording.
+
+    python benchmarks/hardware.py [--recordings FOLDER] [--only NAME] [--json FILE] [--page docs/hardware.md]
+
+`benchmarks/on_gpu.sh` made the recordings on machines with GPUs. `benchmarks/recordings/README.md` says when, where and with
+which command. Each recording contains the name and the arguments of its script, which is in examples/ or tests/cuda/programs/.
+The script runs under `trace replay --clock recorded`, so the load of the replaying machine does not matter. The replays use
+whatever release of PyTorch is installed.
+
+    step, replay     median step time of the recording's steps without the profiler, and of the replay
+    error, noise     relative error of the step time, and half the interquartile range of the recorded steps
+    GPU time         relative error of the GPU time per step
+    matched          share of the GPU time that was matched op by op
+    memory           relative error of the peak of allocated memory
+    program          whether the replay is the same program as the recording
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from traces.format.trace_file import load  # noqa: E402
+from traces.model.trace import Trace  # noqa: E402
+
+RECORDINGS = Path(__file__).resolve().parent / "recordings"
+SCRIPTS = (ROOT / "examples", ROOT / "tests" / "cuda" / "programs")
+STEPS = "20"  # replayed steps, where the script has the option --steps
+BEGIN, END = "<!-- table of benchmarks/hardware.py -->", "<!-- end of the table -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recording and its replay. Errors and shares are fractions, times are in ns; None where a trace lacks the figure."""
+
+    recording: str
+    gpu: str
+    torch: str
+    grain: str
+    recorded_ns: float | None
+    replayed_ns: float | None
+    error: float | None
+    noise: float | None
+    gpu_time: float | None
+    matched: float | None
+    memory: float | None
+    same_program: bool | None
+
+
+def command(trace: Trace) -> list[str]:
+    """The script of a recording and its arguments, with fewer steps. Ends the process if no folder has the script."""
+    run = trace.run_of(0)
+    name = run.script.name if run.script else ""
+    script = next((folder / name for folder in SCRIPTS if name and (folder / name).exists()), None)
+    if script is None:
+        sys.exit(f"no folder has the script {name!r} of the recording")
+    words = list(run.argv or ())
+    if "--steps" in words:
+        words[words.index("--steps") + 1] = STEPS
+    return [str(script), *words]
+
+
+def replayed(file: Path, trace: Trace, folder: Path) -> dict[str, Any]:
+    """The report of a replay of the recording."""
+    report = folder / f"{file.stem}.json"
+    words = ["replay", "-q", "--clock", "recorded", "--report", str(report), "--trace", str(file), *command(trace)]
+    main = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from trace_replay import main; main()"
+    done = subprocess.run([sys.executable, "-c", main, *words], capture_output=True, text=True, cwd=folder)
+    if not report.exists():
+        sys.exit(f"{file.name}: {done.stderr.strip().rpartition(chr(10))[2]}")
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def row_of(file: Path, folder: Path) -> Row:
+    trace = load(file)
+    report = replayed(file, trace, folder)
+    steps, busy = report["steps"] or {}, report["gpu_busy"] or {}
+    coverage = report.get("coverage") or {}
+    peaks = [
+        one["replayed_bytes"] / one["recorded_bytes"] - 1
+        for one in (report.get("memory") or {}).values()
+        if one.get("recorded_bytes") and one.get("replayed_bytes")
+    ]
+    return Row(
+        recording=file.stem,
+        gpu=trace.devices[0].name,
+        torch=trace.machine_of(0).torch or "",
+        grain=trace.grain,
+        recorded_ns=steps.get("recorded_median_ns"),
+        replayed_ns=steps.get("replayed_median_ns"),
+        error=steps.get("error"),
+        noise=steps.get("noise_floor"),
+        gpu_time=busy.get("error"),
+        matched=coverage["exact"] + coverage["equivalent"] if coverage else None,
+        memory=max(peaks, key=abs) if peaks else None,
+        same_program=report["same_program"],
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+
+    def share(value: float | None, form: str) -> str:
+        return "" if value is None else f"{100 * value:{form}} %"
+
+    def milliseconds(value: float | None) -> str:
+        return "" if value is None else f"{value / 1e6:.2f} ms"
+
+    lines = [
+        "| recording | GPU | torch | grain | step | replay | error | noise | GPU time | matched | memory | program |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        program = {True: "same", False: "different", None: "unknown"}[row.same_program]
+        cells = [row.recording, row.gpu, row.torch, row.grain, milliseconds(row.recorded_ns), milliseconds(row.replayed_ns)]
+        cells += [share(row.error, "+.1f"), share(row.noise, ".0f"), share(row.gpu_time, "+.2f"), share(row.matched, ".1f")]
+        lines.append("| " + " | ".join([*cells, share(row.memory, "+.2f"), program]) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="FOLDER")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this recording")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--page", type=Path, metavar="PAGE", help="also replace the table of this page")
+    told = parser.parse_args(arguments)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for file in sorted(told.recordings.rglob("*.msgpack")):
+            if not told.only or file.stem in told.only:
+                rows.append(row_of(file.absolute(), Path(folder)))
+                print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    print(table(rows))
+    if told.json:
+        told.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    if told.page:
+        before, begin, rest = told.page.read_text().partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            sys.exit(f"{told.page} has no markers {BEGIN} and {END}")
+        told.page.write_text(f"{before}{begin}\n\n{table(rows)}\n\n{end}{after}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
