@@ -46,7 +46,7 @@ from traces.rates.op_cost import itemsize
 
 _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul", "_addmm_activation"})
 _ATTENTION = frozenset({"bmm", "baddbmm", "softmax"})
-
+_ADDS_A_BIAS_FIRST = frozenset({"addmm", "_addmm_activation", "baddbmm"})  # the first input is added to the product
 
 _Call = tuple[ScaledOp, Shapes]
 
@@ -62,10 +62,9 @@ class Product:
     @classmethod
     def of(cls, op: str, shapes: Shapes) -> Product | None:
         """Parse a product. Returns None if the op is no product of activations and a weight."""
-        wide = [shape for shape in shapes if len(shape) > 1]
-        if op not in _PRODUCTS or len(wide) != 2 or len(wide[1]) != 2:
+        left, right = (*shapes[_first_factor(op) :], (), ())[:2]
+        if op not in _PRODUCTS or len(left) < 2 or len(right) != 2:
             return None
-        left, right = wide
         columns = right[0] if op == "linear" else right[1]
         return cls(prod(left[:-1]), left[-1], columns)
 
@@ -216,12 +215,18 @@ def _heads(ops: Sequence[_Op], pair: Pair) -> int:
     The first op of attention multiplies queries by keys. The last dimension of the queries has the size of an attention head.
     """
     last = ops[pair.last].product
+    assert last is not None
     for number in pair.between:
-        wide = [shape for shape in ops[number].shapes if len(shape) > 2]
-        if ops[number].is_attention and len(wide) > 1 and last is not None:
-            head_size = wide[1 if ops[number].call.op == "baddbmm" else 0][-1]
+        factors = ops[number].shapes[_first_factor(ops[number].call.op) :][:2]
+        if ops[number].is_attention and [len(shape) > 2 for shape in factors] == [True, True]:
+            head_size = factors[0][-1]
             return last.depth // head_size if head_size and last.depth % head_size == 0 else 0
     return 0
+
+
+def _first_factor(op: str) -> int:
+    """Return the position of a product's first factor among the op's inputs."""
+    return 1 if op in _ADDS_A_BIAS_FIRST else 0
 
 
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
@@ -295,16 +300,18 @@ def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)
-    wide = [i for i, shape in enumerate(shapes) if len(shape) > 1]
-    left, right = shapes[wide[0]], shapes[wide[1]]
+    left = _first_factor(op)
+    right = left + 1
     rows_of_weight, columns_of_weight = (1, 0) if op == "linear" else (0, 1)
-    new = [tuple(-(-n // ranks) for n in shape) if shape == (size,) else shape for shape in shapes]
+    new = list(shapes)
     if product.columns == size:
-        new[wide[1]] = _divided(right, columns_of_weight, ranks)
+        biases = [at for at, shape in enumerate(shapes) if at not in (left, right) and shape[-1:] == (size,)]
+        for at, dimension in [(right, columns_of_weight), *((at, -1) for at in biases)]:
+            new[at] = _divided(shapes[at], dimension, ranks)
     elif product.depth == size:
-        new[wide[0]], new[wide[1]] = _divided(left, len(left) - 1, ranks), _divided(right, rows_of_weight, ranks)
+        new[left], new[right] = _divided(shapes[left], -1, ranks), _divided(shapes[right], rows_of_weight, ranks)
     else:
-        new[wide[0]] = _divided(left, len(left) - 2, ranks)
+        new[left] = _divided(shapes[left], -2, ranks)
     return tuple(new)
 
 
@@ -314,7 +321,9 @@ def _cut(shape: Shape, ranks: int) -> Shape:
 
 
 def _divided(shape: Shape, at: int, ranks: int) -> Shape:
-    return (*shape[:at], -(-shape[at] // ranks), *shape[at + 1 :])
+    divided = list(shape)
+    divided[at] = -(-shape[at] // ranks)
+    return tuple(divided)
 
 
 def tensor_parallel(

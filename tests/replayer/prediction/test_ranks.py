@@ -174,7 +174,7 @@ def test_pairs_of_products_are_found_only_in_transformer_blocks() -> None:
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["addmm", "linear", "mm"]), st.booleans())
 def test_a_split_product_has_one_nth_of_the_arithmetic(ranks: int, op: str, by_columns: bool) -> None:
     weight = (HIDDEN, WIDTH) if op == "linear" else (WIDTH, HIDDEN)
-    shapes = ((ROWS, WIDTH), weight)
+    shapes = (*([(HIDDEN,)] if op == "addmm" else []), (ROWS, WIDTH), weight)
     part = Product.of(op, part_of(op, shapes, HIDDEN if by_columns else WIDTH, ranks))
     assert part is not None and prod((part.rows, part.depth, part.columns)) * ranks == ROWS * WIDTH * HIDDEN
     assert (part.columns * ranks == HIDDEN) == by_columns or ranks == 1

@@ -82,12 +82,37 @@ def test_heads_that_do_not_fill_the_width_are_not_counted() -> None:
     assert split_of(attention(3), ranks=4).pairs == 1
 
 
-def test_an_added_bias_is_not_taken_for_the_queries() -> None:
+@pytest.mark.parametrize("bias", [(4, 16, 16), (16, 16), (16,), (4, 1, 1)])
+def test_an_added_bias_is_not_taken_for_the_queries(bias: Shape) -> None:
     """`baddbmm` adds its first input to the product of the second and the third. The second input has the queries."""
     calls = attention(2)
-    calls[3] = "baddbmm", ((4, 16, 16), *calls[3][1])
+    calls[3] = "baddbmm", (bias, *calls[3][1])
     with pytest.raises(TraceError, match="share 4 attention heads"):
         split_of(calls, ranks=8)
+
+
+def test_the_heads_come_from_the_first_op_with_queries_and_keys() -> None:
+    """GIVEN ops between the products that have no keys: a softmax, a product of matrices and an op that is not attention."""
+    calls = attention(2)
+    calls[3:3] = [("softmax", ((4, 16, 16),)), ("bmm", ((16, 8), (8, 16))), ("add", ((4, 16, 1), (4, 16, 1)))]
+    with pytest.raises(TraceError, match="share 4 attention heads"):
+        split_of(calls, ranks=8)
+    calls[3] = "bmm", ((4, 16, 0), (4, 0, 16))  # heads without elements
+    assert split_of(calls, ranks=8).pairs == 1
+
+
+@pytest.mark.parametrize(("bias", "parts"), [((HIDDEN,), [(8,)]), ((16, HIDDEN), [(16, 8)]), ((1,), [(1,)]), ((), [()])])
+def test_the_bias_of_a_product_is_split_with_its_columns(bias: Shape, parts: list[Shape]) -> None:
+    """GIVEN products of 16 x 8 by 8 x 32 and of 16 x 32 by 32 x 8 with a bias WHEN four ranks share them
+
+    THEN each rank has 8 columns of the first product and of its bias, and 8 of the 32 rows of the second weight.
+    """
+    calls: list[Call] = [("addmm", (bias, (16, 8), (8, HIDDEN))), ("addmm", ((16, 8), (16, HIDDEN), (HIDDEN, 8)))]
+    calls += [("mm", ((16, 8), (8, 9)))]  # so that most products read the width of 8
+    assert [part for _, _, part in split_of(calls, ranks=4).parts.values()] == [
+        (*parts, (16, 8), (8, 8)),
+        ((16, 8), (16, 8), (8, 8)),
+    ]
 
 
 def test_each_rank_has_a_share_of_the_columns_and_then_of_the_depth() -> None:
