@@ -153,7 +153,7 @@ class FlightRecorder:
         if not self._rings:
             return False
         self._steps += 1
-        if self._steps < self._interval and self._steps * self._rate < self._entries // 2:
+        if self._steps < self._interval:
             return False
         there = max(ring.entries for ring in self._rings.values()) + self._steps * self._rate
         expected_ns = self.spent_ns + min(there, self._entries) * _ENTRY_NS

@@ -84,7 +84,7 @@ class Follower(_Tail):
         # A recorder writes thread names only at the end of the file. Until the file has the names of threads, the name of a
         # thread is a number.
         for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
-            trace.threads.append(Thread(min(trace.ranks), number))
+            trace.threads.append(Thread(trace.ranks[0], number))
         if not self.ended:
             checks.clear_dangling_references(trace)
         if reason := checks.fault(trace):

@@ -82,6 +82,17 @@ def test_the_first_paired_steps_begin_together_whatever_came_before(tmp_path: Pa
     assert abs(begin["ts"] - end["ts"]) < 100  # us
 
 
+def test_a_step_without_a_counterpart_does_not_shift_the_other_trace(tmp_path: Path) -> None:
+    """GIVEN a replay whose first step of 83 us is based on no recorded step, and whose second step is based on the first
+    recorded step THEN these two begin at the same time, and the replay begins 83 us before the recording."""
+    recorded = training(steps=2)
+    replayed = replay_of(training(steps=1))
+    replayed.steps.recorded_step[:] = [-1, 0]
+    steps = [e for e in written(recorded, replayed, tmp_path) if str(e["name"]).startswith("ProfilerStep#")]
+    begins_us = [sorted(e["ts"] for e in steps if e["pid"] // 1_000_000 == side) for side in (0, 1)]
+    assert begins_us[0][0] - begins_us[1][0] == pytest.approx(83) and begins_us[0][0] == pytest.approx(begins_us[1][1])
+
+
 def test_an_export_has_counters_that_the_import_ignores(shared_traces: Path, tmp_path: Path) -> None:
     trace = read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")
     (path,) = export_chrome(trace, tmp_path / "x.json.gz")

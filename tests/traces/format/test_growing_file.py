@@ -71,6 +71,18 @@ def test_threads_not_yet_in_the_file_get_placeholder_names(tmp_path: Path) -> No
     stream.close()
 
 
+def test_placeholder_threads_belong_to_the_lowest_rank(tmp_path: Path) -> None:
+    trace = training(steps=1)
+    stream = TraceStream(tmp_path / "t")
+    stream.header(Trace(devices=trace.devices, threads=[Thread(3, 1, "MainThread", "main")]))
+    stream.add_strings(trace.strings.texts)
+    stream.add("host", trace.host)
+    follower = Follower(tmp_path / "t")
+    assert follower.more() and follower.trace().ranks == [0, 3]
+    assert [thread.rank for thread in follower.trace().threads] == [3, 0]
+    stream.close()
+
+
 def test_references_to_later_rows_are_restored_when_the_rows_arrive(tmp_path: Path) -> None:
     # GIVEN device work that was written before the calls that launched it
     trace = training(steps=1)

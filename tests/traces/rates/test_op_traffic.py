@@ -53,6 +53,11 @@ def d(*shape: int) -> Operand:
          1024 + 2 * 384 + 2 * 864),
         ("convolution_backward", "cudnn_convolution_backward", (f(2, 3, 4, 4), f(2, 8, 4, 4), f(8, 3, 3, 3)),
          1024 + 2 * 384 + 2 * 864),
+        # no weight has as many output channels as another input has channels: the smaller input counts as the gradient
+        ("convolution_backward", "convolution_backward", (f(2, 6, 4, 4), f(8, 3, 3, 3)), 768 + 864 + 864),
+        # the weight of a transposed convolution: the smaller of the two matching inputs is the gradient
+        ("convolution_backward", "convolution_backward", (f(2, 8, 4, 4), f(2, 8, 2, 2), f(8, 3, 3, 3)),
+         2 * 1024 + 256 + 2 * 864),
         ("unified_attention_with_output", "unified_attention_with_output", (h(8, 2, 4), h(8, 1, 4), h(8, 1, 4), h(8, 2, 4)),
          128 + 64 + 64 + 128),
         ("rmsnorm", "rmsnorm", (h(8, 4), h(8, 4), h(4)), 64 + 64 + 8),

@@ -121,6 +121,26 @@ def test_more_prefetching_makes_more_batches_ready() -> None:
         pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
 
 
+@pytest.mark.parametrize(
+    ("steps", "workers", "prefetch", "first"),
+    [
+        (30, 0, 2, 6),  # the first fifth is skipped
+        (30, 4, 2, 10),  # 2 * 4 prefetched batches and the first one are skipped, and one more for a multiple of 4
+        (9, 2, 2, 5),
+        (6, 0, 2, 2),  # the first two steps are skipped
+        (21, 2, 8, 17),
+        (27, 5, 2, 12),  # 11 are skipped, and one more for a multiple of 5
+    ],
+)
+def test_the_pace_counts_steps_after_the_prefetched_batches_in_whole_rounds(
+    steps: int, workers: int, prefetch: int, first: int
+) -> None:
+    """GIVEN a step i that lasts i ms THEN the mean step is halfway between the first and the last counted step."""
+    trace = run_of(1, steps=steps)
+    trace.steps.duration_ns[:] = np.arange(steps) * MS
+    assert pace(trace, 64, workers, prefetch).step_ns == (first + steps - 1) * MS // 2
+
+
 def test_runs_with_too_few_steps_or_no_loader_are_rejected() -> None:
     with pytest.raises(TraceError, match="train at least 9 steps"):
         pace(run_of(1, steps=8), 64, 2)

@@ -116,6 +116,20 @@ def test_module_ranges_follow_ops_that_are_replayed_in_another_order() -> None:
     assert parent.tolist() == [NONE, 4, 4, NONE, NONE]
 
 
+def test_a_nested_call_without_ops_stays_inside_its_outer_call() -> None:
+    """GIVEN an op, then a module that calls a second one, which calls a third one. Only the outer module calls an op, from 10
+    to 15, after the others have returned."""
+    ranges = HostRanges()
+    marks = ranges.of_thread(0)
+    marks.extend((8 * NAMED + 3, 9 * NAMED + 3, 10 * NAMED + 3, ~3, ~3, ~6))
+    ranges.assign_rows(0, 2)
+    start_ns = np.array([0, 10])
+    made, parent = ranges.take(2).rows(np.zeros(2, np.int64), start_ns, start_ns + 5, 0)
+    outer = [0, HostKind.ANNOTATION, 7, 10, 5]
+    assert made.tolist() == [outer, [0, HostKind.ANNOTATION, 8, 10, 0], [0, HostKind.ANNOTATION, 9, 10, 0]]
+    assert parent.tolist() == [NONE, 2, NONE, 2, 3]
+
+
 def test_module_ranges_of_threads_are_separate() -> None:
     ranges = HostRanges()
     ranges.of_thread(0).append(8 * NAMED)
