@@ -221,4 +221,4 @@ def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tu
     if len(order) and (not parts or parts[0][1] > starts[0]):
         parts.insert(0, (ROOT, int(starts[0])))
     bounds = [*(start for _, start in parts[1:]), end_ns]
-    return [(unit, float(max(end - start, 0))) for (unit, start), end in zip(parts, bounds, strict=True)], backward_ns
+    return [(unit, float(end - start)) for (unit, start), end in zip(parts, bounds, strict=True)], backward_ns

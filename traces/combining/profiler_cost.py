@@ -408,15 +408,14 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
 
     See Note [The clean steps decide].
     """
-    sure = [phase for phase in phases if not phase.waits and phase.own_ns > 0]
+    scaled = [phase for phase in phases if phase.own_ns > 0]
+    sure = [phase for phase in scaled if not phase.waits]
     clean_ns, own_ns = sum(phase.clean_ns for phase in sure), sum(phase.own_ns for phase in sure)
     usual = clean_ns / own_ns if own_ns else 1.0
     medians_ns = sum(phase.clean_ns for phase in phases)
     whole = compute_ns / medians_ns if medians_ns else 1.0
     scales: dict[str, float] = {}
-    for phase in phases:
-        if phase.own_ns <= 0:
-            continue
+    for phase in scaled:
         target_ns = phase.clean_ns
         if phase.waits:
             most_ns = phase.clean_ns - phase.wait_ns

@@ -150,6 +150,15 @@ def test_the_remaining_difference_is_removed_by_scaling() -> None:
     assert clean_phases(trace, 4) == pytest.approx(dict(clean))
 
 
+def test_a_phase_without_time_in_profiled_steps_is_not_scaled() -> None:
+    """GIVEN a loss that takes 10 in clean steps and nothing in profiled steps, in which the forward takes 2000 instead of 1000."""
+    trace = recorded(
+        [(StepKind.STEADY, [("forward", 1000), ("loss", 10)])] * 2 + [(StepKind.PROFILED, [("forward", 2000), ("loss", 0)])] * 2
+    )
+    trace.runs[0] = with_clean_pace(Run(), trace, 0)
+    assert clean_phases(trace, 2) == pytest.approx({"forward": 1000, "loss": 0})
+
+
 def test_the_phases_add_up_to_the_median_step() -> None:
     """GIVEN three clean steps, each with one slow phase: medians of 100, 100 and 100 in steps of 350 THEN they are 350 / 3."""
     slow = [
