@@ -48,6 +48,33 @@ def test_doctor_prints_one_line_per_finding(quick: None, capfd: pytest.CaptureFi
     assert facts["works"] is True and {of["state"] for of in facts["findings"]} <= {"ok", "warn"}
 
 
+class LateClock:
+    """A clock that wakes up 1, 2, 3, ... us after the deadlines."""
+
+    def __init__(self) -> None:
+        self.time_ns = 0
+        self.waits = 0
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def wait_until(self, deadline_ns: int) -> None:
+        assert deadline_ns >= self.time_ns + 1_000_000
+        self.waits += 1
+        self.time_ns = deadline_ns + 1_000 * self.waits
+
+
+@pytest.mark.parametrize(("limit_ns", "state"), [(297_999, Health.warn), (298_000, Health.ok)])
+def test_the_lateness_of_the_clock_is_the_99th_percentile(
+    monkeypatch: pytest.MonkeyPatch, limit_ns: int, state: Health
+) -> None:
+    """GIVEN 300 deadlines that are missed by 1 to 300 us THEN the 99th percentile is 298 us."""
+    monkeypatch.setattr(doctor, "WallClock", LateClock)
+    monkeypatch.setattr(doctor, "LATE_NS", limit_ns)
+    (found,) = doctor._clock()
+    assert found.told == "298 µs late at the 99th percentile of 300 deadlines" and found.state is state
+
+
 @pytest.mark.program
 def test_torch_is_checked_in_a_separate_process() -> None:
     found = {of.check: of for of in doctor._torch()}

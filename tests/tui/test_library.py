@@ -16,9 +16,10 @@ from traces.library import catalogue, find
 from traces.library.cell_traces import trace_of
 from traces.library.cells import CellSource, read_cells, write_cells
 from traces.library.check import check
-from traces.model.trace import StepKind
+from traces.model.trace import StepKind, TraceLibraryError
 from traces.model.workload import WorkloadSignature
 from tui.cli import run
+from tui.commands.replay_library import require_phases_enough
 
 SPREAD = {"spread": "1 %", "source": "trace record"}
 
@@ -218,3 +219,12 @@ def test_every_bundled_file_passes_the_library_check() -> None:
     files = sorted(catalogue.BUNDLED.glob("*.cells"))
     assert len(files) >= 6 and [finding for path in files for finding in check(path)] == []
     assert catalogue.faults() == []
+
+
+def test_the_measurements_of_one_gpu_cannot_be_used_for_several(own: Path) -> None:
+    """GIVEN the bundled library, whose only recording of two GPUs is p100x2-no-cudnn."""
+    require_phases_enough(strict=False, gpus=1)
+    with pytest.raises(TraceLibraryError, match=r"--gpus 2 cannot use them; .* and --trace p100x2-no-cudnn is a recording$"):
+        require_phases_enough(strict=False, gpus=2)
+    with pytest.raises(TraceLibraryError, match=r"--gpus 3 cannot use them; --estimate estimates each op$"):
+        require_phases_enough(strict=False, gpus=3)

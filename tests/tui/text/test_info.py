@@ -120,11 +120,11 @@ def test_info_says_that_no_steps_were_found() -> None:
 def test_info_names_the_runtime_call_during_which_the_gpu_is_idle() -> None:
     summary = summarize(training(steps=4))
     limit = PaceLimit("host", 30_000, 0.3)
-    for share, named in ((0.92, True), (0.2, False)):
+    for share, named in ((0.92, True), (0.25, True), (0.249, False)):
         analyses = replace(summary.analyses, idle_calls=[IdleCall("hipFree", 1360, 9, share)])
         text = bottleneck_text(replace(summary, bottleneck=limit, analyses=analyses))
         assert text.startswith("The GPU waits for the host. A step of 100.0 µs could be up to 30.0 µs shorter (30.0 %).")
-        assert ("The host is in hipFree for 92.0 % of that time (1,360 calls)." in text) is named
+        assert (f"The host is in hipFree for {100 * share:.1f} % of that time (1,360 calls)." in text) is named
 
 
 def test_info_reports_idle_time_without_a_visible_reason() -> None:

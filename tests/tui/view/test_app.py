@@ -605,6 +605,12 @@ async def test_mouse(app: ViewApp, pilot: Pilot[Any]) -> None:
     # a click selects what is there
     await pilot.click(timeline, offset=(label + 2, 2))
     assert app.selection.span is not None and app.selection.span.table == "phases" and "loader" in said(app)
+    assert window.cursor_column == 2 and window.line == window.visible[0]
+    # a click on a label chooses the first column, and a click on the ruler the first row
+    await pilot.click(timeline, offset=(label - 3, 4))
+    assert window.cursor_column == 0 and window.line > window.visible[0]
+    await pilot.click(timeline, offset=(label + 2, 0))
+    assert window.cursor_column == 2 and window.line == window.visible[0]
     # the wheel zooms around the pointer
     under = window.edges_ns[50]
     span = window.ns_per_column
@@ -626,7 +632,8 @@ async def test_mouse(app: ViewApp, pilot: Pilot[Any]) -> None:
     await pilot.hover(timeline, offset=(label + 60, 4))
     await pilot.mouse_up(timeline, offset=(label + 60, 4))
     assert window.range_ns is not None
-    assert abs(window.range_ns[1] - window.range_ns[0] - 20 * window.ns_per_column) <= window.ns_per_column
+    at_ns = [window.start_ns + column * window.ns_per_column for column in (40, 60)]
+    assert window.range_ns == pytest.approx(at_ns, abs=2)
     assert said(app).startswith("range: recorded")
 
 
