@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, TypedDict, cast
 
 import pytest
 
 if TYPE_CHECKING:
     from trace_replay.gpu_fixture import GpuChecks
+    from trace_replay.virtual_gpu import ClockName, Values
 
 _SESSION = pytest.StashKey["GpuSession"]()
 _ASSERTED = "device-side assert"
@@ -139,17 +140,29 @@ def gpu(request: pytest.FixtureRequest) -> GpuChecks:
     return checks
 
 
+class GpuOptions(TypedDict, total=False):
+    """Arguments of `virtual_gpu.start`."""
+
+    what: Required[str]
+    values: Values
+    clock: ClockName
+    gpus: int
+    memory: str
+    speed: float
+    strict: bool
+
+
 class GpuSession:
     """Starts and stops virtual GPUs during a pytest session, and collects the calls that they refused."""
 
-    def __init__(self, requested: dict[str, Any] | None) -> None:
+    def __init__(self, requested: GpuOptions | None) -> None:
         self.requested = requested
         self.gpu: Any = None
-        self._used: dict[str, Any] | None = None
+        self._used: GpuOptions | None = None
         self.refused: list[str] = []  # in the current test
         self._not_computed = 0
 
-    def use(self, wanted: dict[str, Any] | None) -> None:
+    def use(self, wanted: GpuOptions | None) -> None:
         """Make this GPU the process's GPU. None means that no GPU is wanted."""
         if wanted == self._used:
             return
@@ -177,13 +190,13 @@ class GpuSession:
         return max(self._not_computed - before, 0)
 
 
-def _requested(asked: Any) -> dict[str, Any] | None:
+def _requested(asked: Any) -> GpuOptions | None:
     if not getattr(asked, "gpu", ""):
         return None
     return {"what": asked.gpu, "values": asked.gpu_values, "gpus": asked.gpus, "memory": asked.gpu_memory}
 
 
-def _of_marker(item: pytest.Item) -> dict[str, Any] | None:
+def _of_marker(item: pytest.Item) -> GpuOptions | None:
     """Return the options of a test's marker `@pytest.mark.gpu`, or None. A marker without the name of a GPU is ignored."""
     marker = item.get_closest_marker("gpu")
     if marker is None or not (marker.args and isinstance(marker.args[0], str)):
@@ -191,7 +204,8 @@ def _of_marker(item: pytest.Item) -> dict[str, Any] | None:
     unknown = marker.kwargs.keys() - set(_OPTIONS)
     if unknown or len(marker.args) > 1:
         raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.gpu takes a GPU's name and the options {', '.join(_OPTIONS)}")
-    return {"what": marker.args[0], "values": item.config.getoption("--gpu-values"), **marker.kwargs}
+    options = {"what": marker.args[0], "values": item.config.getoption("--gpu-values"), **marker.kwargs}
+    return cast(GpuOptions, options)
 
 
 def _only_distributes(asked: Any) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 
 from replayer.state import gpu, in_bad_fork, started
 from replayer.surfaces import nvidia_smi_command
+from replayer.surfaces.nvidia_smi_command import SmiDevice, SmiFacts
 from replayer.surfaces.nvml import ASSUMED_DRIVER
 from traces.script.patching import patch_around, patch_item
 
@@ -56,7 +57,7 @@ def install(folder: Path) -> None:
 
 def _tell(facts: Path) -> None:
     here = gpu()
-    devices = [
+    devices: list[SmiDevice] = [
         {
             "name": device.name,
             "total_mib": device.memory.usage.capacity_bytes // _MIB,
@@ -65,7 +66,9 @@ def _tell(facts: Path) -> None:
         }
         for device in here.devices[: len(here.devices)]
     ]
-    told = {"driver": here.machine.driver or ASSUMED_DRIVER, "cuda": here.machine.cuda or "", "devices": devices}
+    told: SmiFacts = {
+        "driver": here.machine.driver or ASSUMED_DRIVER, "cuda": here.machine.cuda or "", "devices": devices
+    }  # fmt: skip
     part = facts.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps(told), encoding="utf-8")
     part.replace(facts)

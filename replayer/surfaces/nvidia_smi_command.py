@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 import time
-from typing import Any
+from typing import TypedDict
 
 _NOT_TOLD = "[N/A]"
 _OPTIONS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -27,11 +27,28 @@ for _names in (("-q", "--query"), ("-L", "--list-gpus")):
 _OPTIONS.add_argument("--format", default="csv")
 
 
+class SmiDevice(TypedDict):
+    """A virtual GPU. `capability` is its compute capability, such as "7.0"."""
+
+    name: str
+    total_mib: int
+    used_mib: int
+    capability: str
+
+
+class SmiFacts(TypedDict):
+    """The content of the JSON file from which the command reads. `driver` and `cuda` are versions."""
+
+    driver: str
+    cuda: str
+    devices: list[SmiDevice]
+
+
 def main(words: list[str]) -> int:
     facts, *options = words
     try:
         with open(facts, encoding="utf-8") as file:
-            told = json.load(file)
+            told: SmiFacts = json.load(file)
     except FileNotFoundError:
         print("trace: under replay, nvidia-smi works only after the script has used its GPU", file=sys.stderr)
         return 2
@@ -46,7 +63,7 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def answer(told: dict[str, Any], options: list[str]) -> list[str]:
+def answer(told: SmiFacts, options: list[str]) -> list[str]:
     """Return the lines to print. Raise ValueError if an option is unknown, with the option's name as message."""
     asked, unknown = _OPTIONS.parse_known_args(options)
     if unknown:
@@ -67,7 +84,7 @@ def _uuid(index: int) -> str:
     return f"GPU-00000000-0000-0000-0000-{index:012d}"
 
 
-def _field(told: dict[str, Any], index: int, device: dict[str, Any], field: str) -> tuple[str, str]:
+def _field(told: SmiFacts, index: int, device: SmiDevice, field: str) -> tuple[str, str]:
     total, used = device["total_mib"], device["used_mib"]
     texts = {
         "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.000"),
@@ -86,7 +103,7 @@ def _field(told: dict[str, Any], index: int, device: dict[str, Any], field: str)
     return texts.get(field, _NOT_TOLD), ""
 
 
-def _table(told: dict[str, Any], devices: list[Any], fields: list[str], styles: list[str]) -> list[str]:
+def _table(told: SmiFacts, devices: list[tuple[int, SmiDevice]], fields: list[str], styles: list[str]) -> list[str]:
     units = "nounits" not in styles
     lines = []
     if "noheader" not in styles:
@@ -97,7 +114,7 @@ def _table(told: dict[str, Any], devices: list[Any], fields: list[str], styles: 
     return lines
 
 
-def _memory(told: dict[str, Any], devices: list[Any]) -> list[str]:
+def _memory(told: SmiFacts, devices: list[tuple[int, SmiDevice]]) -> list[str]:
     lines = ["", "==============NVSMI LOG==============", "", f"Driver Version                            : {told['driver']}"]
     lines += [f"CUDA Version                              : {told['cuda']}", ""]
     lines.append(f"Attached GPUs                             : {len(devices)}")
@@ -109,7 +126,7 @@ def _memory(told: dict[str, Any], devices: list[Any]) -> list[str]:
     return lines
 
 
-def _summary(told: dict[str, Any], devices: list[Any]) -> list[str]:
+def _summary(told: SmiFacts, devices: list[tuple[int, SmiDevice]]) -> list[str]:
     rule = "+" + "-" * 77 + "+"
     head = f"NVIDIA-SMI {told['driver']}   Driver Version: {told['driver']}   CUDA Version: {told['cuda']}"
     lines = [rule, f"| {head:<75} |", rule]

@@ -7,14 +7,13 @@ import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.tui.json_types import PAGE, faults
 from tui.cli import run
 from tui.commands import doctor
-from tui.commands.doctor import Diagnosis, Health
+from tui.commands.doctor import Diagnosis, Health, KernelFacts
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_a_failed_check_is_reported_with_a_reason(monkeypatch: pytest.MonkeyPatc
         ({"gpu_error": "CUDA error: unknown"}, "", Health.warn, "failed to run a test kernel: CUDA error: unknown"),
     ],
 )
-def test_doctor_reports_whether_kernels_can_be_recorded(told: dict[str, Any], stderr: str, state: Health, words: str) -> None:
+def test_doctor_reports_whether_kernels_can_be_recorded(told: KernelFacts, stderr: str, state: Health, words: str) -> None:
     found = doctor._kernels(told, stderr)
     assert found.state is state and words in f"{found.told}; {found.advice}"
 

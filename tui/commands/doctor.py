@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from replayer.timing.clock import WallClock, lower_timer_slack
 from traces.comparison.thresholds import LATE_NS, LOW_DISK_BYTES
@@ -67,6 +67,24 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as
 told["profiled"] = len(profile.events())
 print(json.dumps(told))
 """
+
+
+class KernelFacts(TypedDict, total=False):
+    """The number of kernels in a profile of the GPU, or the error message if the GPU failed to run a kernel."""
+
+    kernels: int
+    gpu_error: str
+
+
+class TorchFacts(KernelFacts):
+    """What the program `_ASK_TORCH` prints. `build` is the CUDA or ROCm version, or "" for a CPU build. `profiled` is the
+    number of ops in a profile of the CPU."""
+
+    version: str
+    build: str
+    gpus: list[str]
+    is_supported: bool
+    profiled: int
 
 
 class Health(StrEnum):
@@ -130,7 +148,7 @@ def _torch() -> Iterator[Diagnosis]:
         advice = f"install it for {sys.executable}: pip install torch"
         yield Diagnosis("torch", Health.fail, f"cannot be imported: {reason}", advice)
         return
-    told = json.loads(done.stdout.splitlines()[-1])
+    told: TorchFacts = json.loads(done.stdout.splitlines()[-1])
     build = f"CUDA {told['build']}" if told["build"] and "ROCm" not in told["build"] else told["build"] or "CPU build"
     if told["is_supported"]:
         yield Diagnosis("torch", Health.ok, f"{told['version']} ({build}), of {sys.executable}")
@@ -145,7 +163,7 @@ def _torch() -> Iterator[Diagnosis]:
         yield _kernels(told, done.stderr)
 
 
-def _kernels(told: dict[str, Any], stderr: str) -> Diagnosis:
+def _kernels(told: KernelFacts, stderr: str) -> Diagnosis:
     if "gpu_error" in told:
         text = f"the GPU failed to run a test kernel: {told['gpu_error']}"
         return Diagnosis("kernels", Health.warn, text, "check it with nvidia-smi")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.surfaces.nvidia_smi_command import answer
+from replayer.surfaces.nvidia_smi_command import SmiFacts, answer
 
-TOLD = {
+TOLD: SmiFacts = {
     "driver": "550.54.15",
     "cuda": "12.4",
     "devices": [

@@ -151,7 +151,7 @@ def test_the_remaining_difference_is_removed_by_scaling() -> None:
 
 
 def test_a_phase_without_time_in_profiled_steps_is_not_scaled() -> None:
-    """GIVEN a loss that takes 10 in clean steps and nothing in profiled steps, in which the forward takes 2000 instead of 1000."""
+    """GIVEN a loss that takes 10 in clean steps and no time in profiled steps WHEN the forward takes 1000 and 2000."""
     trace = recorded(
         [(StepKind.STEADY, [("forward", 1000), ("loss", 10)])] * 2 + [(StepKind.PROFILED, [("forward", 2000), ("loss", 0)])] * 2
     )
