@@ -22,6 +22,19 @@ Note [Profiles of the script]
     prepares one until the script ends it. If the script prepares a profile during a window, the window ends. The schedule
     then plans a new window for the steps that are missing.
 
+Note [Steps after a profile]
+    Kineto does not detach CUPTI when a profile ends. It calls cuptiFinalize only if the environment variable TEARDOWN_CUPTI is
+    1, "to prevent QPS slowdown" (libkineto, CuptiActivityApi::teardownContext and CuptiCallbackApi.cpp). Until the process
+    ends, every later call into CUDA is slower: about 10 to 20 % of a step (pytorch/pytorch#144455 and #146604). On an H200,
+    steps of ResNet-50 took 28 ms before a profile and 34 ms after it, and steps with DDP took 31 and 48 ms. A profile without
+    device activities has no such effect.
+
+    So training steps after a profile have the kind StepKind.AFTER_PROFILE, and medians leave them out. If fewer than
+    FEWEST_CLEAN_STEPS clean steps were recorded before the profile, later steps count as clean, because a median of fewer steps
+    is worse. Evaluation steps keep their kind (`clean_steps` in traces/figures/measure.py). The recorder does not set
+    TEARDOWN_CUPTI: the detachment happens in the script's next call into CUDA, and PyTorch turns it off for CUDA graphs because
+    CUPTI crashes there (torch/profiler/profiler.py).
+
 Note [No context of the recorder's]
     A profile with device activities initializes CUDA, and then forked children cannot use CUDA. A profile without device
     activities is harmful too: since PyTorch 2.14, Kineto then runs without CUPTI until the process ends, and a later profile by

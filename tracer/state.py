@@ -31,13 +31,22 @@ class LivingObjects(dict[int, ref[Any]]):
         self.pop(id(item), None)
 
 
+class Profiles(LivingObjects):
+    """The script's running profiles.
+
+    `has_attached` is True after the first profile with device activities in this process, made by the script or the recorder.
+    """
+
+    has_attached = False
+
+
 class _RecorderState:
     def __init__(self) -> None:
         self.make: Callable[[], Recorder | None] | None = None
         self.recorder: Recorder | None = None
         self.optimizers = Optimizers()
         self.captures = LivingObjects()
-        self.profiles = LivingObjects()
+        self.profiles = Profiles()
 
     def after_fork(self) -> None:
         """Forgets the parent's recorder in a forked child process. A child process that trains creates a recorder of its own,
@@ -83,6 +92,6 @@ def captures() -> LivingObjects:
     return _STATE.captures
 
 
-def profiles() -> LivingObjects:
+def profiles() -> Profiles:
     """Returns the script's profiles that are running."""
     return _STATE.profiles

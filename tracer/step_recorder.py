@@ -41,6 +41,7 @@ from tracer.repeated_steps import (
 from tracer.schedule import Schedule
 from tracer.writing.step_writer import DataParallelStage, EndedStep, Found, Read
 from tracer.writing.thread_rows import ThreadRows
+from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.phase_rule import PLAIN, Segment, new_segment
 from traces.script.script_cut import CutStep, ScriptCut
@@ -101,6 +102,7 @@ class StepRecorder:
         self._begins: dict[int, BoundaryEvent] = {}  # events that only begin a segment
         self._open: BoundaryEvent | None = None  # the start of the current segment
         self._stages: list[DataParallelStage] = []
+        self._clean_steps = 0  # before the first profile
 
     # --- reports
 
@@ -350,6 +352,11 @@ class StepRecorder:
         is_lost = kind is StepKind.PROFILED and not self._profiler.is_recording  # the window began late or ended early
         if is_lost or (is_unlike_others and not is_evaluation):
             kind = StepKind.WARMUP
+        elif kind is StepKind.STEADY:
+            if not self._events.access.is_after_profile:
+                self._clean_steps += 1
+            elif self._clean_steps >= FEWEST_CLEAN_STEPS:
+                kind = StepKind.AFTER_PROFILE
         ended = EndedStep(
             self._writer.number, kind, start_ns, end_ns, segments, self._at, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,

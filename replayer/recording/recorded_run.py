@@ -92,7 +92,7 @@ class RecordedRun:
 
         If the recording has single kernels, the times come from the training steps that were recorded under a profiler. The
         first steps of the replay get the slower host times of the recorded warm-up steps. If the recording has only phase
-        times, the times come from steps that ran without a profiler.
+        times, the times come from the steps that ran before the first profile.
         """
         kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in self.steps]
@@ -103,7 +103,8 @@ class RecordedRun:
             kinds.setdefault(step.kind, []).append(i)
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
-        self._trained = sorted([*clean, *profiled, *warmup]) or evaluations or list(range(len(self.steps)))
+        after = kinds.get(StepKind.AFTER_PROFILE, [])
+        self._trained = sorted([*clean, *profiled, *warmup, *after]) or evaluations or list(range(len(self.steps)))
         self._evaluated = evaluations
         self.evaluations = [i for i in evaluations if self.steps[i].has_kernels] or evaluations
         if profiled and self.trace.grain == "kernel":
@@ -114,7 +115,7 @@ class RecordedRun:
                     turn = _in_turn(alike, self._trained, self._trained.index(i))
                     self.steps[i] = self.steps[turn].as_slow_as(self.steps[i])
         else:
-            steady = clean or profiled
+            steady = clean or after or profiled
         if profiled and steady:
             warmup = [i for i in warmup if i < min(clean + profiled)]
         self.first = sorted([*warmup, *steady]) or self._trained

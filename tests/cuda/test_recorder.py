@@ -69,7 +69,7 @@ def test_a_recorded_program_has_its_usual_exit_code_and_output(recorded: Recorde
         contexts = {device for kind, device, _, _ in log.notes if kind == "context"}
         assert len(contexts) == (1 if expected.ranks else expected.gpus)
     steps = run.trace.steps
-    training = np.isin(steps.kind, (StepKind.STEADY, StepKind.WARMUP, StepKind.PROFILED))
+    training = np.isin(steps.kind, (StepKind.STEADY, StepKind.WARMUP, StepKind.PROFILED, StepKind.AFTER_PROFILE))
     assert int(training.sum()) == expected.steps
 
 

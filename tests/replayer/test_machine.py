@@ -22,6 +22,7 @@ from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, USUAL_WORKSPACE_BYT
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from tracer.device.device_access import DeviceAccess
 from tracer.provenance import ProcessFacts
+from tracer.state import Profiles
 from traces.format.trace_file import load, save
 from traces.model.run import ProfilerUse
 from traces.script.configuration import RecordConfig
@@ -38,7 +39,7 @@ def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | 
     for index in range(devices):
         facts.device_row(index)
     facts.failed(error)
-    facts.at_end(DeviceAccess(recorded_with.cuda, (), ()))
+    facts.at_end(DeviceAccess(recorded_with.cuda, (), Profiles()))
     trace = make_recording([("forward", 0, 50)], [])
     trace.grain, trace.devices, trace.machines = "phase", facts.devices, {0: facts.machine()}
     trace.runs, trace.provenance = {0: facts.run(1, 1, 0, ProfilerUse())}, facts.provenance()

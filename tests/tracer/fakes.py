@@ -109,6 +109,12 @@ class FakeCuda:
         return FakeEvent(self)
 
 
+class FakeProfiles(set[str]):
+    """The script's profiles that are running, and whether a profile with device activities has ever begun."""
+
+    has_attached = False
+
+
 class FakeEvent:
     def __init__(self, cuda: FakeCuda) -> None:
         self._cuda = cuda
@@ -268,7 +274,7 @@ class Bench:
             optimizers = Optimizers()
             optimizers.add(self)  # the script has one
         self.output = RecordingFile(self.path, clock)
-        self.profiles: set[str] = set()
+        self.profiles = FakeProfiles()
         self.access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         self.recorder = Recorder(
             self.output,

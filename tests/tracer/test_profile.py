@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tracer.fakes import FakeClock, FakeCuda
+from tests.tracer.fakes import FakeClock, FakeCuda, FakeProfiles
 from tracer import profile as profile_module
 from tracer.device.device_access import DeviceAccess
 from tracer.profile import Profiler
@@ -77,7 +77,7 @@ class Profiled:
             profiler=SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA"), _KinetoProfile=Kineto),
             _C=SimpleNamespace(_profiler=SimpleNamespace(_ExperimentalConfig=Settings)),
         )
-        self.profiles: set[str] = set()  # of the script
+        self.profiles = FakeProfiles()  # of the script
         access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         clock: Any = self.clock
         self.profiler = Profiler(torch, Path("t.profile.json"), access, clock, lambda: [0], stacks)

@@ -368,6 +368,36 @@ def test_the_profiler_runs_in_its_scheduled_window(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("clean", "has_attached", "kind_after"),
+    [(5, True, StepKind.AFTER_PROFILE), (4, True, StepKind.STEADY), (5, False, StepKind.STEADY)],
+)
+def test_steps_after_a_profile_of_the_device_are_not_clean_if_enough_clean_steps_ran_before_it(
+    tmp_path: Path, clean: int, has_attached: bool, kind_after: StepKind
+) -> None:
+    """GIVEN 1 warm-up step, `clean` steps, 1 step in which the profiler attaches, and 1 profiled step THEN the next 6 steps
+    have the same kind. It is "clean" if only 4 clean steps ran before, or if the profile had no device activities."""
+    bench = Bench(tmp_path, Schedule(warmup=1, clean=clean, profiled=1))
+    for number in range(clean + 9):
+        bench.profiles.has_attached = has_attached and number > clean
+        bench.train_step()
+    kinds = [StepKind.WARMUP, *[StepKind.STEADY] * clean, StepKind.WARMUP, StepKind.PROFILED, *[kind_after] * 6]
+    assert recorded(bench).steps.kind.tolist() == kinds
+
+
+def test_evaluation_and_captures_after_a_profile_keep_their_kind(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Schedule(warmup=0, clean=50, profiled=0))
+    for _ in range(6):
+        bench.train_step()
+    bench.profiles.has_attached = True  # by the script's own profile
+    bench.evaluate_batch()
+    bench.train_step()
+    bench.recorder.steps.has_captured = True
+    bench.train_step()
+    kinds = [*[StepKind.STEADY] * 6, StepKind.EVALUATION, StepKind.AFTER_PROFILE, StepKind.WARMUP]
+    assert recorded(bench).steps.kind.tolist() == kinds
+
+
 def test_only_steps_that_the_profiler_recorded_are_profiled_steps(tmp_path: Path) -> None:
     """GIVEN a window of two steps WHEN the script profiles the first of them THEN the window begins again after the script's
     profile, and has both steps."""

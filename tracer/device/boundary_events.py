@@ -91,7 +91,7 @@ class BoundaryEvents:
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
         self.untimed = Untimed.NO  # why some of these events could not be taken
-        self._cuda, self._clock, self._access = cuda, clock, access
+        self._cuda, self._clock, self.access = cuda, clock, access
         self._streams: dict[tuple[int, ...], EventStream] = {}  # keyed by stream id, device index and device type
         self._clocks: dict[int, DeviceClock] = {}  # by device
         self._in_use: set[int] = set()  # devices known to have a context
@@ -115,7 +115,7 @@ class BoundaryEvents:
         """Records a CUDA event on `stream`, or on the current stream if `stream` is None. Returns None if the recorder must not
         call CUDA now (device_access.py).
         """
-        if stream is None or self._access.closed is not None:
+        if stream is None or self.access.closed is not None:
             return self.take(self._clock.now_ns())
         key = stream.stream_id, stream.device_index, stream.device_type
         return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
@@ -123,7 +123,7 @@ class BoundaryEvents:
     def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
         """Records a CUDA event on the stream `of`, or on the current stream. Returns None if the recorder must not call CUDA
         now."""
-        access = self._access
+        access = self.access
         closed = access.closed_to_all_streams
         if closed is not None:
             if self.untimed == Untimed.NO:
@@ -162,7 +162,7 @@ class BoundaryEvents:
         try:
             return cuda.stream_key(cuda.current_device()) == stream.key
         except RuntimeError as error:
-            self._access.failed(error)
+            self.access.failed(error)
             return True
 
     def forget_read(self) -> None:
@@ -179,13 +179,13 @@ class BoundaryEvents:
 
     def are_done(self, events: list[BoundaryEvent]) -> bool:
         """Returns whether the last of these CUDA events has completed. Events of other streams may be unfinished."""
-        return bool(events and events[-1].ticks_ns == NONE and self._access.attempt(events[-1].event.query))
+        return bool(events and events[-1].ticks_ns == NONE and self.access.attempt(events[-1].event.query))
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
         """Reads the times of completed CUDA events in order. Returns whether all events have completed."""
         if not events or (events[-1].ticks_ns != NONE and all(event.ticks_ns != NONE for event in events)):
             return True
-        access = self._access
+        access = self.access
         if access.closed is not None:
             return False
         access.is_calling = True
@@ -205,7 +205,7 @@ class BoundaryEvents:
             unread = sum(boundary.ticks_ns == NONE for boundary in events)
             if unread < left:
                 left, since_ns = unread, clock.now_ns()
-            if self._access.closed is not None or clock.now_ns() - since_ns > patience_ns:
+            if self.access.closed is not None or clock.now_ns() - since_ns > patience_ns:
                 return False
             clock.sleep(_LOOK_AGAIN_NS)
         return True

@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Sized
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import Untimed
@@ -49,8 +49,14 @@ _OF_THE_DEVICE = re.compile("(CUDA|HIP) error: ")  # torch.AcceleratorError with
 T = TypeVar("T")
 
 
+class ScriptProfiles(Sized, Protocol):
+    """The script's running profiles (`Profiles` in tracer/state.py)."""
+
+    has_attached: bool
+
+
 class DeviceAccess:
-    def __init__(self, cuda: Any, captures: Sized, profiles: Sized) -> None:
+    def __init__(self, cuda: Any, captures: Sized, profiles: ScriptProfiles) -> None:
         """Creates the guard. `cuda` is a `TorchCuda`. `captures` is the set of CUDA graphs that are being captured. `profiles`
         is the set of profiles that the script is recording.
         """
@@ -75,6 +81,12 @@ class DeviceAccess:
     def is_profiled(self) -> bool:
         """Returns whether the script is using torch.profiler itself."""
         return bool(self._profiles)
+
+    @property
+    def is_after_profile(self) -> bool:
+        """Returns whether a profile with device activities has begun in this process. See Note [Steps after a profile] in
+        tracer/profile.py."""
+        return self._profiles.has_attached
 
     @property
     def closed(self) -> Untimed | None:

@@ -2,6 +2,7 @@
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
         ...                                     # no events are taken here
+    profiles().has_attached                     # True: later steps have the kind StepKind.AFTER_PROFILE
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def install(torch: ModuleType) -> None:
             if recorder is not None:
                 recorder.make_way_for_profile()
             under_way.add(self)
+        activities = getattr(self, "kineto_activities", ())  # a disabled profile has no such attribute
+        under_way.has_attached |= torch.profiler.ProfilerActivity.CUDA in activities
         try:
             return begin(self, *args, **kwargs)
         except BaseException:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traces.combining.profiler_cost import with_clean_pace
-from traces.figures.measure import of_one_kind, passes_of_steps, work_rows
+from traces.figures.measure import clean_evaluations, of_one_kind, passes_of_steps, work_rows
 from traces.model.intervals import Intervals, TimeWindows
 from traces.model.row_order import in_order, new_positions, repointed, taken
 from traces.model.run import CleanSteps, Run
@@ -149,6 +149,8 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     provenance = recording.provenance | {"profile": {key: of for key, of in profile.provenance.items() if key != "ranks"}}
     joined = _replaced_steps(recording, profile, own, theirs)
     runs = recording.runs | {rank: with_clean_pace(run, joined, rank)}
+    if late := _clean_after_profile(joined, rank):
+        problems["clean-steps-after-profile"] = late
     return replace(joined, grain=grain, runs=runs, provenance=provenance, problems=dict(problems), lacks=lacks)
 
 
@@ -239,8 +241,8 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     steps = recording.steps.take(slice(None))
     columns = {name: column.copy() for name, column in steps.columns().items()}
     columns["start_ns"][own], columns["duration_ns"][own] = profile.steps.start_ns[theirs], profile.steps.duration_ns[theirs]
-    clean = own[columns["kind"][own] == StepKind.STEADY]
-    columns["kind"][clean] = StepKind.PROFILED
+    trained = own[np.isin(columns["kind"][own], (StepKind.STEADY, StepKind.AFTER_PROFILE))]
+    columns["kind"][trained] = StepKind.PROFILED
     step_of = np.full(len(profile.steps) + 1, NONE)
     step_of[theirs] = own
     devices, device_of = _matched_devices(recording.devices, profile.devices, rank)
@@ -314,9 +316,9 @@ def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tupl
 
 def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
     kinds = recording.steps.kind
-    trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, StepKind.STEADY))]
+    trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE))]
     profiled = trained if len(trained) else profiled[kinds[profiled] == StepKind.EVALUATION]
-    clean = np.setdiff1d(np.flatnonzero(kinds == (StepKind.STEADY if len(trained) else StepKind.EVALUATION)), profiled)
+    clean = np.setdiff1d(np.flatnonzero(kinds == StepKind.STEADY) if len(trained) else clean_evaluations(recording), profiled)
     if not len(clean) or not len(profiled):
         return run
     count = len(clean)
@@ -324,6 +326,18 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
     step_ns, profiled_ns = (float(np.median(recording.steps.duration_ns[rows])) for rows in (clean, profiled))
     slowdown = profiled_ns / step_ns if step_ns else 1.0
     return replace(run, clean=CleanSteps(count, round(step_ns), round(profiled_ns), slowdown))
+
+
+def _clean_after_profile(trace: Trace, rank: int) -> int:
+    """Return how many clean training steps of a rank ran after its first profiled step, if the profile has GPU work.
+
+    The recorder counts such steps as clean only if it has too few others (FEWEST_CLEAN_STEPS).
+    """
+    steps = trace.steps
+    profiled = steps.start_ns[(steps.rank == rank) & (steps.kind == StepKind.PROFILED)]
+    if not len(profiled) or not len(work_rows(trace)):
+        return 0
+    return int(((steps.rank == rank) & (steps.kind == StepKind.STEADY) & (steps.start_ns > profiled.min())).sum())
 
 
 class _Lead(NamedTuple):

@@ -55,7 +55,7 @@ import numpy as np
 from traces.analyses.modules import PREFIX
 from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, LEAST_GAP_NS, LEAST_NOISE
-from traces.figures.measure import launch_phases, of_one_kind, work_rows
+from traces.figures.measure import clean_evaluations, launch_phases, of_one_kind, work_rows
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
@@ -200,7 +200,8 @@ class ProfiledSteps:
         phases = trace.phases
         mine = np.append(trace.steps.rank == rank, False)[phases.step]
         order = np.argsort(phases.start_ns, kind="stable")
-        mine &= ~np.isin(phases.step, np.flatnonzero(trace.steps.kind == StepKind.STEADY))
+        without = np.isin(trace.steps.kind, (StepKind.STEADY, StepKind.AFTER_PROFILE))
+        mine &= ~np.isin(phases.step, np.flatnonzero(without))
         rows = order[mine[order]]
         counts = events.counts(phases.start_ns[rows], phases.end_ns[rows])
         seen = np.isin(phases.step[rows], phases.step[rows][counts.any(axis=1)])
@@ -312,8 +313,8 @@ def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Co
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
-    clean = (kind == (StepKind.STEADY if len(trained) else StepKind.EVALUATION)) & (trace.steps.rank == rank)
-    rows = np.setdiff1d(np.flatnonzero(clean), steps.steps)
+    clean = np.flatnonzero(kind == StepKind.STEADY) if len(trained) else clean_evaluations(trace)
+    rows = np.setdiff1d(clean[trace.steps.rank[clean] == rank], steps.steps)
     if not len(rows) or not len(profiled):
         return profiled, rows
     of_profiled, of_clean = of_one_kind(trace, profiled, rows)

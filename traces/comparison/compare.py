@@ -40,6 +40,7 @@ from traces.figures.bottleneck import PaceLimit, bottleneck, why_idle_is_unknown
 from traces.figures.measure import (
     busy_by_stream,
     busy_ns,
+    clean_evaluations,
     device_time_by_origin,
     evaluation_steps,
     memory_peaks,
@@ -536,9 +537,8 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
     If steps differ in their number of passes, a profiled step is replaced by unprofiled steps with the same number of passes.
     """
-    profiled = ran_under_profiler(trace)
-    of_kind = StepKind.STEADY if (trace.steps.kind[rows] == StepKind.PROFILED).any() else StepKind.EVALUATION
-    clean = np.flatnonzero((trace.steps.kind == of_kind) & ~profiled)
+    profiled, kind = ran_under_profiler(trace), trace.steps.kind
+    clean = np.flatnonzero(kind == StepKind.STEADY) if (kind[rows] == StepKind.PROFILED).any() else clean_evaluations(trace)
     if not len(clean) or not profiled[rows].any():
         return rows
     passes = passes_of_steps(trace)

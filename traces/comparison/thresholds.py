@@ -73,6 +73,11 @@ REPEATS_WITHIN = _declare(
     "steps that follow each other in turn differ by at most this from the step one period before",
     "steps of one kind usually vary by about 1 %",
 )
+FEWEST_CLEAN_STEPS = _declare(
+    "FEWEST_CLEAN_STEPS", 5, "steps", CHOSEN,
+    "steps after a profile are left out of medians if at least this many clean steps ran before it",
+    "a median of 5 steps ignores 2 unusual steps",
+)
 FEWEST_PAIRS = _declare(
     "FEWEST_PAIRS", 4, "pairs of steps", CHOSEN,
     "steps follow each other in turn only if at least this many pairs of steps agree",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.compiled.regions import is_graph_launch, is_region_range
 from traces.model.each_once import once
 from traces.model.intervals import Intervals, TimeWindows
@@ -71,12 +72,31 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 def steady_steps(trace: Trace) -> Column:
     """Return the rows of the training steps that ran without the profiler and are not warm-up steps.
 
-    If a trace has only other steps, profiled steps are used, or else warm-up steps, or else evaluation steps. Evaluation steps
-    that ran under the profiler are used only if there are no other evaluation steps.
+    If a trace has only other steps, steps after a profile are used, or else profiled steps, or else warm-up steps, or else
+    evaluation steps. Evaluation steps that ran under the profiler are used only if there are no other evaluation steps.
     """
-    rows = _first_of(trace, StepKind.STEADY, StepKind.PROFILED, StepKind.WARMUP, StepKind.EVALUATION)
-    clean = rows[~ran_under_profiler(trace)[rows]]
-    return clean if len(clean) else rows
+    rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
+    if len(rows):
+        return rows
+    clean = clean_evaluations(trace)
+    return clean if len(clean) else evaluation_steps(trace)
+
+
+def clean_evaluations(trace: Trace) -> Column:
+    """Return the rows of the evaluation steps that ran without the profiler.
+
+    A profile of a GPU slows later steps (`StepKind.AFTER_PROFILE`). The kind of an evaluation step does not show whether it ran
+    after a profile. So evaluation steps after a rank's first profiled step are left out, if at least FEWEST_CLEAN_STEPS
+    evaluation steps ran before it.
+    """
+    steps = trace.steps
+    clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
+    before = clean.copy()
+    for rank in trace.ranks:
+        profiled = trace.run_of(rank).profiler.steps
+        if profiled and any(device.rank == rank for device in trace.devices):
+            before &= (steps.rank != rank) | (steps.number < min(profiled))
+    return np.flatnonzero(before if before.sum() >= FEWEST_CLEAN_STEPS else clean)
 
 
 def ran_under_profiler(trace: Trace) -> Column:
@@ -93,7 +113,8 @@ def ran_under_profiler(trace: Trace) -> Column:
 
 def profiled_steps(trace: Trace) -> Column:
     """Return the rows of the profiled steps. If no step is marked as profiled, the result is that of `steady_steps`."""
-    return _first_of(trace, StepKind.PROFILED, StepKind.STEADY, StepKind.WARMUP, StepKind.EVALUATION)
+    kinds = StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP, StepKind.EVALUATION
+    return _first_of(trace, *kinds)
 
 
 def evaluation_steps(trace: Trace) -> Column:

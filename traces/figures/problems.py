@@ -62,6 +62,11 @@ _KINDS = {
         _WARNING, "{n} begin event[|s] [has|have] no end event, or the reverse. [It is|They are] left out."
     ),
     "byte-order-mark": _Kind(_INFORMATION, "The file begins with a byte-order mark, which is skipped."),
+    "clean-steps-after-profile": _Kind(
+        _WARNING,
+        "{n} clean step[|s] ran after the profile, which slows later steps, because too few ran before it."
+        " A larger `--clean-steps` avoids this.",
+    ),
     "clocks-apart": _Kind(
         _WARNING,
         "{n} kernel[|s] or cop[y|ies] begin[s|] more than 1 ms before the call that launched [it|them]: the clocks of host and"

@@ -42,6 +42,8 @@ from tui.text.info import collective_rows, note_sentences, provenance_facts, wor
 from tui.text.memory import memory_name
 
 _POINTS = 800  # maximum points of a curve
+# Kinds of steps that the charts fade, because medians leave them out
+FADED = (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
 _MOST_DOTS = 2_000  # maximum number of steps drawn as dots
 IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
 
@@ -140,7 +142,7 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
     own, numbers, x_label = step_axis(sides)
     for label, letter, side, steps, number in zip(labels, "ab", sides, own, numbers, strict=False):
         time_ms = step_times_ms(side)
-        other = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
+        other = np.isin(steps.kind, FADED)
         faded = frozenset(number[other].astype(float).tolist())
         if len(steps) > _MOST_DOTS:
             number, time_ms = _thinned(number, time_ms, _POINTS)
@@ -150,7 +152,8 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
         middle = comparison.steps.recorded_median_ns / 1e6
         band = middle * (1 - comparison.steps.noise_floor), middle * (1 + comparison.steps.noise_floor)
     chart = line_chart(lines, x_label=x_label, y_label="ms", band=band, has_whole_x=True)
-    note = "Faded: warm-up, evaluation and incomplete steps." + (" Shaded: noise of the recording." if band else "")
+    after = ", and steps after a profile" if any((steps.kind == StepKind.AFTER_PROFILE).any() for steps in own) else ""
+    note = f"Faded: warm-up, evaluation and incomplete steps{after}." + (" Shaded: noise of the recording." if band else "")
     return chart and f"{chart}<p class=note>{note}</p>"
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from traces.comparison.compare import compare
 from traces.format.atomic_write import atomic_write
-from traces.model.trace import NONE, StepKind, TraceError
+from traces.model.trace import NONE, TraceError
 from tui.formatting import fit, size_text
 from tui.report.charts import PLAIN
-from tui.report.page import IDLE_COLOURS, NamedTrace, highest_memory, phase_times, step_axis, step_times_ms
+from tui.report.page import FADED, IDLE_COLOURS, NamedTrace, highest_memory, phase_times, step_axis, step_times_ms
 from tui.text.analyses import REASONS
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
@@ -72,7 +72,7 @@ def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
             continue
         time_ms = step_times_ms(side)
         axes.plot(number, time_ms, color=colour, linewidth=1, label=side.name)
-        hollow = np.isin(steps.kind, (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE))
+        hollow = np.isin(steps.kind, FADED)
         axes.scatter(number[~hollow], time_ms[~hollow], color=colour, s=10)
         axes.scatter(number[hollow], time_ms[hollow], facecolors="none", edgecolors=colour, s=10)
         if side is sides[0] and (~hollow).sum() >= 4:

@@ -44,7 +44,8 @@ _REPLAYS = {
     "phase": "a replay of phase times, with estimates of the ops that have no recorded time",
 }
 _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
-_KINDS = {"warmup": "warm-up", "steady": "clean"}  # displayed names of kinds of steps that differ from the stored names
+# Displayed names of kinds of steps that differ from the stored names
+_KINDS = {"warmup": "warm-up", "steady": "clean", "after_profile": "after a profile"}
 _AT_MOST = "≤ "
 _LATE_RANKS = 2  # ranks on the first screen for which the others wait the longest
 _MOST_STEPS = 8  # maximum rows of the table of steps
@@ -318,6 +319,8 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
     lines = table(["", "steps", "median"], rows, width=width, indent=2) if len(rows) > 1 else []
     if clean is not None:
         lines.append(f"  a profiled step took {clean.slowdown:.2f} times as long as a clean one")
+    if "after_profile" in kinds:
+        lines.append("  medians leave out steps after a profile: the profiler's library stays attached and slows the host")
     if (cost := summary.profiler_cost) is not None:
         told = ((name.removesuffix("_ns").replace("_", " "), ns) for name, ns in vars(cost).items())
         costs = ", ".join(f"{time_text(ns)} per {kind}" for kind, ns in told if ns)

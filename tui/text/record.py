@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from traces.figures.problems import Severity, problems_of
+from traces.figures.spread import median
 from traces.model.run import Run
 from traces.model.trace import NONE, DeviceKind, StepKind, Trace, Untimed
 from tui.formatting import count_text, counted, size_text, time_text
@@ -18,6 +19,7 @@ _KINDS = (
     (StepKind.WARMUP, "warm-up"),
     (StepKind.STEADY, "clean"),
     (StepKind.PROFILED, "profiled"),
+    (StepKind.AFTER_PROFILE, "after the profile"),
     (StepKind.EVALUATION, "evaluation"),
 )
 
@@ -34,7 +36,7 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     ranks = f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
     lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {what}{ranks}"]
     run = trace.run_of(trace.ranks[0])
-    lines += _cost(run)
+    lines += _cost(trace, run)
     lines += lack_lines(trace)
     problems = problems_of(trace.problems, int((trace.device.kind == DeviceKind.KERNEL).sum()))
     lines += [problem.text for problem in problems if problem.severity >= Severity.WARNING]
@@ -72,7 +74,7 @@ def _steps(trace: Trace) -> str:
     return f"{counted(len(trace.steps), 'step')} ({told})" if told else "no complete step"
 
 
-def _cost(run: Run) -> list[str]:
+def _cost(trace: Trace, run: Run) -> list[str]:
     share = run.recorder.overhead_share if run.recorder is not None else 0.0
     own = f"recording overhead: {100 * share:.2f} % of step time"
     clean = run.clean
@@ -80,6 +82,9 @@ def _cost(run: Run) -> list[str]:
         return [own]
     profiled = time_text(clean.profiled_step_median_ns)
     slowdown = f"a clean step takes {time_text(clean.step_median_ns)}, a profiled one {profiled}"
+    after = trace.steps.duration_ns[trace.steps.kind == StepKind.AFTER_PROFILE]
+    if (after_ns := median(after)) is not None:
+        slowdown += f", and one after the profile {time_text(after_ns)}"
     if (cost := run.profiler_cost) is not None and cost.op_ns:
         slowdown += f"; torch.profiler added {time_text(cost.op_ns)} per op and {time_text(cost.launch_ns)} per launch"
     return [slowdown, own]

@@ -58,11 +58,12 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
     """Returns the indices of the steps to compare. For traces without steps, the result is [0]: each trace counts as one step.
 
-    Warm-up steps and incomplete steps are left out, unless `everything` is true or there are no other steps.
+    Warm-up steps, incomplete steps and steps after a profile are left out, unless `everything` is true or there are no other
+    steps.
     """
     if not scene.step_pairs:
         return [0]
-    odd = (StepKind.WARMUP, StepKind.INCOMPLETE)
+    odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
     both = [n for n, pair in enumerate(scene.step_pairs) if NONE not in pair]
     clean = [
         n

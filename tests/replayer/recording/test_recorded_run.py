@@ -15,8 +15,8 @@ TWO: RecordedPhases = [*ONE, ("forward", 50, 70), ("backward", 70, 90), ("optimi
 
 
 def _recorded(passes: str, kinds: str) -> Trace:
-    """One letter per step: passes 1 or 2, kinds Warm-up, Steady or Profiled (with a kernel)."""
-    kind_of = {"W": StepKind.WARMUP, "S": StepKind.STEADY, "P": StepKind.PROFILED}
+    """One letter per step: passes 1 or 2, kinds Warm-up, Steady, Profiled (with a kernel) or After a profile."""
+    kind_of = {"W": StepKind.WARMUP, "S": StepKind.STEADY, "P": StepKind.PROFILED, "A": StepKind.AFTER_PROFILE}
     steps = []
     for number, kind in zip(passes, kinds, strict=True):
         ops = [Op("aten::mm", 2, 5, (10, 5))] if kind == "P" else []
@@ -24,7 +24,7 @@ def _recorded(passes: str, kinds: str) -> Trace:
     return recording_of(steps)
 
 
-@pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS"])
+@pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS", "WWSSPPPAAA"])
 def test_a_step_replays_a_recorded_step_with_the_same_number_of_passes(kinds: str) -> None:
     """GIVEN alternating steps of two trainers WHEN a replay is longer than the recording THEN each kind replays its
     own steps."""
@@ -49,8 +49,17 @@ def test_every_step_number_maps_to_a_recorded_step(passes: list[str], number: in
     assert number >= len(passes) or len(driver.segments) // 3 == int(passes[number])
 
 
-def test_profiled_steps_are_replayed_in_their_recorded_order() -> None:
+@pytest.mark.parametrize("kinds", ["WSSSSPPPSS", "WSSSSPPPAA"])
+def test_profiled_steps_are_replayed_in_their_recorded_order(kinds: str) -> None:
     """GIVEN batches of three alternating lengths, and the profiled steps 5, 6 and 7 THEN each step has the times of
     its length."""
-    recording = RecordedRun.of(_recorded("1" * 10, "WSSSSPPPSS"))
+    recording = RecordedRun.of(_recorded("1" * 10, kinds))
     assert [recording.step(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]
+
+
+def test_a_recording_of_phases_replays_the_steps_before_the_scripts_profile() -> None:
+    """GIVEN steps 2 and 3 before a profile that the script made in step 4, and slower steps 5 and 6 after it."""
+    trace = _recorded("1" * 7, "WWSSWAA")
+    trace.grain = "phase"
+    recording = RecordedRun.of(trace)
+    assert {recording.step(number).row for number in range(5, 30)} == {2, 3}

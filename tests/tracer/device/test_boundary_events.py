@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracer.fakes import FakeClock, FakeCuda, FakeEvent, FakeStream
+from tests.tracer.fakes import FakeClock, FakeCuda, FakeEvent, FakeProfiles, FakeStream
 from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
 from tracer.device.device_access import DeviceAccess
 from traces.model.trace import NONE, Untimed
@@ -20,7 +20,7 @@ class Events:
     def __init__(self, now_ns: int = 1_000_000) -> None:
         self.clock = FakeClock(now_ns)
         self.cuda = FakeCuda(self.clock)
-        self.profiles: set[str] = set()
+        self.profiles = FakeProfiles()
         self.access = DeviceAccess(self.cuda, self.cuda.captures, self.profiles)
         clock: Any = self.clock
         cuda: Any = self.cuda

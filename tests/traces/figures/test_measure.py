@@ -16,6 +16,7 @@ from traces.figures.measure import (
     busy_by_stream,
     busy_ns,
     by_value,
+    clean_evaluations,
     device_time_by_origin,
     evaluation_steps,
     kernel_table,
@@ -215,6 +216,30 @@ def test_unprofiled_evaluation_steps_are_preferred_to_profiled_ones() -> None:
     assert steady_steps(trace).tolist() == [0, 2]
     trace.runs[rank] = Run(profiler=ProfilerUse((0, 1, 2)))
     assert steady_steps(trace).tolist() == [0, 1, 2]
+
+
+def test_steps_after_a_profile_are_used_only_if_there_are_no_clean_steps() -> None:
+    trace = training(steps=4)
+    trace.steps.kind[:] = StepKind.WARMUP, StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE
+    assert steady_steps(trace).tolist() == [1] and profiled_steps(trace).tolist() == [2]
+    trace.steps.kind[1] = StepKind.WARMUP
+    assert steady_steps(trace).tolist() == [3]
+
+
+@pytest.mark.parametrize(("before", "clean"), [(5, [0, 1, 2, 3, 4]), (4, [0, 1, 2, 3, 5, 6])])
+def test_evaluation_steps_after_a_profile_are_clean_only_if_too_few_ran_before_it(before: int, clean: list[int]) -> None:
+    """GIVEN 7 batches of inference on a GPU, one of them profiled. With 5 batches before the profile, later ones do not count.
+    With 4, the 2 later ones count too."""
+    trace = training(steps=7)
+    trace.steps.kind[:] = StepKind.EVALUATION
+    trace.steps.number[:] = range(7)
+    (rank,) = trace.ranks
+    assert len(trace.devices) == 1
+    trace.runs[rank] = Run(profiler=ProfilerUse((before,)))
+    assert clean_evaluations(trace).tolist() == steady_steps(trace).tolist() == clean
+    # a profile without a GPU does not slow later steps
+    trace.devices = []
+    assert clean_evaluations(trace).tolist() == [row for row in range(7) if row != before]
 
 
 @pytest.mark.parametrize(

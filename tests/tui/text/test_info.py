@@ -110,6 +110,18 @@ def test_step_kinds_are_shown_only_if_there_are_several() -> None:
     assert "step 6 (evaluation)" in info_text(summarize(trace), "t")
 
 
+def test_info_says_that_medians_leave_out_steps_after_a_profile() -> None:
+    """GIVEN a clean step of 100 us and a slower one after the profile THEN the step time is that of the clean step."""
+    trace = training(steps=3)
+    trace.steps.kind[:] = StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE
+    summary = summarize(trace)
+    assert summary.step_kinds["after_profile"].count == 1
+    said = info_text(summary, "t")
+    assert "after a profile" in said and "medians leave out steps after a profile" in said
+    trace.steps.kind[2] = StepKind.STEADY
+    assert "after a profile" not in info_text(summarize(trace), "t")
+
+
 def test_info_says_that_no_steps_were_found() -> None:
     trace = training(steps=1)
     trace.provenance["steps_from"] = "whole"

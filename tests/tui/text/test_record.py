@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from traces.model.run import ProfilerUse, RecorderNotes, Run
-from traces.model.trace import Device, DeviceKind, DeviceSpans, Phases, Steps, Strings, Trace, Untimed
-from tui.text.record import lack_lines
+from traces.model.run import CleanSteps, ProfilerUse, RecorderNotes, Run
+from traces.model.trace import Device, DeviceKind, DeviceSpans, Phases, StepKind, Steps, Strings, Trace, Untimed
+from tui.text.record import lack_lines, record_lines
 
 
 def recording(run: Run, untimed: tuple[Untimed, ...] = (), kernels: int = 0) -> Trace:
@@ -59,3 +61,14 @@ def test_a_script_that_used_no_gpu_lacks_no_kernels() -> None:
     """GIVEN a profile that names the machine's GPU, which the script did not use."""
     trace = Trace(devices=[Device(0, 0, "GPU")], runs={0: Run(profiler=ProfilerUse((3, 4)))})
     assert lack_lines(trace) == ["no device times: the script used no GPU on this machine"]
+
+
+def test_the_recorder_prints_how_long_steps_after_the_profile_take(tmp_path: Path) -> None:
+    kinds = StepKind.WARMUP, StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE, StepKind.AFTER_PROFILE
+    steps = Steps.of(number=range(5), kind=kinds, duration_ns=[90_000_000, 28_000_000, 50_000_000, 34_000_000, 36_000_000])
+    run = Run(recorder=RecorderNotes(overhead_share=0.01), clean=CleanSteps(1, 28_000_000, 50_000_000, 50 / 28))
+    path = tmp_path / "t.msgpack"
+    path.write_bytes(bytes(100))
+    lines = record_lines(Trace(steps=steps, runs={0: run}), path, ["train.py"])
+    assert lines[0] == f"wrote {path} (100 B): 5 steps (1 warm-up, 1 clean, 1 profiled, 2 after the profile) of train.py"
+    assert lines[1] == "a clean step takes 28.0 ms, a profiled one 50.0 ms, and one after the profile 35.0 ms"

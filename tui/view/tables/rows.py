@@ -124,7 +124,7 @@ def _phases(scene: Scene) -> TabTable:
 
 
 def _steps(scene: Scene) -> TabTable:
-    kinds = ("", "warm-up", "evaluation", "profiled", "incomplete")
+    kinds = ("", "warm-up", "evaluation", "profiled", "incomplete", "after a profile")
     rows = []
     intervals = [pace_intervals(trace) for trace in scene.traces]
     for number, pair in enumerate(scene.step_pairs):

@@ -1,0 +1,41 @@
+"""The recorder learns whether the script has a profile running, and whether CUPTI may stay attached after it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracer import state
+from tracer.surfaces import torch_profiler
+
+
+@pytest.mark.parametrize(("activities", "has_attached"), [(["CPU"], False), (["CPU", "CUDA"], True), (None, False)])
+def test_a_profile_with_device_activities_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, activities: list[str] | None, has_attached: bool
+) -> None:
+    """A disabled profile has no `kineto_activities`."""
+
+    class profile:
+        def __init__(self) -> None:
+            if activities is not None:
+                self.kineto_activities = set(activities)
+
+        def __enter__(self) -> None: ...
+
+        def _prepare_trace(self) -> None: ...
+
+        def __exit__(self, *raised: object) -> None: ...
+
+    monkeypatch.setattr(state._STATE, "profiles", state.Profiles())
+    torch: Any = SimpleNamespace(
+        autograd=SimpleNamespace(profiler=SimpleNamespace(profile=profile)),
+        profiler=SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA")),
+    )
+    torch_profiler.install(torch)
+    script: Any = profile()
+    with script:
+        assert len(state.profiles()) == 1 and state.profiles().has_attached is has_attached
+    # the profile has ended, but CUPTI stays attached
+    assert len(state.profiles()) == 0 and state.profiles().has_attached is has_attached
