@@ -7,6 +7,12 @@
 start. `compare` makes the same requests to replayer/memory/device/caching_allocator.py. After each request it compares the
 block's segment and offset and the segments taken, and at the end all statistics. PYTORCH_ALLOC_CONF is stored too; also run it
 with expandable_segments:True.
+
+Among free blocks of the same size, PyTorch up to 2.11 takes the one with the lowest address, and the CUDA driver chooses the
+addresses of segments. `compare` therefore gives our segments the recorded addresses, and everything must be equal. A second
+pass uses the addresses of a replay (Note [Addresses] in replayer/memory/device/segments.py). Its result is "own_addresses".
+With PyTorch up to 2.11, blocks may lie elsewhere in this pass, because CUDA's libraries take memory that the history does not
+contain.
 """
 
 from __future__ import annotations
@@ -20,9 +26,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from replayer.memory.device.blocks import Block, ExpandablePool  # noqa: E402
+from replayer.memory.device.blocks import Block, ExpandablePool, TieRule, tie_rule_of  # noqa: E402
 from replayer.memory.device.caching_allocator import DeviceMemory  # noqa: E402
+from replayer.memory.device.segments import AddressSource  # noqa: E402
 from replayer.memory.device.settings import parse_settings  # noqa: E402
+from traces.model.machine import Machine  # noqa: E402
 
 Place = tuple[int, int]  # (the number of the segment in order of taking, offset within it)
 
@@ -67,11 +75,31 @@ class Theirs:
         return (self._live[base], address - base) if base >= 0 else (-1, address)
 
 
+class RecordedAddresses:
+    """Addresses of the recorded segments, in order of taking."""
+
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        taken = [event for event in events if event["action"] == "segment_alloc"]
+        self._segments = iter([(event["addr"], event["size"]) for event in taken])
+        self._unused = 1 << 46  # for segments that were not recorded
+
+    def take(self, size_bytes: int) -> int:
+        address, recorded_bytes = next(self._segments, (0, 0))
+        if size_bytes == recorded_bytes:
+            return address
+        self._unused += size_bytes
+        return self._unused - size_bytes
+
+    def give_back(self, address: int, size_bytes: int) -> None:
+        """Do nothing: the next recorded address is known."""
+
+
 class Ours:
     """Blocks of the virtual allocator."""
 
-    def __init__(self, capacity_bytes: int, settings: str) -> None:
-        self.memory = DeviceMemory(0, capacity_bytes, settings=parse_settings(settings))
+    def __init__(self, capacity_bytes: int, settings: str, tie_rule: TieRule, addresses: AddressSource | None) -> None:
+        chosen = parse_settings(settings)
+        self.memory = DeviceMemory(0, capacity_bytes, tie_rule=tie_rule, settings=chosen, addresses=addresses)
         self.sizes: list[int] = []
         self._numbers: dict[int, int] = {}
         self._made = 0
@@ -110,8 +138,36 @@ def _length(head: Block) -> int:
 
 
 def compare(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Compare block places and statistics. `recorded`: output of `run`."""
-    theirs, ours = Theirs(recorded["capacity_bytes"]), Ours(recorded["capacity_bytes"], recorded.get("settings", ""))
+    """Compare block places and statistics, with recorded and with our addresses of segments. `recorded`: output of `run`."""
+    result = _compare(recorded, RecordedAddresses(recorded["events"]))
+    own = _compare(recorded, None)
+    peak = "reserved_bytes.all.peak"
+    peaks = own["statistics_that_differ"].get(peak) or dict.fromkeys(("theirs", "ours"), recorded["statistics"].get(peak))
+    kept = ("placed", "segments_agree", "first_difference")
+    differing = len(own["statistics_that_differ"])
+    own = {**{key: own[key] for key in kept}, "statistics_that_differ": differing, "peak_reserved_bytes": peaks}
+    return {**result, "own_addresses": own}
+
+
+def summary_line(result: dict[str, Any]) -> str:
+    """Return one line about a result of `compare`."""
+    line = f"{result['placed']} of {result['allocations']} blocks in place"
+    line += f", {len(result['statistics_that_differ'])} of {result['statistics_compared']} statistics differ"
+    line += f", with our addresses {result['own_addresses']['placed']} in place"
+    if not result["segments_agree"]:
+        line += ", other segments"
+    if result["frees_of_unknown_blocks"]:
+        line += f", {result['frees_of_unknown_blocks']} frees of unknown blocks"
+    if (first := result["first_difference"]) is not None:
+        line += f", first difference at event {first['event']}: {first['bytes']:,} bytes"
+        line += f" at {first['theirs']}, ours at {first['ours']}"
+    return line
+
+
+def _compare(recorded: dict[str, Any], addresses: AddressSource | None) -> dict[str, Any]:
+    capacity_bytes, settings = recorded["capacity_bytes"], recorded.get("settings", "")
+    tie_rule = tie_rule_of(Machine(torch=recorded["torch"]))
+    theirs, ours = Theirs(capacity_bytes), Ours(capacity_bytes, settings, tie_rule, addresses)
     blocks: dict[int, Block | None] = {}
     streams = {0: 0}
     placed = unknown = 0
@@ -235,7 +291,7 @@ def main() -> None:
         run(args)
         return
     result = compare(json.loads(args.events.read_text()))
-    print(json.dumps(result, indent=1))
+    print(summary_line(result))
     if args.json:
         args.json.write_text(json.dumps(result, indent=1))
     sys.exit(0 if result["agrees"] else 1)

@@ -98,7 +98,11 @@ Stage = Callable[[Run], dict[str, Any]]
 
 
 class StageFailed(Exception):
-    """A stage failed; the text gives the reason in one line."""
+    """A stage failed. The text gives the reason in one line, and `facts` are for the summary."""
+
+    def __init__(self, why: str, facts: dict[str, Any] | None = None) -> None:
+        super().__init__(why)
+        self.facts = facts or {}
 
 
 def stages() -> dict[str, Stage]:
@@ -142,11 +146,11 @@ def allocator(run: Run) -> dict[str, Any]:
         replay(run, words)
     else:
         call(run, [sys.executable, *words])
-    from benchmarks.allocator_check import compare
+    from benchmarks.allocator_check import compare, summary_line
 
     result: dict[str, Any] = compare(json.loads(events.read_text()))
     if not result["agrees"]:
-        raise StageFailed(f"our allocator differs: {json.dumps(result)}")
+        raise StageFailed(f"our allocator differs: {summary_line(result)}", {"comparison": result})
     return result
 
 
@@ -274,7 +278,7 @@ def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
             try:
                 entry |= stage(run)
             except (StageFailed, OSError, ValueError) as failure:
-                entry |= {"status": "failed", "why": str(failure)}
+                entry |= {"status": "failed", "why": str(failure), **getattr(failure, "facts", {})}
         entry["seconds"] = round(time.monotonic() - began, 1)
         entries.append(entry)
     return entries
@@ -290,6 +294,7 @@ def line_of(entry: dict[str, Any]) -> str:
         line += f"\n    {row['what']:28} {row['ratio']:6.3f} of {row['over']}"
     if "placed" in entry:
         line += f"  {entry['placed']} of {entry['allocations']} blocks in place, {entry['statistics_compared']} figures equal"
+        line += f", with our addresses {entry['own_addresses']['placed']} in place"
     return line + (f"\n    {entry['why']}" if "why" in entry else "")
 
 

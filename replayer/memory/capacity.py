@@ -1,4 +1,4 @@
-"""The memory size of a virtual device, and the text of PyTorch's out-of-memory message.
+"""The memory size of a virtual device, and what the PyTorch release decides: the out-of-memory message and the tie rule.
 
     capacity = capacity_of(trace.machine_of(0), device, "2.13.0")            # as recorded
     capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # as with `--gpu-memory 8GiB`
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from replayer.memory.device.blocks import TieRule, tie_rule_of
 from replayer.memory.device.oom import oom_text_of
 from traces.model.machine import Machine
 from traces.model.trace import Device
@@ -19,12 +20,13 @@ class Capacity(NamedTuple):
     """The memory of a device.
 
     `outside_bytes` is the memory that is used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text` is the
-    out-of-memory message (device/oom.py).
+    out-of-memory message (device/oom.py). `tie_rule` chooses among free blocks of the same size (device/blocks.py).
     """
 
     capacity_bytes: int
     outside_bytes: int
     oom_text: str
+    tie_rule: TieRule = TieRule.SEGMENT_AGE
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
@@ -32,9 +34,11 @@ def capacity_of(machine: Machine, device: Device, torch_version: str, given_byte
     chip is assumed.
 
     `torch_version` is the version of PyTorch that runs the replay. A recorded error message is used only if the recording is
-    from the same PyTorch release.
+    from the same PyTorch release. The tie rule is that of the recorded release, so that blocks lie as recorded.
     """
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card_of(device.name).memory_bytes
-    is_same = machine.release in (None, Machine(torch=torch_version).release)
+    running = Machine(torch=torch_version)
+    is_same = machine.release in (None, running.release)
     oom_text = machine.oom_text if machine.oom_text and is_same else oom_text_of(torch_version)
-    return Capacity(given_bytes or recorded_bytes, max(device.outside_bytes, 0), oom_text)
+    tie_rule = tie_rule_of(machine if machine.torch else running)
+    return Capacity(given_bytes or recorded_bytes, max(device.outside_bytes, 0), oom_text, tie_rule)

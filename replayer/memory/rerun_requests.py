@@ -52,7 +52,7 @@ def run_requests(
 
     Optional requests are left out if `has_optional` is False.
     """
-    memory = DeviceMemory(0, capacity.capacity_bytes, capacity.outside_bytes, settings=settings)
+    memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
     blocks: list[Block | None] = []

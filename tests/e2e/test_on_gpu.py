@@ -151,6 +151,54 @@ def test_a_failed_or_timed_out_check_does_not_affect_the_other_checks(on_gpu: An
     ]
 
 
+MIB = 1 << 20
+HIGH, LOW = 0x7F00_0800_0000, 0x7F00_0000_0000
+
+
+def history(torch_version: str) -> dict[str, Any]:
+    """An allocator history of `torch_version` in which the last request gets the lower of two free segments of 32 MiB."""
+    taken = [("segment_alloc", HIGH), ("alloc", HIGH), ("segment_alloc", LOW), ("alloc", LOW)]
+    freed = [("free_requested", LOW), ("free_completed", LOW), ("free_requested", HIGH), ("free_completed", HIGH)]
+    events = [
+        {"action": action, "addr": address, "size": 32 * MIB, "stream": 0}
+        for action, address in [*taken, *freed, ("alloc", LOW)]
+    ]
+    statistics = {"allocation.all.allocated": 3, "reserved_bytes.all.peak": 64 * MIB, "num_ooms": 0}
+    return {"torch": torch_version, "settings": "", "capacity_bytes": 1 << 30, "statistics": statistics, "events": events}
+
+
+def test_the_allocator_check_uses_recorded_addresses_and_the_rule_of_the_release() -> None:
+    from benchmarks.allocator_check import compare, summary_line
+
+    result = compare(history("2.11.0+cu130"))
+    assert result["agrees"] and result["own_addresses"]["placed"] == 3
+    assert summary_line(result) == "3 of 3 blocks in place, 0 of 3 statistics differ, with our addresses 3 in place"
+    result = compare(history("2.13.0+cu130"))  # which takes the older segment
+    assert not result["agrees"]
+    assert summary_line(result) == (
+        "2 of 3 blocks in place, 0 of 3 statistics differ, with our addresses 2 in place, first difference at event 8:"
+        " 33,554,432 bytes at (1, 0), ours at (0, 0)"
+    )
+
+
+def test_a_failed_comparison_gives_one_line_and_its_details_are_in_the_summary(
+    on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    def recorded(run: Any, command: list[str]) -> None:
+        events = history("2.13.0")
+        events["statistics"]["reserved_bytes.all.peak"] = 1
+        Path(command[3]).write_text(json.dumps(events))
+
+    monkeypatch.setattr(on_gpu, "call", recorded)
+    [entry] = on_gpu.perform(on_gpu.Run(tmp_path, False, "", time.monotonic() + 60), {"allocator": on_gpu.allocator})
+    assert entry["status"] == "failed"
+    assert entry["why"].startswith("our allocator differs: 2 of 3 blocks in place, 1 of 3 statistics differ")
+    assert len(on_gpu.line_of(entry)) < 300
+    assert entry["comparison"]["statistics_that_differ"] == {"reserved_bytes.all.peak": {"theirs": 1, "ours": 64 * MIB}}
+
+
 def test_recordings_are_packed_within_the_limits(on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN more files than fit WHEN they are packed THEN no tar file is too large, and the omitted files are reported."""
     monkeypatch.setattr(on_gpu, "MAX_FILES", 3)

@@ -19,9 +19,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from replayer.memory.capacity import Capacity
+from replayer.memory.device.blocks import tie_rule_of
 from replayer.memory.device.oom import DEFAULT_OOM_TEXT
 from replayer.memory.device.request_log import RankRequests, RequestKind, RequestLog
 from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_batch, run_requests
@@ -146,8 +148,15 @@ def _machine(card: Card, count: int) -> Trace:
     return Trace(grain="kernel", devices=devices, steps=steps, machines={0: machine})
 
 
+@cache
+def _capacity(memory_bytes: int, context_bytes: int = 0) -> Capacity:
+    """Return the capacity of a GPU on which the installed PyTorch runs."""
+    installed = Machine(torch=importlib.metadata.version("torch"))
+    return Capacity(memory_bytes, context_bytes, DEFAULT_OOM_TEXT, tie_rule_of(installed))
+
+
 def _need(fit: FitOptions, first: _FitRun, option: str) -> Need:
-    room = [run_requests(log, Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT), has_optional=False) for log in first.logs]
+    room = [run_requests(log, _capacity(_ROOM_BYTES), has_optional=False) for log in first.logs]
     given = _given(fit.script, option) if option else None
     notes = []
     if not first.steps:
@@ -234,7 +243,7 @@ class _Peaks:
             return self._need.peak_allocated_bytes
         if batch not in self._found:
             [requests] = self._scaled
-            room = Capacity(_ROOM_BYTES, 0, DEFAULT_OOM_TEXT)
+            room = _capacity(_ROOM_BYTES)
             self._found[batch] = run_requests(requests.at(batch), room, has_optional=False).peak_bytes
         return self._found[batch]
 
@@ -242,7 +251,7 @@ class _Peaks:
 def _card_fit(
     card: Card, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need, known: KnownTimes, peaks: _Peaks
 ) -> CardFit:
-    capacity = Capacity(card.memory_bytes, card.context_bytes, DEFAULT_OOM_TEXT)
+    capacity = _capacity(card.memory_bytes, card.context_bytes)
     outcomes = [run_requests(log, capacity, has_optional=card.uses_winograd) for log in first.logs]
     worst = max(outcomes, key=lambda one: (not one.fits, one.reserved_bytes))
     estimated = None
@@ -267,7 +276,7 @@ def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) ->
             if size not in runs:
                 run = _run(fit, _with_batch(fit.script, option, size), one.card)
                 runs[size] = run.logs if run.batch is None or need.batch is None or run.batch == size else None
-        capacity = Capacity(one.card.memory_bytes, one.card.context_bytes, DEFAULT_OOM_TEXT)
+        capacity = _capacity(one.card.memory_bytes, one.card.context_bytes)
         fits = [None if logs is None else _fit(logs, capacity, one.card) for logs in (runs[batch], runs[batch + 1])]
         told.append(replace(one, verified=None if None in fits else fits == [True, False]))
     return told

@@ -7,18 +7,65 @@
 The driver returns memory in segments. The blocks of a segment form a doubly linked list (`prev`, `next`) without gaps. A block
 is allocated (`in_use`), free (`in_pool`), or freed but still used by other streams (neither flag is set). Free neighbors are
 merged. In expandable segments, address ranges without memory are blocks of the class `Unmapped`.
+
+Note [Free blocks of the same size]
+    A request gets the smallest free block that fits. PyTorch releases differ in how they choose among blocks of the same size:
+
+    * up to 2.11: the lowest address (TieRule.ADDRESS)
+    * 2.12: the block that was created first (TieRule.BLOCK_AGE, pytorch/pytorch#178362). A split creates a block for the part
+      that is allocated. The rest remains the old block.
+    * since 2.13: the lowest address in the segment that was created first (TieRule.SEGMENT_AGE, pytorch/pytorch#183591)
+
+    Allocator histories of 2.11, 2.12, 2.13 and 2.14 agree with these rules in every block (benchmarks/allocator_check.py).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from enum import Enum
+from itertools import count
 from typing import Protocol
 
 from replayer.memory.device.settings import BLOCK_BYTES
 from replayer.memory.device.stats import PoolStats
+from traces.model.machine import Machine
 
-ADDRESS_BITS = 48
+_ADDRESS_BITS, _AGE_BITS = 48, 32
+_SIZE_SHIFT = _ADDRESS_BITS + _AGE_BITS
+
+
+class TieRule(Enum):
+    """The rule for free blocks of the same size. See Note [Free blocks of the same size]."""
+
+    ADDRESS = "address"
+    BLOCK_AGE = "block age"
+    SEGMENT_AGE = "segment age"
+
+
+def tie_rule_of(machine: Machine) -> TieRule:
+    """Return the rule of a machine's PyTorch release. If the release is unknown, the rule is that of the newest release."""
+    if machine.is_before(2, 12):
+        return TieRule.ADDRESS
+    return TieRule.BLOCK_AGE if machine.is_before(2, 13) else TieRule.SEGMENT_AGE
+
+
+class Ages:
+    """Numbers blocks by age, as a tie rule requires. Of two free blocks of the same size, the block with the lower number is
+    used first."""
+
+    def __init__(self, rule: TieRule) -> None:
+        self._next = count(1).__next__
+        self._counts_segments = rule is not TieRule.ADDRESS
+        self.counts_blocks = rule is TieRule.BLOCK_AGE
+
+    def of_segment(self) -> int:
+        """Return the number of a new segment's first block."""
+        return self._next() if self._counts_segments else 0
+
+    def of_part(self, whole: Block) -> int:
+        """Return the number of a block that is cut off `whole`."""
+        return self._next() if self.counts_blocks else whole.age
 
 
 class UsedStream(Protocol):
@@ -46,6 +93,7 @@ class Block:
     users: dict[int, UsedStream] | None = None
     requested_bytes: int = 0
     freed_at: int = 0
+    age: int = 0  # a number of `Ages`
 
     @property
     def is_split(self) -> bool:
@@ -64,7 +112,8 @@ class Unmapped(Block):
 class Pool:
     """The free blocks of one stream. A pool holds either small blocks (up to 1 MiB) or large blocks.
 
-    `keys[i]` is the size of `blocks[i]` combined with its address (the lower 48 bits), because comparing tuples is slower.
+    `keys[i]` combines the size, age and address of `blocks[i]`, from the highest to the lowest bits, because comparing tuples
+    is slower.
     """
 
     __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
@@ -79,22 +128,22 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the smallest block with at least `size_bytes`. Of several blocks of this size, choose the lowest
-        address.
+        """Return the index of the smallest block with at least `size_bytes`.
 
-        Returns `len(blocks)` if there is none.
+        Note [Free blocks of the same size] says which of several blocks of this size is chosen. Returns `len(blocks)` if there
+        is none.
         """
-        return bisect_left(self.keys, size_bytes << ADDRESS_BITS)
+        return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
 
     def add(self, block: Block) -> None:
-        key = block.size_bytes << ADDRESS_BITS | block.address
+        key = (block.size_bytes << _AGE_BITS | block.age) << _ADDRESS_BITS | block.address
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)
         self.blocks.insert(at, block)
         block.in_pool = True
 
     def remove(self, block: Block) -> None:
-        at = bisect_left(self.keys, block.size_bytes << ADDRESS_BITS | block.address)
+        at = bisect_left(self.keys, (block.size_bytes << _AGE_BITS | block.age) << _ADDRESS_BITS | block.address)
         del self.keys[at], self.blocks[at]
         block.in_pool = False
 

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Any
 
 from replayer.errors import NotEmulatedWarning
-from replayer.memory.device.blocks import Block, Pool, UsedStream, link
+from replayer.memory.device.blocks import Ages, Block, Pool, TieRule, UsedStream, link
 from replayer.memory.device.expandable_segments import ExpandableSegments, best_fit, expandable_fits_first
 from replayer.memory.device.history import History
-from replayer.memory.device.oom import DEFAULT_OOM_TEXT, Figures, OomObserver, OutOfMemory
+from replayer.memory.device.oom import DEFAULT_OOM_TEXT, EXABYTE, Figures, OomObserver, OutOfMemory
 from replayer.memory.device.request_log import RequestKind, RequestLog
-from replayer.memory.device.segments import Segments
+from replayer.memory.device.segments import AddressSource, Segments
 from replayer.memory.device.settings import BLOCK_BYTES, MIB, UNLIMITED, AllocatorSettings, settings_of_environment
 from replayer.memory.device.snapshot import mapped_ranges, segment_dict
 from replayer.memory.device.stats import MemoryStats
@@ -35,7 +35,7 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 OWN_SEGMENT_BYTES = 10 * MIB  # smallest block with its own segment
 _LOCK_TIMEOUT_S = 10
 
-Layout = tuple[tuple[int, int, bool, int], ...]
+Layout = tuple[tuple[int, int, bool, int, int], ...]
 
 
 def _always_done() -> int:
@@ -54,10 +54,12 @@ class DeviceMemory:
         capacity_bytes: the device's total memory.
         outside_bytes: device memory used outside of PyTorch's allocator (CUDA context, NCCL buffers).
         oom_text: an out-of-memory message of the recorded PyTorch, used as a template (oom.py).
+        tie_rule: which of several free blocks of the same size a request gets.
         host_now_ns: returns the calling thread's virtual time. It is called only while freed blocks wait for other streams.
             By default, the work of other streams has always ended.
         wait_until_ns: blocks the calling thread until a virtual time, as cudaEventSynchronize does.
         settings: the allocator's settings. By default, they are read from the environment at the first allocation.
+        addresses: chooses the addresses of segments, for example as recorded. By default, they follow Note [Addresses].
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class DeviceMemory:
         capacity_bytes: int,
         outside_bytes: int = 0,
         oom_text: str = DEFAULT_OOM_TEXT,
+        tie_rule: TieRule = TieRule.SEGMENT_AGE,
         *,
         host_now_ns: Callable[[], int] = _always_done,
         wait_until_ns: Callable[[int], None] = _never_waits,
         settings: AllocatorSettings | None = None,
+        addresses: AddressSource | None = None,
     ) -> None:
         self.device = device
         self.history: History | None = None
@@ -80,7 +84,7 @@ class DeviceMemory:
         self._wait_until_ns = wait_until_ns
         self.counts = MemoryStats()
         self._outside_bytes = outside_bytes
-        self._segments = Segments(device, capacity_bytes, outside_bytes)
+        self._segments = Segments(device, capacity_bytes, outside_bytes, Ages(tie_rule), addresses)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
         self.private: set[int] = set()  # streams of live CUDA graphs
         self._small: dict[int, Pool] = {}
@@ -195,7 +199,9 @@ class DeviceMemory:
                 stats.split_free.now -= 1
                 stats.split_free_bytes.now -= block.size_bytes
             return block
-        rest, block = block, Block(block.address, size, pool)
+        rest, block = block, Block(block.address, size, pool, age=block.age)
+        if self._segments.ages.counts_blocks:
+            block.age = self._segments.ages.of_part(rest)
         rest.address += size
         rest.size_bytes = left_bytes
         link(rest.prev, block)
@@ -275,6 +281,8 @@ class DeviceMemory:
         Raises OutOfMemory.
         """
         settings = self.settings
+        if size >= EXABYTE:
+            raise self._out_of_memory(size)
         if size <= SMALL_BYTES:
             segment = SMALL_SEGMENT_BYTES
         elif size < OWN_SEGMENT_BYTES:
@@ -472,7 +480,7 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the state on which the blocks of later requests depend: address, size and use of each block.
+        """Return the state on which the blocks of later requests depend: address, size, use and rank by age of each block.
 
         Returns None if a history or request log is recorded, or if blocks also depend on their age or on waiting streams.
         """
@@ -482,7 +490,13 @@ class DeviceMemory:
             found = [block for tail in self._tails() for blocks in mapped_ranges(tail) for block in blocks]
             if any(block.users or not (block.in_use or block.in_pool) for block in found):
                 return None
-            return tuple(sorted((of.address, of.size_bytes, of.in_use, of.requested_bytes if of.in_use else 0) for of in found))
+            ranks = {age: rank for rank, age in enumerate(sorted({block.age for block in found}))}
+            return tuple(
+                sorted(
+                    (of.address, of.size_bytes, of.in_use, of.requested_bytes if of.in_use else 0, ranks[of.age])
+                    for of in found
+                )
+            )
 
     def _tails(self) -> list[Block]:
         return [*self._segments.tails.values(), *self._expandable.tails()]

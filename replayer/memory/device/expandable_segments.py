@@ -130,7 +130,7 @@ class ExpandableSegments:
     def _reserve(self, pool: ExpandablePool, page_bytes: int) -> Unmapped:
         capacity_bytes = self._segments.capacity_bytes
         size_bytes = -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
-        whole = Unmapped(self._segments.reserve(size_bytes), size_bytes, pool)
+        whole = Unmapped(self._segments.reserve(size_bytes), size_bytes, pool, age=self._segments.ages.of_segment())
         insort(pool.reservations, Reservation(whole.address, size_bytes, page_bytes, whole), key=lambda one: one.address)
         _add_unmapped(pool, whole)
         return whole
@@ -147,8 +147,9 @@ class ExpandableSegments:
         if not self._segments.map(size_bytes, pool.stats):
             return None
         self._note("segment_map", unmapped.address, size_bytes, pool.stream)
-        block = Block(unmapped.address, size_bytes, pool)
+        block = Block(unmapped.address, size_bytes, pool, age=unmapped.age)
         if size_bytes < unmapped.size_bytes:
+            unmapped.age = self._segments.ages.of_part(unmapped)
             link(unmapped.prev, block)
             link(block, unmapped)
             unmapped.address += size_bytes
@@ -168,14 +169,15 @@ class ExpandableSegments:
         if start >= end:
             return None
         pool.remove(block)
-        unmapped = Unmapped(start, end - start, pool)
+        ages = self._segments.ages
+        unmapped = Unmapped(start, end - start, pool, age=block.age)
         before, after = block.prev, block.next
         if start > block.address:
-            before = Block(block.address, start - block.address, pool)
+            before = Block(block.address, start - block.address, pool, age=ages.of_part(block))
             link(block.prev, before)
             pool.add(before)
         if block.address + block.size_bytes > end:
-            after = Block(end, block.address + block.size_bytes - end, pool)
+            after = Block(end, block.address + block.size_bytes - end, pool, age=ages.of_part(block))
             link(after, block.next)
             pool.add(after)
         link(before, unmapped)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-_EXABYTE = 1 << 60  # PyTorch refuses requests of more than an exabyte without asking the device.
+EXABYTE = 1 << 60  # PyTorch refuses requests of this size without asking the device, and counts no out-of-memory error.
 OomObserver = Callable[[int, int, int, int], None]
 
 # PyTorch 2.10, with its two double spaces
@@ -65,9 +65,10 @@ class OutOfMemory(MemoryError):
 
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
         self.figures = figures
-        self._observers = observers
+        is_absurd = figures.asked_bytes >= EXABYTE
+        self._observers = () if is_absurd else observers
         too_large = "CUDA out of memory. Tried to allocate more than 1EB memory."
-        super().__init__(too_large if figures.asked_bytes >= _EXABYTE else fill(template, figures))
+        super().__init__(too_large if is_absurd else fill(template, figures))
 
     def to_torch(self) -> torch.OutOfMemoryError:
         import torch  # not at the top, since fit checks run without torch

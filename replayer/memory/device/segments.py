@@ -7,74 +7,171 @@
 For expandable segments, `reserve` takes addresses and `map` takes memory for these addresses.
 
 Note [Addresses]
-    Emulated addresses look like CUDA's addresses and are reused after a free. As with the real driver, segments are multiples
-    of 2 MiB on 2 MiB boundaries. A new segment gets the lowest free address range that is large enough. Devices are 1 TiB
-    apart, so addresses are unique. Expandable segments have separate address spaces of 5 TiB per device.
+    PyTorch up to 2.11 takes the lowest address among free blocks of the same size. The order of the segments' addresses then
+    decides which block a request gets, and the order comes from the CUDA driver, not from PyTorch. NVIDIA does not document it.
+    The rule here was read from an allocator history of an H200 (driver 580, 177 segments) and agrees with segments in profiles
+    of an A100:
+
+    * The driver reserves ranges of addresses. A range is the first segment's size, rounded up to a multiple of 32 MiB.
+    * A segment gets the lowest free addresses of the newest range that has room. Otherwise the driver reserves a new range.
+    * A new range is placed as high as possible below the top of the address space. It fits only into a gap that is at least
+      32 MiB larger than the range. New ranges are therefore mostly below all others.
+    * A range without segments is returned.
+
+    On a real device, CUDA itself and its libraries also take memory from these ranges, for example for code that they load on
+    first use. Such memory is not in the history and is not emulated. The order of a few segments may therefore differ.
+    `benchmarks/allocator_check.py` uses the recorded addresses, so that it compares PyTorch's rules alone.
+
+    Devices are 1 TiB apart, so addresses are unique. Expandable segments have separate address spaces of 5 TiB per device.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from replayer.memory.device.blocks import Block, Pool, link
+from replayer.memory.device.blocks import Ages, Block, Pool, link
 from replayer.memory.device.stats import PoolStats
 
-_BASE = 0x7F00_0000_0000
+_TOP = 0x7F80_0000_0000
 _SPAN = 1 << 40
+_RANGE_BYTES = 32 << 20  # Note [Addresses]
 _RESERVED_BASE = 0x1000_0000_0000
 _RESERVED_SPAN = 5 << 40
 
 
-class AddressSpace:
-    """The free addresses of a device. See Note [Addresses].
-
-    The list of free ranges is sorted. The free address range number i begins at `_starts[i]` and has `_sizes[i]` bytes.
-    Neighboring ranges are joined.
-    """
-
-    def __init__(self, device: int, *, reserved: bool = False) -> None:
-        self._starts = [_RESERVED_BASE + device * _RESERVED_SPAN if reserved else _BASE - device * _SPAN]
-        self._sizes = [_RESERVED_SPAN if reserved else _SPAN]
+class AddressSource(Protocol):
+    """Chooses the addresses of segments."""
 
     def take(self, size_bytes: int) -> int:
-        """Return the address of a new segment.
+        """Return the address of a new segment."""
 
-        Raises RuntimeError if no free address range is large enough. Only expandable segments can run out of addresses, because
-        they reserve addresses without memory.
-        """
-        hole = next((i for i, size in enumerate(self._sizes) if size >= size_bytes), None)
+    def give_back(self, address: int, size_bytes: int) -> None: ...
+
+
+class Holes:
+    """Free address ranges in order of address. Hole number i begins at `starts[i]` and has `sizes[i]` bytes.
+
+    Neighboring holes are joined.
+    """
+
+    def __init__(self, start: int, size_bytes: int) -> None:
+        self.starts, self.sizes = [start], [size_bytes]
+
+    def take(self, size_bytes: int) -> int | None:
+        """Return the lowest address with `size_bytes` free bytes, or None if no hole is large enough."""
+        hole = next((i for i, size in enumerate(self.sizes) if size >= size_bytes), None)
         if hole is None:
-            raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")
-        address = self._starts[hole]
-        if self._sizes[hole] == size_bytes:
-            del self._starts[hole], self._sizes[hole]
+            return None
+        address = self.starts[hole]
+        if self.sizes[hole] == size_bytes:
+            del self.starts[hole], self.sizes[hole]
         else:
-            self._starts[hole] += size_bytes
-            self._sizes[hole] -= size_bytes
+            self.starts[hole] += size_bytes
+            self.sizes[hole] -= size_bytes
         return address
 
     def give_back(self, address: int, size_bytes: int) -> None:
-        hole = bisect_left(self._starts, address)
-        if hole < len(self._starts) and address + size_bytes == self._starts[hole]:
-            size_bytes += self._sizes[hole]
-            del self._starts[hole], self._sizes[hole]
-        if hole and self._starts[hole - 1] + self._sizes[hole - 1] == address:
-            self._sizes[hole - 1] += size_bytes
+        hole = bisect_left(self.starts, address)
+        if hole < len(self.starts) and address + size_bytes == self.starts[hole]:
+            size_bytes += self.sizes[hole]
+            del self.starts[hole], self.sizes[hole]
+        if hole and self.starts[hole - 1] + self.sizes[hole - 1] == address:
+            self.sizes[hole - 1] += size_bytes
         else:
-            self._starts.insert(hole, address)
-            self._sizes.insert(hole, size_bytes)
+            self.starts.insert(hole, address)
+            self.sizes.insert(hole, size_bytes)
+
+
+@dataclass(slots=True)
+class _AddressRange:
+    """Addresses that the driver has reserved. `number` counts the ranges in order of their reservation."""
+
+    start: int
+    size_bytes: int
+    number: int
+    holes: Holes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.holes = Holes(self.start, self.size_bytes)
+
+    @property
+    def is_unused(self) -> bool:
+        return self.holes.sizes == [self.size_bytes]
+
+
+class DriverAddresses:
+    """The addresses of a device's segments. See Note [Addresses]."""
+
+    def __init__(self, device: int) -> None:
+        self._top = _TOP - device * _SPAN
+        self._ranges: list[_AddressRange] = []  # by address
+        self._with_holes: list[_AddressRange] = []  # by number
+        self._made = 0
+
+    def take(self, size_bytes: int) -> int:
+        for range_ in reversed(self._with_holes):
+            address = range_.holes.take(size_bytes)
+            if address is not None:
+                break
+        else:
+            range_ = self._new_range(size_bytes)
+            address = range_.holes.take(size_bytes)
+            assert address is not None
+        if not range_.holes.starts:
+            self._with_holes.remove(range_)
+        return address
+
+    def give_back(self, address: int, size_bytes: int) -> None:
+        at = bisect_left(self._ranges, address + 1, key=_start) - 1
+        range_ = self._ranges[at]
+        if not range_.holes.starts:
+            insort(self._with_holes, range_, key=_number)
+        range_.holes.give_back(address, size_bytes)
+        if range_.is_unused:
+            del self._ranges[at]
+            self._with_holes.remove(range_)
+
+    def _new_range(self, size_bytes: int) -> _AddressRange:
+        size_bytes = -(-size_bytes // _RANGE_BYTES) * _RANGE_BYTES
+        end = self._top
+        for above in reversed(self._ranges):
+            if end - (above.start + above.size_bytes) >= size_bytes + _RANGE_BYTES:
+                break
+            end = above.start
+        range_ = _AddressRange(end - size_bytes, size_bytes, self._made)
+        self._made += 1
+        insort(self._ranges, range_, key=_start)
+        self._with_holes.append(range_)
+        return range_
+
+
+def _start(range_: _AddressRange) -> int:
+    return range_.start
+
+
+def _number(range_: _AddressRange) -> int:
+    return range_.number
 
 
 class Segments:
-    """The segments of one device. `outside_bytes` is the memory that the process uses outside of PyTorch's allocator."""
+    """The segments of one device. `outside_bytes` is the memory that the process uses outside of PyTorch's allocator.
 
-    def __init__(self, device: int, capacity_bytes: int, outside_bytes: int) -> None:
+    `ages` numbers new segments. `addresses` chooses their addresses; by default, these follow Note [Addresses].
+    """
+
+    def __init__(
+        self, device: int, capacity_bytes: int, outside_bytes: int, ages: Ages, addresses: AddressSource | None = None
+    ) -> None:
         self.capacity_bytes = capacity_bytes
         self.outside_bytes = outside_bytes
         self.allowed_bytes: int | None = None  # set by set_per_process_memory_fraction
         self.taken = self.returned = 0  # numbers of successful driver calls
         self.tails: dict[int, Block] = {}
-        self._space, self._reserved_space = AddressSpace(device), AddressSpace(device, reserved=True)
+        self.ages = ages
+        self._addresses = addresses or DriverAddresses(device)
+        self._reserved_addresses = Holes(_RESERVED_BASE + device * _RESERVED_SPAN, _RESERVED_SPAN)
         self.reserved_bytes = 0
 
     @property
@@ -93,7 +190,7 @@ class Segments:
         pool.stats.reserved_bytes.add(size_bytes)
         self.reserved_bytes += size_bytes
         self.taken += 1
-        block = Block(self._space.take(size_bytes), size_bytes, pool)
+        block = Block(self._addresses.take(size_bytes), size_bytes, pool, age=self.ages.of_segment())
         self.tails[block.address + size_bytes] = block
         return block
 
@@ -111,7 +208,7 @@ class Segments:
         sides = (block.prev is not None) + (block.next is not None)
         link(block.prev, None)
         link(None, block.next)
-        self._space.give_back(block.address, block.size_bytes)
+        self._addresses.give_back(block.address, block.size_bytes)
         stats.segments.change(sides - 1)
         stats.reserved_bytes.now -= block.size_bytes
         self.reserved_bytes -= block.size_bytes
@@ -120,10 +217,13 @@ class Segments:
     def reserve(self, size_bytes: int) -> int:
         """Reserve `size_bytes` of addresses without memory, and return the first address. Raises RuntimeError if no addresses
         are left."""
-        return self._reserved_space.take(size_bytes)
+        address = self._reserved_addresses.take(size_bytes)
+        if address is None:
+            raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")
+        return address
 
     def unreserve(self, address: int, size_bytes: int) -> None:
-        self._reserved_space.give_back(address, size_bytes)
+        self._reserved_addresses.give_back(address, size_bytes)
 
     def map(self, size_bytes: int, stats: PoolStats) -> bool:
         """Take memory for reserved addresses. Returns False if the device has too little free memory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replayer.memory.capacity import capacity_of
+from replayer.memory.device.blocks import TieRule
 from replayer.memory.device.oom import oom_text_of
 from traces.model.machine import Machine
 from traces.model.trace import Device
@@ -22,7 +23,24 @@ GIB = 1 << 30
     ],
 )
 def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: int) -> None:
-    assert capacity_of(Machine(), device, "2.13.0", given_bytes) == (capacity_bytes, 0, oom_text_of("2.13.0"))
+    assert capacity_of(Machine(), device, "2.13.0", given_bytes)[:3] == (capacity_bytes, 0, oom_text_of("2.13.0"))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "running", "tie_rule"),
+    [
+        ("2.11.0+cu130", "2.14.1", TieRule.ADDRESS),
+        ("2.12.1+cu130", "2.13.0", TieRule.BLOCK_AGE),
+        ("2.13.0+cu130", "2.11.0", TieRule.SEGMENT_AGE),
+        ("1.8 to 1.9", "2.13.0", TieRule.ADDRESS),
+        (None, "2.10.0", TieRule.ADDRESS),
+        (None, "2.14.1", TieRule.SEGMENT_AGE),
+    ],
+)
+def test_free_blocks_of_the_same_size_are_chosen_as_in_the_recorded_release(
+    recorded: str | None, running: str, tie_rule: TieRule
+) -> None:
+    assert capacity_of(Machine(torch=recorded), Device(0, 0, "Tesla T4"), running).tie_rule is tie_rule
 
 
 def test_memory_used_outside_of_pytorch() -> None:

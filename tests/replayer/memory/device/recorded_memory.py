@@ -10,7 +10,6 @@ truth larger than X. Nothing else is adjusted: neither a rule, nor an order, nor
 from __future__ import annotations
 
 import gzip
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 import orjson
 
-from replayer.memory.device.blocks import Block, Pool
+from replayer.memory.device.blocks import Block, Pool, TieRule
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.settings import MIB, AllocatorSettings
 
@@ -117,9 +116,8 @@ class Replay:
 
     def __init__(self, events: list[Event], extents: list[Extent]) -> None:
         self.events = events
-        self.memory = DeviceMemory(0, 1 << 40, settings=AllocatorSettings())
         self.segments = _RecordedSegments()
-        self.memory._segments._space = self.segments  # type: ignore[assignment]
+        self.memory = DeviceMemory(0, 1 << 40, tie_rule=TieRule.ADDRESS, settings=AllocatorSettings(), addresses=self.segments)
         for extent in extents:
             pool = self.pool(extent.small)
             block, rest = Block(extent.start, extent.end - extent.start, pool), Block(0, 0, pool)
@@ -165,7 +163,7 @@ class Replay:
                 continue
             self.segments.recorded = event.address if grown else None
             pool = self.pool(event.size_bytes <= MIB)
-            at = bisect_left(pool.keys, event.size_bytes << 48)
+            at = pool.best_fit(event.size_bytes)
             best = (pool.blocks[at].address, pool.blocks[at].size_bytes) if at < len(pool.blocks) else None
             block = self.memory.malloc(event.size_bytes, 0)
             assert block is not None

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from replayer.memory.device.blocks import Block
+from replayer.memory.device.blocks import Block, TieRule
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory, size_text
 from replayer.memory.device.settings import MIB, AllocatorSettings, parse_settings
@@ -137,10 +137,44 @@ def test_emptying_the_cache_keeps_segments_in_use() -> None:
 def test_the_address_of_a_freed_segment_is_reused() -> None:
     memory = memory_of()
     first = take(memory, 10 * MIB)
-    assert first.address == 0x7F00_0000_0000
+    assert first.address == 0x7F7F_FE00_0000  # 32 MiB below the top
     memory.free(first)
     memory.empty_cache()
-    assert take(memory, 10 * MIB).address == 0x7F00_0000_0000
+    assert take(memory, 10 * MIB).address == 0x7F7F_FE00_0000
+
+
+@pytest.mark.parametrize(
+    ("tie_rule", "of_segments", "of_parts"),
+    [(TieRule.ADDRESS, "below", "below"), (TieRule.BLOCK_AGE, "above", "below"), (TieRule.SEGMENT_AGE, "above", "above")],
+)
+def test_a_request_gets_one_of_two_free_blocks_by_the_rule_of_the_release(
+    tie_rule: TieRule, of_segments: str, of_parts: str
+) -> None:
+    """The second segment lies below the first, as CUDA places them."""
+    memory = DeviceMemory(0, GIB, tie_rule=tie_rule, settings=AllocatorSettings())
+    above, below = take(memory, 32 * MIB), take(memory, 32 * MIB)
+    memory.free(below)
+    memory.free(above)
+    assert take(memory, 32 * MIB) is {"above": above, "below": below}[of_segments]
+
+    memory = DeviceMemory(0, GIB, tie_rule=tie_rule, settings=AllocatorSettings())
+    whole, below = take(memory, 96 * MIB), take(memory, 32 * MIB)
+    memory.free(whole)
+    above = take(memory, 32 * MIB)  # a new block at the start of the first segment; the rest is the old block
+    take(memory, 64 * MIB)
+    memory.free(above)
+    memory.free(below)
+    assert take(memory, 32 * MIB) is {"above": above, "below": below}[of_parts]
+
+
+def test_a_request_of_an_exabyte_fails_at_once() -> None:
+    """GIVEN cached memory WHEN a request is absurd THEN PyTorch neither returns the memory nor counts the failure."""
+    memory = memory_of()
+    memory.free(take(memory, 30 * MIB))
+    with pytest.raises(OutOfMemory, match=r"^CUDA out of memory\. Tried to allocate more than 1EB memory\.$"):
+        memory.malloc(1 << 60, 0)
+    stats = memory.usage.stats()
+    assert (stats["num_ooms"], stats["num_alloc_retries"], memory.usage.reserved_bytes) == (0, 0, 30 * MIB)
 
 
 def test_a_full_device_returns_cached_segments_and_tries_again() -> None:
@@ -358,7 +392,7 @@ def test_a_block_cannot_be_freed_twice() -> None:
     memory = memory_of()
     block = take(memory, 512)
     memory.free(block)
-    with pytest.raises(ValueError, match="0x7f0000000000 was freed twice"):
+    with pytest.raises(ValueError, match="0x7f7ffe000000 was freed twice"):
         memory.free(block)
 
 

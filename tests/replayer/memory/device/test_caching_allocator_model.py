@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from replayer.memory.device.blocks import Block
+from replayer.memory.device.blocks import Block, TieRule
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
-from replayer.memory.device.segments import AddressSpace
+from replayer.memory.device.segments import DriverAddresses
 from replayer.memory.device.settings import MIB, AllocatorSettings
 
 CAPACITY_BYTES = 96 * MIB
@@ -28,14 +28,17 @@ class Piece:
 
     def __init__(self, address: int, size: int, kind: tuple[int, bool], segment: int) -> None:
         self.address, self.size, self.kind, self.segment, self.free = address, size, kind, segment, True
+        self.segment_age = self.age = 0
 
 
 class Model:
     """The rules, written without any thought of speed: one list of all pieces, searched from end to end."""
 
-    def __init__(self) -> None:
+    def __init__(self, tie_rule: TieRule) -> None:
+        self.tie_rule = tie_rule
+        self.made = 0
         self.pieces: list[Piece] = []
-        self.space = AddressSpace(0)
+        self.space = DriverAddresses(0)
         self.returns_pieces = False
 
     def total(self, free: bool | None = None) -> int:
@@ -57,13 +60,25 @@ class Model:
             address = self.space.take(segment)
             fits = [Piece(address, segment, kind, address)]
             self.pieces += fits
-        best = min(fits, key=lambda p: (p.size, p.address))
+            fits[0].age = fits[0].segment_age = self.new_age()
+        first = {
+            TieRule.ADDRESS: lambda p: (p.size, p.address),
+            TieRule.BLOCK_AGE: lambda p: (p.size, p.age),
+            TieRule.SEGMENT_AGE: lambda p: (p.size, p.segment_age, p.address),
+        }
+        best = min(fits, key=first[self.tie_rule])
         left = best.size - size
         if left >= 512 if kind[1] else left > MIB:
-            self.pieces.append(Piece(best.address + size, left, kind, best.segment))
+            rest = Piece(best.address + size, left, kind, best.segment)
+            rest.age, rest.segment_age, best.age = best.age, best.segment_age, self.new_age()
+            self.pieces.append(rest)
             best.size = size
         best.free = False
         return best
+
+    def new_age(self) -> int:
+        self.made += 1
+        return self.made
 
     def merge(self, piece: Piece) -> None:
         piece.free = True
@@ -103,14 +118,20 @@ class SideStream:
 
 class Agreement(RuleBasedStateMachine):
     blocks = Bundle("blocks")
+    tie_rule = TieRule.SEGMENT_AGE
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ns = 0
         self.memory = DeviceMemory(
-            0, CAPACITY_BYTES, host_now_ns=lambda: self.now_ns, wait_until_ns=self.wait, settings=AllocatorSettings()
+            0,
+            CAPACITY_BYTES,
+            tie_rule=self.tie_rule,
+            host_now_ns=lambda: self.now_ns,
+            wait_until_ns=self.wait,
+            settings=AllocatorSettings(),
         )
-        self.model = Model()
+        self.model = Model(self.tie_rule)
         self.waiting: list[tuple[int, Piece]] = []
         self.live: dict[Piece, int] = {}
         self.peak = self.split_peak = self.requested = 0
@@ -208,5 +229,15 @@ class Agreement(RuleBasedStateMachine):
                     assert pool["allocated"] - pool["freed"] == pool["current"] <= pool["peak"]
 
 
+class AgreementByAddress(Agreement):
+    tie_rule = TieRule.ADDRESS
+
+
+class AgreementByBlockAge(Agreement):
+    tie_rule = TieRule.BLOCK_AGE
+
+
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(stateful_step_count=40)
+TestAgreementByAddress = AgreementByAddress.TestCase
+TestAgreementByBlockAge = AgreementByBlockAge.TestCase
+TestAgreement.settings = TestAgreementByAddress.settings = TestAgreementByBlockAge.settings = settings(stateful_step_count=40)

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from replayer.memory.device.blocks import Block
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
-from replayer.memory.device.segments import AddressSpace
+from replayer.memory.device.segments import DriverAddresses, Holes
 from replayer.memory.device.settings import MIB, parse_settings
 from tests.replayer.memory.device.test_caching_allocator_model import CAPACITY_BYTES, SIZES, SideStream
 
@@ -64,7 +64,7 @@ class Model:
     def __init__(self) -> None:
         self.ranges: list[Range] = []
         self.expands = True
-        self.plain_space, self.reserved_space = AddressSpace(0), AddressSpace(0, reserved=True)
+        self.plain_space, self.reserved_space = DriverAddresses(0), Holes(0x1000_0000_0000, 5 << 40)
         self.calls = 0
 
     @property
@@ -72,9 +72,10 @@ class Model:
         return sum(len(r.mapped) * r.page for r in self.ranges)
 
     def candidates(self, kind: tuple[int, bool], size: int) -> Iterator[tuple[Range, Span]]:
-        """By size and address."""
-        found = [(span, r) for r in self.ranges if r.kind == kind for span in r.free() if span.size >= size]
-        yield from ((r, span) for span, r in sorted(found, key=lambda pair: (pair[0].size, pair[0].start)))
+        """By size, age of the segment, and address."""
+        mine = [(age, r) for age, r in enumerate(self.ranges) if r.kind == kind]
+        found = [(span.size, age, span.start, span, r) for age, r in mine for span in r.free()]
+        yield from ((r, span) for *_, span, r in sorted(found, key=lambda one: one[:3]) if span.size >= size)
 
     def best(self, kind: tuple[int, bool], size: int) -> tuple[Range, Span] | None:
         found = None
@@ -117,7 +118,9 @@ class Model:
                     return r, start
         page = SMALL_PAGE_BYTES if kind[1] else LARGE_PAGE_BYTES
         whole = -(-(CAPACITY_BYTES * 9 // 8) // page) * page
-        self.ranges.append(Range(self.reserved_space.take(whole), whole, page, kind, True))
+        base = self.reserved_space.take(whole)
+        assert base is not None
+        self.ranges.append(Range(base, whole, page, kind, True))
         return self.ranges[-1], self.ranges[-1].base
 
     def malloc(self, asked: int, stream: int, end_waiting: Callable[[], None]) -> Span | None:
@@ -150,7 +153,8 @@ class Model:
                     emptied = True
             if emptied and not r.mapped:
                 self.ranges.remove(r)
-                (self.reserved_space if r.expandable else self.plain_space).give_back(r.base, r.end - r.base)
+                space: DriverAddresses | Holes = self.reserved_space if r.expandable else self.plain_space
+                space.give_back(r.base, r.end - r.base)
 
 
 # (bytes, stream): a malloc; (None, n): the n-th of the live allocations is freed
