@@ -207,3 +207,49 @@ def test_sizes_above_the_measured_range_get_the_efficiency_of_the_largest_size(
 def test_the_shortest_time_of_a_kernel_is_added_once(op: str, shapes: tuple[tuple[int, ...], ...], dtype: str) -> None:
     short, long = (OpCosts(H100, floor_ns=floor_ns).estimate(op, shapes, dtype).ns for floor_ns in (1_000, 4_000))
     assert long - short == pytest.approx(3_000)
+
+
+LOG_3, LOG_5 = 1.584963, 2.321928  # binary logarithms
+
+
+def test_the_inputs_of_the_matmul_network_have_the_documented_values() -> None:
+    """GIVEN one product of 256 x 64 by 64 x 128 and three of 20 x 33 by 33 x 640, at 8 GFLOP/s, 4 GB/s and 10 multiprocessors
+
+    THEN the last columns are: time by arithmetic, time by bytes, waves of tiles of 128 x 128 (2 and 1 x 5 tiles), filling of
+    the last wave (only from 0.5 waves on), whether 256, 128 and 64 are multiples of 32 (1) or of 4 (0.5), and whether there is
+    one product.
+    """
+    sizes = np.array([[1, 256, 128, 64], [3, 20, 640, 33]], dtype=np.float64)
+    peaks = np.array([[8.0, 4.0, 10.0], [8.0, 4.0, 4.0]])
+    found = features("matmul", np.zeros(2), sizes, np.array([2.0**12, 2.0**10]), np.array([2.0**13, 2.0**14]), peaks)
+    log_20, log_33 = 2 + LOG_5, 5.044394
+    assert found == pytest.approx(
+        np.array(
+            [
+                [0, 8, 7, 6, 10, 10, -LOG_5, 0, 1, 1, 1, 1],
+                [LOG_3, log_20, 7 + LOG_5, log_33, 11, 8, LOG_5 - 2, 2 / 1.25, 0.5, 1, 0, 0],
+            ]
+        ),
+        abs=1e-5,
+    )
+
+
+def test_the_inputs_of_the_convolution_network_have_the_documented_values() -> None:
+    """GIVEN a batch of 4, 64 input channels, 128 output channels and 32 x 8 places
+
+    THEN the network gets 4 x 256 rows and 128 columns: 8 tiles on one multiprocessor are 8 waves, which is not below 8.
+    """
+    sizes, peaks = np.array([[4, 64, 128, 256]], dtype=np.float64), np.array([[8.0, 4.0, 1.0]])
+    found = features("conv3", np.zeros(1), sizes, np.array([2.0**12]), np.array([2.0**13]), peaks)
+    assert found[0].tolist() == pytest.approx([2, 6, 7, 8, 10, 10, 3, 0, 1, 1, 0])
+
+
+def test_the_inputs_of_the_network_of_rows_have_the_documented_values() -> None:
+    """GIVEN 320 rows of 36 elements on 10 multiprocessors, of the third kind THEN each multiprocessor has 32 rows."""
+    found = features(
+        "rows", np.array([2.0]), np.array([[320.0, 36.0]]), np.array([2.0**12]), np.array([0.0]), np.array([[8.0, 4.0, 10.0]])
+    )
+    kinds = len(found[0]) - 5
+    assert found[0].tolist() == pytest.approx(
+        [6 + LOG_5, 2 + 2 * LOG_3, 10, 5, 0.5, *(float(kind == 2) for kind in range(kinds))], abs=1e-5
+    )
