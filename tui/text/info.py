@@ -359,7 +359,7 @@ def _input_pipeline(summary: Summary, width: int) -> list[str]:
     lines = []
     for number, loader in enumerate(pipeline.loaders):
         facts = ", ".join(f"{key} {value}" for key, value in vars(loader).items() if value is not None)
-        lines.append(fit(f"loader {number}: {facts}", width - 2))
+        lines.append(f"loader {number}: {facts}")
     if pipeline.waits:
         each = f"{time_text(pipeline.wait_median_ns)} each, {time_text(pipeline.wait_per_step_ns)} in a step (medians)"
         lines.append(f"{count_text(pipeline.waits)} waits for a batch of {size_text(pipeline.batch_bytes)}: {each}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from tests.traces.handmade import Call, data_parallel, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
 from traces.analyses.idle import IdleCall
@@ -100,6 +102,13 @@ def test_process_groups_are_counted_and_a_count_of_one_is_singular() -> None:
     said = info_text(summarize(trace), "t")
     assert "distributed.pg_config" in said and "7 (--json shows them)" in said and "pg_name" not in said
     assert "1 kernel, 0 copies and memsets" in said
+
+
+@pytest.mark.parametrize("width", [60, 70])
+def test_the_lines_about_data_loading_fit_into_the_terminal(width: int) -> None:
+    lines = info_text(summarize(data_parallel(steps=6)), "t", width=width).splitlines()
+    (loader,) = [line for line in lines if line.startswith("  loader 0: ")]
+    assert len(loader) == width and loader.endswith("…") and max(map(len, lines)) == width
 
 
 def test_step_kinds_are_shown_only_if_there_are_several() -> None:

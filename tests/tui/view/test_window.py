@@ -87,6 +87,107 @@ def test_zooming_keeps_the_time_under_the_cursor() -> None:
         assert abs(window.cursor_column - column) <= 1 and window.cursor_ns == 150 * US
 
 
+@pytest.fixture
+def window() -> Window:
+    """A window of 100 columns and 4 lines over 307,001 ns. It shows 46 to 134 us, so a column is 880 ns wide."""
+    window = Window(lone_scene(), 100, 4)
+    assert window.axis.length_ns == 307_001 and [line.level for line in window.rows.lines] == [0, 0, 0, 0, 1, 0, 0]
+    window.fit(50_000, 130_000)  # and a twentieth of 80 us on both sides
+    assert (window.start_ns, window.ns_per_column, window.end_ns) == (46_000, 880, 134_000)
+    return window
+
+
+def test_zooming_keeps_a_position_in_its_column(window: Window) -> None:
+    window.zoom(0.5, 46_000 + 25 * 880)  # at a quarter of the window
+    assert (window.start_ns, window.ns_per_column) == (57_000, 440)
+    window.zoom(2.0, 57_000 + 44_000)  # at the right edge
+    assert (window.start_ns, window.ns_per_column) == (13_000, 880)
+    window.cursor_ns = 13_000  # at the left edge
+    window.zoom(0.25)
+    assert (window.start_ns, window.ns_per_column) == (13_000, 220)
+
+
+@pytest.mark.parametrize("outside_ns", [45_999, 134_001])
+def test_zooming_around_a_position_outside_the_window_keeps_its_middle(window: Window, outside_ns: int) -> None:
+    window.zoom(0.5, outside_ns)
+    assert (window.start_ns, window.end_ns) == (68_000, 112_000)
+
+
+def test_the_time_range_of_a_window_has_limits(window: Window) -> None:
+    window.zoom(0.0001)  # a column is not narrower than a nanosecond
+    assert window.ns_per_column == 1
+    window.resize(10, 4)
+    window.zoom(0.0001)  # a window is not narrower than 20 ns
+    assert window.ns_per_column == 2
+    window.zoom(1_000_000)  # nor wider than the axis with a twentieth on both sides
+    assert window.ns_per_column * 10 == pytest.approx(1.1 * 307_001)
+    window.fit(5, 5)
+    assert (window.start_ns, window.end_ns) == (5, 25)
+
+
+def test_panning_moves_the_cursor_with_the_window(window: Window) -> None:
+    window.cursor_ns = 60_000
+    window.pan(10)
+    assert (window.start_ns, window.cursor_ns) == (54_800, 68_800)
+    window.pan(-1000)  # a twentieth of the window of 88 us stays free before the axis and after it
+    assert (window.start_ns, window.cursor_ns) == (-4_400, 9_600)
+    window.pan(1000)
+    assert (window.start_ns, window.end_ns) == (307_001 + 4_400 - 88_000, 307_001 + 4_400)
+
+
+def test_the_cursor_moves_to_the_middle_of_a_column(window: Window) -> None:
+    window.cursor_ns = 46_000
+    window.move(3)
+    assert window.cursor_ns == 46_000 + 3_080 and window.cursor_column == 3
+    window.cursor_ns = 300_000  # right of the window: the move starts from the last column
+    window.move(-1)
+    assert window.cursor_ns == 46_000 + round(98.5 * 880)
+    window.cursor_ns = 0  # left of the window: the move starts from the first column
+    window.move(1)
+    assert window.cursor_ns == 46_000 + 1_320
+    window.move(-2)  # out of the window, which scrolls until the cursor is in the middle of its first column
+    assert (window.cursor_ns, window.start_ns) == (46_000 - 440, 46_000 - 880)
+    window.move(100)  # the cursor is in the middle of the last column
+    assert (window.cursor_ns, window.start_ns) == (45_120 + 88_440, 45_120 + 1_320)
+
+
+def test_going_to_a_position_outside_the_window_centres_it(window: Window) -> None:
+    window.go(133_999)
+    assert window.start_ns == 46_000
+    window.go(134_000)
+    assert (window.start_ns, window.cursor_ns) == (90_000, 134_000)
+    window.go(999_999)
+    assert window.cursor_ns == 307_000
+    window.go(-1)
+    assert (window.cursor_ns, window.start_ns) == (0, -4_400)
+
+
+def test_the_window_scrolls_by_whole_rows(window: Window) -> None:
+    """GIVEN six rows, of which the fourth has two lines, and a window of four lines."""
+    window.move_line(3)
+    assert (window.line, window.top) == (3, 1)  # both lines of the row are visible
+    window.move_line(1)
+    assert (window.line, window.top) == (5, 2)
+    window.move_line(-1)
+    assert (window.line, window.top) == (3, 2)
+    window.move_line(99)
+    assert (window.line, window.top, list(window.visible)) == (6, 3, [3, 4, 5, 6])
+    window.move_line(-99)
+    assert (window.line, window.top, list(window.visible)) == (0, 0, [0, 1, 2, 3])
+
+
+def test_pointing_moves_the_cursor_to_a_column_and_to_the_first_line_of_a_row(window: Window) -> None:
+    window.point(3, 2)
+    assert (window.line, window.cursor_ns) == (2, 46_000 + 3_080)
+    window.top = 3
+    window.point(0, 1)
+    assert (window.line, window.cursor_ns) == (3, 46_440)
+    window.point(0, 3)
+    assert window.line == 6
+    window.point(0, 4)  # below the last visible line
+    assert window.line == 6
+
+
 def test_changing_the_alignment_keeps_the_time_under_the_cursor() -> None:
     window = Window(pair_scene(stretch=1.5), 100, 20)
     window.line = 1  # the replay's line

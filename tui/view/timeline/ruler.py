@@ -112,7 +112,7 @@ def time_words(window: Window, marks: Marks, width: int) -> str:
         return f"{word} time".strip()[:width]
     since = "in step" if _wide(window, marks) else f"since step {marks[0][1].partition('/')[0]}"
     text = f"{word} {since}".strip()
-    return text if len(text) <= width else f"{word[:3]} {since}"[:width]
+    return text if len(text) <= width else f"{word[:3]} {since}".strip()[:width]
 
 
 def times_line(window: Window, marks: Marks) -> str:

@@ -1,0 +1,62 @@
+"""The ruler over three steps of 100 us each, on an axis of 307,001 ns. All columns are worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.view.scenes import lone_scene
+from traces.model.trace import NONE
+from tui.view.timeline.ruler import pair_at, step_positions, steps_line, time_words, times_line
+from tui.view.timeline.window import Window
+
+MARKS = [(0, "5", 0), (100_000, "6", 1), (200_000, "7", 2)]
+
+
+def test_steps_are_marked_where_they_start() -> None:
+    assert step_positions(lone_scene(), Window(lone_scene()).alignment) == MARKS
+
+
+@pytest.mark.parametrize(("position_ns", "step"), [(-1, NONE), (0, 0), (99_999, 0), (100_000, 1), (250_000, 2)])
+def test_a_position_belongs_to_the_last_step_that_has_started(position_ns: int, step: int) -> None:
+    assert pair_at(MARKS, position_ns) == step
+
+
+@pytest.mark.parametrize(
+    ("columns", "steps", "times", "since"),
+    [
+        # 3,070 ns per column: steps start in columns 0, 32.6 and 65.1. A label every 14 columns is a label every 50 us.
+        (
+            100,
+            "│step 5                         │step 6                          │step 7                            ",
+            "╷0 µs           ╷50 µs          ╷0 µs           ╷50 µs           ╷0 µs           ╷50 µs             ",
+            "in step",
+        ),
+        # 7,310 ns per column: 42 columns are just enough for three labels in 14 columns each
+        (42, "│step 5      │step 6       │step 7        ", "╷0 µs        ╷0 µs         ╷0 µs          ", "in step"),
+        # 7,488 ns per column: the times count from the first step
+        (41, "│step 5      │step 6      │step 7        ", "╷0 µs        ╷100 µs      ╷200 µs        ", "since step 5"),
+        # 25,583 ns per column: steps start in columns 0, 3.9 and 7.8, without space for "step 5"
+        (12, "│5 │6  │7   ", "╷0 µs       ", "since step 5"),
+        # 61,400 ns per column: a label needs three columns, and steps are 1.6 columns apart, so every second step is marked
+        (5, "│5   ", "╷0 ms", "since step 5"),
+    ],
+)
+def test_the_ruler_has_labels_as_far_as_there_is_space(columns: int, steps: str, times: str, since: str) -> None:
+    window = Window(lone_scene(), columns, 5)
+    window.everything()
+    assert steps_line(window, MARKS) == steps
+    assert times_line(window, MARKS) == times
+    assert time_words(window, MARKS, 20) == since and time_words(window, MARKS, 5) == since[:5]
+
+
+def test_a_part_of_the_axis_has_the_labels_of_that_part() -> None:
+    """GIVEN a window of 40 columns of 1 us from 180 us on THEN step 7 starts in column 20, and a label every 20 us fits."""
+    window = Window(lone_scene(), 40, 5)
+    window.start_ns, window.ns_per_column = 180_000, 1_000
+    assert steps_line(window, MARKS) == "                    │step 7             "
+    assert times_line(window, MARKS) == "╷80 µs              ╷0 µs               "
+    window.start_ns = 110_000  # no step starts in this window
+    assert steps_line(window, MARKS) == " " * 40
+    assert times_line(window, MARKS) == "          ╷20 µs              ╷40 µs    "
+    window.start_ns = 201_000  # the first label would begin one column to the left
+    assert times_line(window, MARKS) == "                   ╷20 µs               "
