@@ -15,13 +15,15 @@ from replayer.prediction.batch_shapes import BatchShapes
 from replayer.prediction.conditions import Conditions, conditions_of
 from replayer.prediction.predict import Predictor, as_estimated, predict
 from replayer.prediction.retiming import Retiming
+from replayer.prediction.scaling import ScaledOp, recorded_batch
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedStep
 from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import phase_grained, training
 from traces.format.trace_file import load, save
-from traces.model.trace import NONE, Collectives, DeviceKind, Origin, TraceError
+from traces.model.trace import NONE, Collectives, DeviceKind, Origin, Trace, TraceError
+from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.cards import card_of
 from traces.rates.estimate_errors import TABLE
 from tui.cli import run
@@ -334,3 +336,31 @@ def test_every_command_marks_a_predicted_trace_as_an_estimate(tmp_path: Path, ca
     assert "ESTIMATE by trace predict" in (tmp_path / "r.html").read_text()
     capsys.readouterr()
     assert run(["info", recorded]) == 0 and "ESTIMATE" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("calls", "batch"),
+    [
+        ([("relu", ((7, 8),)), ("convolution", ((32, 3, 8, 8), (4, 3, 3, 3)))], 32),
+        ([("embedding", ((100, 8), (16, 5))), ("convolution", ((32, 3, 8, 8), (4, 3, 3, 3)))], 16),
+        ([("embedding", ((100, 8), (16,))), ("convolution", ((32, 3, 8, 8), (4, 3, 3, 3)))], 32),  # without a batch
+        ([("embedding", ((100, 8),))], 100),  # the shape of the indices was not recorded
+        ([None, ("convolution", ((32,), (4,)))], None),
+    ],
+)
+def test_the_recorded_batch_is_read_from_the_first_convolution_or_embedding(
+    calls: list[tuple[str, tuple[tuple[int, ...], ...]] | None], batch: int | None
+) -> None:
+    ops = [None if call is None else ScaledOp(*call, "float32", "forward") for call in calls]
+    if batch is None:
+        with pytest.raises(TraceError, match="the batch size is not in the recording"):
+            recorded_batch(Trace(), ops)
+    else:
+        assert recorded_batch(Trace(), ops) == batch
+
+
+def test_the_recorded_batch_is_read_from_the_first_input_with_two_dimensions() -> None:
+    inputs = tuple(InputTensor(shape, "float32") for shape in ((9,), (4, 3), (5, 3)))
+    assert recorded_batch(Trace(workload=WorkloadSignature(inputs=inputs)), []) == 4
+    with pytest.raises(TraceError):
+        recorded_batch(Trace(workload=WorkloadSignature(inputs=inputs[:1])), [])

@@ -228,6 +228,13 @@ def test_going_to_a_hidden_row_unhides_it() -> None:
     assert window.rows.host and (line := window.cursor_line) is not None and line.row == row
 
 
+@pytest.mark.parametrize(("size", "shown"), [((0, 0), (1, 1)), ((1, 1), (1, 1)), ((70, 30), (70, 30))])
+def test_a_resized_window_has_at_least_one_column_and_one_line(size: tuple[int, int], shown: tuple[int, int]) -> None:
+    window = Window(pair_scene(), 100, 20)
+    window.resize(*size)
+    assert (window.columns, window.rows.height) == shown
+
+
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (500, 400)])
 def test_a_window_can_have_any_size(size: tuple[int, int]) -> None:
     window = Window(pair_scene(), *size)
