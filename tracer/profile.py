@@ -45,38 +45,21 @@ Note [Memory or threads]
     The profiler records the thread that started it and autograd's threads. nn.DataParallel runs its replicas in Python threads,
     which are recorded only with `profile_all_threads`. In PyTorch 2.13 the option `profile_all_threads` turns memory events
     off. So the option is set only after replicas, or modules called by other threads, have been seen.
-
-Note [What Kineto says]
-    Kineto writes to stderr when it starts and stops: "USDT:" lines at any log level, an error if the thread is not the main
-    thread, and warnings, such as missing permission for CUPTI. stderr belongs to the script. So stderr is buffered meanwhile,
-    and passed on without Kineto's lines. Kineto's warnings are kept because they explain missing kernels. PyTorch also warns
-    when the first block allocated before the profile is freed during it. So the recorder frees such a block while stderr is
-    buffered.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import PATIENCE_NS, DeviceAccess
+from tracer.device.torch_messages import quiet_profiler
 from traces.model.run import ProfilerUse
 from traces.script.step_rule import RECORDERS_MARK
 
-# a line of Kineto's log: "WARNING:2026-11-25 01:02:03 4711:4711 CuptiActivityApi.cpp:90] text"
-_KINETO_LINE = re.compile(
-    rb"(?:(INFO|WARNING|ERROR|STAGE|VLOG\(\d\)):\S+ \S+ \d+:\d+ \S+\] |USDT:|ERROR: External init callback must run in)(.*)"
-)
-# a warning of torch, with the rank's prefix if torch.distributed is used
-_OLD_BLOCK = re.compile(rb"(?:\[rank\d+\]:)?\[W\S+ \S+ CPUAllocator\.cpp:\d+\] Memory block of unknown size was allocated")
 _MOST_WARNINGS = 8  # maximum number of warnings kept
 
 
@@ -204,6 +187,7 @@ class Profiler:
         activities = [profiler.ProfilerActivity.CPU]
         self._has_device = self._access.is_used
         if self._has_device:  # see Note [No context of the recorder's]
+            self._access.start_waiting_thread()  # for the wait at the end of the script
             activities.append(profiler.ProfilerActivity.CUDA)
         self._profile = profiler._KinetoProfile(
             activities=activities,
@@ -232,7 +216,7 @@ class Profiler:
             return
         old_block = self._torch.empty(1)
         self._profile.start_trace()
-        del old_block  # see Note [What Kineto says]
+        del old_block  # see Note [What Kineto says] in torch_messages.py
         self._tracing, self._why_not = True, ""
         self._windows.append([])
         if self._modules is not None:
@@ -276,34 +260,11 @@ class Profiler:
         """
         self.paused = self.is_beginning = True
         try:
-            with _without_kinetos_words(self._warnings):
+            with quiet_profiler(self._torch, self._warnings):
                 action()
-        except (RuntimeError, OSError, TypeError, AttributeError) as failure:
+        except Exception as failure:
             self._profile, self.active, self.wanted, self._tracing = None, False, False, False
             self._why_not = str(failure).partition("\n")[0]
         finally:
             self.is_beginning = False
             del self._warnings[_MOST_WARNINGS:]
-
-
-@contextmanager
-def _without_kinetos_words(warnings: list[str]) -> Iterator[None]:
-    """Buffers stderr, removes the lines that Kineto writes, and adds Kineto's warnings to the list `warnings`. See
-    Note [What Kineto says]."""
-    sys.stderr.flush()
-    own = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(own, 2)
-            os.close(own)
-            held.seek(0)
-            for line in held:
-                if (of_kineto := _KINETO_LINE.match(line)) is None:
-                    if not _OLD_BLOCK.match(line):
-                        os.write(2, line)
-                elif of_kineto[1] in (b"WARNING", b"ERROR"):
-                    text = of_kineto[2].decode(errors="replace").strip()
-                    warnings += [text] if text not in warnings else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,9 +73,15 @@ class Profiled:
         self.kineto = Kineto
         torch: Any = SimpleNamespace(
             empty=lambda size: None,
+            is_warn_always_enabled=lambda: False,
+            set_warn_always=lambda always: None,
             cuda=SimpleNamespace(device_count=lambda: gpus),
             autograd=SimpleNamespace(_profiler_enabled=lambda: False, profiler=SimpleNamespace(record_function=Range)),
-            profiler=SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA"), _KinetoProfile=Kineto),
+            profiler=SimpleNamespace(
+                ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA"),
+                _KinetoProfile=Kineto,
+                profiler=SimpleNamespace(_WARNINGS_SHOWN=set()),
+            ),
             _C=SimpleNamespace(_profiler=SimpleNamespace(_ExperimentalConfig=Settings)),
         )
         self.profiles = FakeProfiles()  # of the script
@@ -194,6 +201,19 @@ def test_a_window_without_a_whole_step_is_not_written() -> None:
         here.profiler.begin_step(number, action)
         here.profiler.end_step(number)
     assert here.calls[-1] == "t.profile.json" and here.profiler.use().steps == (3,)
+
+
+def test_the_profile_is_written_at_the_end_if_python_starts_no_threads_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 starts no threads after the script has ended."""
+    here = Profiled()
+    here.steps("prepare", "record")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    here.profiler.stop(at_end=True)
+    assert here.calls[-2:] == ["stop", "t.profile.json"] and here.profiler.use().steps == (1,)
 
 
 def test_the_profile_is_discarded_if_the_device_hangs() -> None:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Sized
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from tracer.device.torch_cuda import TorchCuda
@@ -65,6 +66,7 @@ class DeviceAccess:
         self._cuda: TorchCuda = cuda
         self._captures, self._profiles = captures, profiles
         self._is_used = False
+        self._waiting = _WaitingThread()  # not started
 
     @property
     def is_used(self) -> bool:
@@ -147,7 +149,8 @@ class DeviceAccess:
         CUDA."""
         if self.closed is not None:
             return False
-        done = threading.Event()
+        if not self.start_waiting_thread():
+            return False
 
         def wait() -> None:
             try:
@@ -155,9 +158,51 @@ class DeviceAccess:
                     self._cuda.synchronize(device)
             except RuntimeError as error:
                 self.failed(error)
-            done.set()
 
-        # CUDA cannot wait with a time limit, so a daemon thread waits for the GPU. If the GPU hangs, the daemon thread ends
-        # when the process ends.
-        threading.Thread(target=wait, name="trace-wait", daemon=True).start()
-        return done.wait(limit_ns / 1e9) and not self.device_lost
+        return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
+
+    def start_waiting_thread(self) -> bool:
+        """Starts the thread in which `is_idle_within` waits, if no such thread is free. Returns False if Python starts no new
+        threads.
+
+        Python 3.12 starts no threads after the script has ended. So the recorder calls this method when it begins to profile.
+        """
+        if not self._waiting.is_free:
+            waiting = _WaitingThread()
+            try:
+                waiting.start()
+            except RuntimeError:
+                return False
+            self._waiting = waiting
+        return True
+
+
+class _WaitingThread(threading.Thread):
+    """A daemon thread that waits for the GPU, because CUDA cannot wait with a time limit.
+
+    If the GPU hangs, the thread never becomes free again, and it ends when the process ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="trace-wait", daemon=True)
+        self._calls: SimpleQueue[tuple[Callable[[], None], threading.Event]] = SimpleQueue()
+        self._is_busy = False
+
+    @property
+    def is_free(self) -> bool:
+        """Returns whether the thread runs and has nothing to do. A forked child does not have the thread."""
+        return self.is_alive() and not self._is_busy
+
+    def submit(self, call: Callable[[], None]) -> threading.Event:
+        """Runs `call` in this thread. The returned event is set when `call` has returned."""
+        self._is_busy = True
+        done = threading.Event()
+        self._calls.put((call, done))
+        return done
+
+    def run(self) -> None:
+        while True:
+            call, done = self._calls.get()
+            call()
+            self._is_busy = False
+            done.set()

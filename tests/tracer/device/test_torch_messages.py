@@ -1,0 +1,75 @@
+"""The recorder's profiles cause no warning in the script, and hide none that the script causes later."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from tracer.device.torch_messages import quiet_profiler
+
+TEXT = "a warning that this test gives"
+
+
+@pytest.fixture
+def torchs_warning() -> Any:
+    """Gives a warning as torch.profiler does: once in a process."""
+    profiler: Any = torch.profiler.profiler
+    yield lambda: profiler._warn_once(TEXT)
+    profiler._WARNINGS_SHOWN.discard(TEXT)
+
+
+def test_a_warning_of_the_recorders_profile_is_left_to_the_script(torchs_warning: Any) -> None:
+    """GIVEN a filter that makes warnings exceptions WHEN the profiler warns in the block THEN nothing is raised, and the script
+    gets the same warning after the block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = list(warnings.filters)
+        with quiet_profiler(torch, []):
+            torchs_warning()
+        assert list(warnings.filters) == before
+        with pytest.raises(UserWarning, match=TEXT):
+            torchs_warning()
+
+
+def test_a_warning_that_the_script_had_is_not_given_again(torchs_warning: Any) -> None:
+    with pytest.warns(UserWarning, match=TEXT):
+        torchs_warning()
+    with quiet_profiler(torch, []):
+        torchs_warning()
+    torchs_warning()  # would raise here, as warnings are errors in this test suite
+
+
+def test_a_once_warning_of_c_plus_plus_is_left_to_the_script() -> None:
+    """PyTorch gives this warning once in a process, from C++ (TORCH_WARN_ONCE in aten/src/ATen/native/TensorShape.cpp)."""
+    cube = torch.ones(2, 2, 2)
+    with quiet_profiler(torch, []):
+        assert cube.T.shape == (2, 2, 2)
+    assert not torch.is_warn_always_enabled()
+    with pytest.warns(UserWarning, match="other than 2"):
+        assert cube.T.shape == (2, 2, 2)
+
+
+def test_python_does_not_forget_the_warnings_of_the_script() -> None:
+    """Python shows a warning once per line under its default filter; a changed filter would make it show the warning again."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            warnings.warn(TEXT, stacklevel=1)
+            with quiet_profiler(torch, []):
+                pass
+    assert len(shown) == 1
+
+
+def test_another_thread_may_warn_meanwhile() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with quiet_profiler(torch, []):
+            thread = threading.Thread(target=lambda: warnings.warn(TEXT, stacklevel=1))
+            thread.start()
+            thread.join()
+            warnings.warn("of this thread", stacklevel=1)
+    assert [str(one.message) for one in shown] == [TEXT]
