@@ -33,16 +33,21 @@ def install(torch_module: ModuleType) -> None:
     def torch_dispatch(cls: type, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         return device(args) if func is asked else dispatch(func, types, args, kwargs or {})
 
-    normalize = fake._normalize_fake_device
+    new = fake.__new__
 
-    def normalize_fake_device(given: TorchAny) -> TorchAny:
+    def on_cuda(given: TorchAny) -> TorchAny:
+        is_ours = isinstance(given, torch_module.device) and given.type == BACKEND
+        return torch_module.device("cuda", given.index or 0) if is_ours else given
+
+    def new_on_cuda(cls: type, *args: TorchAny, **named: TorchAny) -> TorchAny:
         """Accept the device type "lazy", which virtual tensors have in C++, in addition to PyTorch's device types.
 
-        PyTorch's C++ code passes the type "lazy" when it creates tensors such as the first gradient of a backward pass.
+        PyTorch's C++ code passes the type "lazy" when it creates tensors such as the first gradient of a backward pass. The
+        position and the name of the device among the arguments differ by PyTorch release.
         """
-        return normalize(torch_module.device("cuda", given.index or 0) if given.type == BACKEND else given)
+        return new(cls, *map(on_cuda, args), **{name: on_cuda(value) for name, value in named.items()})
 
-    patch(fake, __torch_dispatch__=classmethod(torch_dispatch), _normalize_fake_device=staticmethod(normalize_fake_device))
+    patch(fake, __torch_dispatch__=classmethod(torch_dispatch), __new__=staticmethod(new_on_cuda))
     # torch.tensor then makes a fake copy of its values first, and moves the copy; a copy of a virtual tensor would not be fake
     patch(fake_tensor.FakeTensorMode, avoid_device_init=True)
     handlers: TorchAny = fake_tensor._DISPATCH_META_HANDLERS

@@ -100,6 +100,15 @@ def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) 
         moving.within = before
 
 
+class _TensorProperty(property):
+    """A property of torch.Tensor that names its class as PyTorch's properties do.
+
+    Up to PyTorch 2.11, Dynamo reads this name when it is imported (`is_tensor_base_attr_getter` in torch/_dynamo/utils.py).
+    """
+
+    __objclass__ = torch.Tensor
+
+
 def _install_changes_of_data(torch_module: TorchAny) -> None:
     """Support `parameter.data = parameter.data.to("cuda")`, which `module.to` uses."""
     data = torch._C.TensorBase.data
@@ -124,8 +133,8 @@ def _install_changes_of_data(torch_module: TorchAny) -> None:
             )
         grad.__set__(self, gradient)
 
-    patch(torch_module.Tensor, data=property(data.__get__, set_data, doc=data.__doc__))  # type: ignore[attr-defined]
-    patch(torch_module.Tensor, grad=property(grad.__get__, set_grad, doc=grad.__doc__))
+    patch(torch_module.Tensor, data=_TensorProperty(data.__get__, set_data, doc=data.__doc__))  # type: ignore[attr-defined]
+    patch(torch_module.Tensor, grad=_TensorProperty(grad.__get__, set_grad, doc=grad.__doc__))
     patch_around(torch_module, _has_compatible_shallow_copy_type=has_compatible_shallow_copy_type)
 
 

@@ -23,10 +23,11 @@ from traces.script.patching import patch, patch_around
 def install(torch_module: ModuleType) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    define: TorchAny = TorchDispatchMode.__init_subclass__.__func__  # type: ignore[attr-defined]
+    defined: TorchAny = vars(TorchDispatchMode).get("__init_subclass__")  # since PyTorch 2.11
 
     def __init_subclass__(cls: TorchAny, **options: TorchAny) -> None:
-        define(cls, **options)
+        define = super(TorchDispatchMode, cls).__init_subclass__ if defined is None else defined.__get__(None, cls)
+        define(**options)
         if "__torch_dispatch__" in vars(cls) and not cls.__module__.startswith("torch."):
             patch_around(cls, __torch_dispatch__=_tell_cuda)
 
