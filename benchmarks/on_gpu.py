@@ -4,9 +4,9 @@
     python benchmarks/on_gpu.py --out results --dry-run         # the same on the virtual GPU of a recording, with small sizes
 
 Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
-"allocator" is allocator_check.py. Each stage is a separate process, so a failure or hang affects only that stage. Stages are
-skipped when time runs out. `summary.json` has the results. The recordings are packed into tar files with limits on number and
-size.
+"allocator" is allocator_check.py; "programs" is gpu_programs.py. Each stage runs in separate processes, so a failure or hang
+affects only that stage. Stages are skipped when time runs out. `summary.json` has the results. The recordings are packed into
+tar files with limits on number and size. Both are written again after each stage, and after SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import platform
 import signal
@@ -23,7 +24,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,19 @@ sys.path.insert(0, root)
 from tui.commands.record import run
 from tui.options import RecordOptions
 sys.exit(run(RecordOptions(asked.pop("script"), Path(asked.pop("output")), **asked)))
+"""
+
+# Runs a script on the virtual GPU of a recording.
+REPLAY = """
+import os, sys, tempfile
+from pathlib import Path
+root, on, *words = sys.argv[1:]
+sys.path.insert(0, root)
+from traces.library import find
+from traces.script.configuration import ReplaySession
+from traces.script.launch import run_child
+with tempfile.TemporaryDirectory() as folder:
+    sys.exit(run_child({"replayer": ReplaySession(find(on).resolve(), Path(folder), os.getpid())}, words).returncode)
 """
 
 
@@ -77,6 +91,7 @@ SCRIPTS = {
     ),
     "ddp": Script("train_ddp.py", "--model resnet50 --batch-size 32", f"--batch-size 2 {_RESNET_DRY}"),  # a world of one
 }
+DRY_PROGRAMS = ("raises", "amp")
 _ON_GPU = {"kernel": "--steps 40 --print-every 5", "phase": "--steps 80 --print-every 5"}
 
 
@@ -85,6 +100,7 @@ class Run:
     """The options, and the folder for results."""
 
     work: Path
+    out: Path
     dry: bool
     on: str
     deadline: float
@@ -108,7 +124,7 @@ class StageFailed(Exception):
 def stages() -> dict[str, Stage]:
     """Stages, most important first."""
     found: dict[str, Stage] = {f"{name}-kernel": recording(name, "kernel") for name in SCRIPTS}
-    found |= {"allocator": allocator, "overhead": overhead}
+    found |= {"programs": programs, "allocator": allocator, "overhead": overhead}
     return found | {f"{name}-phase": recording(name, "phase") for name in reversed(SCRIPTS)}
 
 
@@ -129,12 +145,38 @@ def recording(name: str, grain: str) -> Stage:
             "warmup": 1 if run.dry else 3,
             "clean_steps": 2 if run.dry else 10,
             "profiled_steps": 2 if run.dry else script.profiled,
-            "on": run.on if run.dry else None,
         }
-        call(run, [sys.executable, "-c", RECORD, str(ROOT), json.dumps(asked)])
+        call(run, recording_command(run, asked))
         return facts_of(output)
 
     return record
+
+
+def recording_command(run: Run, asked: dict[str, Any]) -> list[str]:
+    """The command that records a script. `asked` has the fields of RecordOptions, except for the virtual GPU of a dry run."""
+    return [sys.executable, "-c", RECORD, str(ROOT), json.dumps({**asked, "on": run.on if run.dry else None})]
+
+
+def python_command(run: Run, words: list[str]) -> list[str]:
+    """The command that runs a script, in a dry run on the virtual GPU."""
+    return [sys.executable, *(["-c", REPLAY, str(ROOT), run.on] if run.dry else []), *words]
+
+
+def programs(run: Run) -> dict[str, Any]:
+    """Check that recording does not change what the programs of tests/cuda/programs do."""
+    from benchmarks import gpu_programs
+
+    def recorded(words: list[str], output: Path, grain: str) -> list[str]:
+        return recording_command(run, {"script": words, "output": str(output), "grain": grain})
+
+    cases = {name: gpu_programs.CASES[name] for name in DRY_PROGRAMS} if run.dry else gpu_programs.CASES
+    extra_s = math.inf if run.dry else gpu_programs.EXTRA_S  # at its end, a dry run's script also writes the virtual timeline
+    commands = gpu_programs.Commands(lambda words: python_command(run, words), recorded, extra_s)
+    rows = gpu_programs.Programs(run.work, run.out, commands, run.seconds_left, cases).run()
+    result = {"programs": [asdict(row) for row in rows], "lines": gpu_programs.lines_of(rows)}
+    if any(row.status == "failed" for row in rows):
+        raise StageFailed("recording changed a program", result)
+    return result
 
 
 def allocator(run: Run) -> dict[str, Any]:
@@ -142,10 +184,7 @@ def allocator(run: Run) -> dict[str, Any]:
     events = run.work / "allocator_events.json"
     size = "--model resnet18 --batch-size 4 --image-size 32" if run.dry else "--model resnet50 --batch-size 32"
     words = [str(HERE / "allocator_check.py"), "run", str(events), *size.split()]
-    if run.dry:
-        replay(run, words)
-    else:
-        call(run, [sys.executable, *words])
+    call(run, python_command(run, words))
     from benchmarks.allocator_check import compare, summary_line
 
     result: dict[str, Any] = compare(json.loads(events.read_text()))
@@ -166,25 +205,16 @@ def overhead(run: Run) -> dict[str, Any]:
     return found
 
 
-def replay(run: Run, words: list[str]) -> None:
-    """Run a script on the virtual GPU."""
-    from traces.library import find
-    from traces.script.configuration import ReplaySession
-    from traces.script.launch import run_child
-
-    session = ReplaySession(find(run.on).resolve(), Path(run.work), os.getpid())
-    if code := run_child({"replayer": session}, words).returncode:
-        raise StageFailed(f"ended with exit code {code}")
-
-
 def call(run: Run, command: list[str]) -> None:
     """Run a process within the time limit; its output goes to stderr."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
         said, _ = process.communicate(timeout=max(run.seconds_left, 1.0))
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, SystemExit) as ended:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+        if isinstance(ended, SystemExit):
+            raise
         raise StageFailed("the time was up") from None
     print(said, end="", file=sys.stderr)
     if process.returncode:
@@ -265,9 +295,19 @@ def missing(dry: bool) -> str:
     return ""
 
 
+def save(run: Run, entries: list[dict[str, Any]]) -> None:
+    """Write the summary of the stages so far, and pack the recordings, the oldest first."""
+    files = sorted(
+        [*run.work.glob("*.msgpack"), *run.work.glob("allocator_events.json")], key=lambda file: file.stat().st_mtime_ns
+    )
+    packed = pack(files, run.out)
+    summary = {"machine": machine(), "dry_run": run.dry, "stages": entries, "packed": packed}
+    (run.out / "summary.json").write_text(json.dumps(summary, indent=1))
+
+
 def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
     """Run the stages; returns one summary entry each."""
-    entries = []
+    entries: list[dict[str, Any]] = []
     for name, stage in chosen.items():
         entry: dict[str, Any] = {"stage": name, "status": "ok"}
         began = time.monotonic()
@@ -279,8 +319,12 @@ def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
                 entry |= stage(run)
             except (StageFailed, OSError, ValueError) as failure:
                 entry |= {"status": "failed", "why": str(failure), **getattr(failure, "facts", {})}
+            except SystemExit:  # by SIGTERM
+                save(run, [*entries, entry | {"status": "failed", "why": "ended by SIGTERM"}])
+                raise
         entry["seconds"] = round(time.monotonic() - began, 1)
         entries.append(entry)
+        save(run, entries)
     return entries
 
 
@@ -295,6 +339,7 @@ def line_of(entry: dict[str, Any]) -> str:
     if "placed" in entry:
         line += f"  {entry['placed']} of {entry['allocations']} blocks in place, {entry['statistics_compared']} figures equal"
         line += f", with our addresses {entry['own_addresses']['placed']} in place"
+    line += "".join(f"\n    {text}" for text in entry.get("lines", []))
     return line + (f"\n    {entry['why']}" if "why" in entry else "")
 
 
@@ -303,7 +348,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--dry-run", action="store_true", help="on a virtual GPU, with small sizes")
     parser.add_argument("--on", default="p100-no-cudnn", metavar="TRACE", help="in a dry run, the recording of the virtual GPU")
-    parser.add_argument("--minutes", type=float, default=8.0, help="begin no stage after this, and end the one under way")
+    parser.add_argument("--minutes", type=float, default=10.0, help="begin no stage after this, and end the one under way")
     parser.add_argument("--only", default="", metavar="STAGE,...", help=f"of {', '.join(stages())}")
     args = parser.parse_args()
     every = stages()
@@ -314,17 +359,13 @@ def main() -> None:
         parser.error(why)
 
     args.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="on-gpu-") as folder:
-        run = Run(Path(folder), args.dry_run, args.on, time.monotonic() + 60 * args.minutes)
+        run = Run(Path(folder), args.out, args.dry_run, args.on, time.monotonic() + 60 * args.minutes)
         entries = perform(run, {name: every[name] for name in names})
-        recordings = [run.work / entry["file"] for entry in entries if "file" in entry]
-        events = run.work / "allocator_events.json"
-        packed = pack([*recordings, *([events] if events.exists() else [])], args.out)
-    summary = {"machine": machine(), "dry_run": args.dry_run, "stages": entries, "packed": packed}
-    (args.out / "summary.json").write_text(json.dumps(summary, indent=1))
     for entry in entries:
         print(line_of(entry))
-    print(f"in {args.out}: summary.json and {', '.join(name for name in packed if name != 'left_out') or 'no recording'}")
+    print(f"in {args.out}: {', '.join(sorted(path.name for path in args.out.iterdir()))}")
     sys.exit(1 if any(entry["status"] == "failed" for entry in entries) else 0)
 
 

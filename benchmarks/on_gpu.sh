@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One command for a machine with a GPU: records, measures what recording costs, checks the allocator's rules, packs the results.
 #
-#   benchmarks/on_gpu.sh --out results [--wheels FOLDER] [--minutes 8] [--only STAGE,STAGE...]
+#   benchmarks/on_gpu.sh --out results [--wheels FOLDER] [--minutes 10] [--only STAGE,STAGE...]
 #   benchmarks/on_gpu.sh --out results --dry-run      # every stage on a virtual GPU, small: no GPU needed
 #
 # Needs python3 (3.11 or later; PYTHON=... names another) with torch 2.10 or later, numpy, msgpack, orjson and typer, and no network:

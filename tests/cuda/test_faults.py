@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu_programs import CASES, Commands, Programs
 from tests.cuda.running import BIN, Program, Run, record, run
 from traces.format.trace_file import load
 from traces.model.trace import StepKind, Untimed
@@ -157,3 +158,18 @@ def test_the_recorder_is_invisible_to_the_script(device: Path, tmp_path: Path, g
         assert recorded.agreement.faults == [] and recorded.agreement.in_log > 0
     observed = record(device, Program("faults.py", ("observer",)), grain, tmp_path / "observed")
     assert (observed.exit_code, observed.output) == (0, "done\n")
+
+
+def test_the_stage_for_a_real_gpu_finds_no_change(device: Path, tmp_path: Path) -> None:
+    """GIVEN an allocation that fails WHEN benchmarks/gpu_programs.py checks it THEN the script ends as without the recorder.
+    The recordings have the 30 steps before."""
+    commands = Commands(
+        lambda words: [str(device), str(BIN / "python"), *words],
+        lambda words, file, grain: [str(device), str(BIN / "trace"), "record", "-o", str(file), "--grain", grain, *words],
+    )
+    rows = Programs(tmp_path, tmp_path, commands, 240.0, {"no_memory": CASES["no_memory"]}).run()
+    assert [(row.run, row.status, row.faults, row.steps) for row in rows] == [
+        ("bare", "ok", [], 0),
+        ("kernel", "ok", [], 30),
+        ("phase", "ok", [], 30),
+    ]

@@ -19,6 +19,8 @@ from traces.format.trace_file import load, save
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
+DRY_PROGRAMS = {f"{name}-{grain}.msgpack" for name in ("raises", "amp") for grain in ("kernel", "phase")}
+
 
 @pytest.fixture(scope="module")
 def on_gpu() -> ModuleType:
@@ -51,17 +53,29 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
 @pytest.mark.waits
 def test_a_dry_run_of_some_stages(tmp_path: Path, gpu: Path) -> None:
     """One stage of each kind, except those that measure the recorder: a script in depth, one by phases, the allocator."""
-    stages = ["gpt-kernel", "allocator", "ddp-phase"]
+    stages = ["gpt-kernel", "programs", "allocator", "ddp-phase"]
     out = tmp_path / "results"
     done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out, "--only", ",".join(stages))
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     entries = {entry["stage"]: entry for entry in json.loads((out / "summary.json").read_text())["stages"]}
     assert {name: entry["status"] for name, entry in entries.items()} == dict.fromkeys(stages, "ok")
+    programs = {(row["program"], row["run"]): (row["status"], row["steps"]) for row in entries["programs"]["programs"]}
+    assert programs == {
+        ("raises", "bare"): ("ok", 0),
+        ("raises", "kernel"): ("ok", 30),
+        ("raises", "phase"): ("ok", 30),
+        ("amp", "bare"): ("ok", 0),
+        ("amp", "kernel"): ("ok", 24),
+        ("amp", "phase"): ("ok", 24),
+    }
     assert entries["allocator"]["agrees"] and entries["allocator"]["segments"] > 5
-    counts = {name: {kind: of["count"] for kind, of in entries[name]["step_kinds"].items()} for name in stages[::2]}
+    counts = {
+        name: {kind: of["count"] for kind, of in entries[name]["step_kinds"].items()} for name in ("gpt-kernel", "ddp-phase")
+    }
     assert counts == {"gpt-kernel": {"warmup": 2, "steady": 3, "profiled": 2}, "ddp-phase": {"warmup": 1, "steady": 6}}
     with tarfile.open(out / "recordings-1.tar") as archive:
-        assert set(archive.getnames()) == {"gpt_kernel.msgpack", "ddp_phase.msgpack", "allocator_events.json"}
+        names = {"gpt_kernel.msgpack", "ddp_phase.msgpack", "allocator_events.json"}
+        assert set(archive.getnames()) == names | DRY_PROGRAMS
 
 
 @pytest.mark.slow
@@ -71,7 +85,7 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, 
     out = tmp_path / "results"
     done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert sorted(path.name for path in out.iterdir()) == ["recordings-1.tar", "summary.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["programs.json", "recordings-1.tar", "summary.json"]
 
     summary = json.loads((out / "summary.json").read_text())
     stages = {entry["stage"]: entry for entry in summary["stages"]}
@@ -95,7 +109,7 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, 
 
     with tarfile.open(out / "recordings-1.tar") as archive:
         names = {f"{name}_{grain}.msgpack" for name in on_gpu.SCRIPTS for grain in ("kernel", "phase")}
-        assert set(archive.getnames()) == names | {"allocator_events.json"}
+        assert set(archive.getnames()) == names | DRY_PROGRAMS | {"allocator_events.json"}
         archive.extract("dataparallel_kernel.msgpack", tmp_path, filter="data")
     assert len(load(tmp_path / "dataparallel_kernel.msgpack").steps) == parallel["counts"]["steps"] == 7
 
@@ -109,7 +123,12 @@ def test_every_stage_is_known_by_name_and_others_are_rejected(tmp_path: Path) ->
     done = on_gpu_sh("--dry-run", "--out", tmp_path, "--only", "resnet18_b32-phase,lunch")
     assert done.returncode == 2 and "no stage is called lunch" in done.stderr
     names = "resnet18_b32 resnet18_b128 resnet50_b32 resnet50_b128 gpt dataparallel ddp"
-    for name in (*(f"{script}-{grain}" for script in names.split() for grain in ("kernel", "phase")), "overhead", "allocator"):
+    for name in (
+        *(f"{script}-{grain}" for script in names.split() for grain in ("kernel", "phase")),
+        "programs",
+        "overhead",
+        "allocator",
+    ):
         assert name in done.stderr
 
 
@@ -141,7 +160,7 @@ def test_a_failed_or_timed_out_check_does_not_affect_the_other_checks(on_gpu: An
 
     import time
 
-    run = on_gpu.Run(tmp_path, True, "p100-no-cudnn", time.monotonic() + 2.5)
+    run = on_gpu.Run(tmp_path, tmp_path, True, "p100-no-cudnn", time.monotonic() + 2.5)
     entries = on_gpu.perform(run, {"a": failing, "b": fine, "c": hanging, "d": fine})
     assert [(entry["status"], entry.get("why")) for entry in entries] == [
         ("failed", "exit code 3: bad luck"),
@@ -149,6 +168,28 @@ def test_a_failed_or_timed_out_check_does_not_affect_the_other_checks(on_gpu: An
         ("failed", "the time was up"),
         ("skipped", "no time was left"),
     ]
+    assert json.loads((tmp_path / "summary.json").read_text())["stages"] == entries
+
+
+def test_a_run_that_is_ended_by_sigterm_keeps_what_it_has(tmp_path: Path) -> None:
+    """GIVEN a stage under way WHEN on_gpu.py gets SIGTERM THEN it exits with 143 and keeps its results."""
+    code = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(BENCHMARKS)!r})
+import on_gpu
+def stage(run):
+    (run.work / "a.msgpack").write_bytes(b"x")
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+on_gpu.stages = lambda: {{"only": stage}}
+sys.argv = ["on_gpu.py", "--dry-run", "--out", {str(tmp_path / "out")!r}]
+on_gpu.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 143, done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["stages"] == [{"stage": "only", "status": "failed", "why": "ended by SIGTERM"}]
+    assert summary["packed"] == {"recordings-1.tar": ["a.msgpack"], "left_out": []}
 
 
 MIB = 1 << 20
@@ -192,7 +233,7 @@ def test_a_failed_comparison_gives_one_line_and_its_details_are_in_the_summary(
         Path(command[3]).write_text(json.dumps(events))
 
     monkeypatch.setattr(on_gpu, "call", recorded)
-    [entry] = on_gpu.perform(on_gpu.Run(tmp_path, False, "", time.monotonic() + 60), {"allocator": on_gpu.allocator})
+    [entry] = on_gpu.perform(on_gpu.Run(tmp_path, tmp_path, False, "", time.monotonic() + 60), {"allocator": on_gpu.allocator})
     assert entry["status"] == "failed"
     assert entry["why"].startswith("our allocator differs: 2 of 3 blocks in place, 1 of 3 statistics differ")
     assert len(on_gpu.line_of(entry)) < 300

@@ -1,11 +1,14 @@
-"""nn.DataParallel on all visible GPUs: the classic loop."""
+"""nn.DataParallel on all visible GPUs, or on the devices of the argument (such as 0,0): the classic loop."""
+
+import sys
 
 import torch
 from marks import timed
 from torch import nn
 
 model = nn.DataParallel(
-    nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())], nn.Linear(256, 8)).cuda()
+    nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())], nn.Linear(256, 8)).cuda(),
+    device_ids=[int(device) for device in sys.argv[1].split(",")] if len(sys.argv) > 1 else None,
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 criterion = nn.MSELoss()

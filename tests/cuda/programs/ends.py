@@ -1,4 +1,4 @@
-"""A plain loop that ends as its argument says: raise, interrupt, terminate, exit."""
+"""A plain loop that ends as its argument says: raise, interrupt, terminate, exit, memory (none left), assert (on the device)."""
 
 import os
 import signal
@@ -34,3 +34,8 @@ for step in range(60):
         if ending == "exit":
             time.sleep(0.7)
             os._exit(5)
+        if ending == "memory":
+            torch.cuda.set_per_process_memory_fraction(2**26 / torch.cuda.get_device_properties(0).total_memory)
+            torch.zeros(2**26, device="cuda")  # 256 MiB of an allowed 64 MiB
+        if ending == "assert":
+            torch.zeros(8, device="cuda")[torch.tensor([99], device="cuda")].sum().item()

@@ -1,10 +1,13 @@
-"""A loop that runs out of memory, and goes on with half the batch."""
+"""A loop that runs out of memory, and goes on with half the batch. The argument limits the memory to so many MiB."""
 
 import sys
 
 import torch
 from torch import nn
 
+if len(sys.argv) > 1:
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(int(sys.argv[1]) * 2**20 / total)
 model = nn.Sequential(nn.Linear(256, 4096), nn.ReLU(), nn.Linear(4096, 8)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 batch = 8192
