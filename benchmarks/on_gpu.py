@@ -4,9 +4,10 @@
     python benchmarks/on_gpu.py --out results --dry-run         # the same on the virtual GPU of a recording, with small sizes
 
 Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
-"allocator" is allocator_check.py; "programs" is gpu_programs.py. Each stage runs in separate processes, so a failure or hang
-affects only that stage. Stages are skipped when time runs out. `summary.json` has the results. The recordings are packed into
-tar files with limits on number and size. Both are written again after each stage, and after SIGTERM.
+"allocator" is allocator_check.py; "programs" is gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest.
+Each stage runs in separate processes, so a failure or hang affects only that stage. Stages are skipped when time runs out.
+`summary.json` has the results. The recordings are packed into tar files with limits on number and size. Both are written again
+after each stage, and after SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
+RULES_FILE = "gpu_rules.json.gz"
+RULES_SECONDS = 75.0
 MAX_FILES = 8  # the summary among them
 MAX_FILE_BYTES = 16 << 20
 NEEDED = ("torch", "numpy", "msgpack", "orjson", "typer")
@@ -124,7 +127,7 @@ class StageFailed(Exception):
 def stages() -> dict[str, Stage]:
     """Stages, most important first."""
     found: dict[str, Stage] = {f"{name}-kernel": recording(name, "kernel") for name in SCRIPTS}
-    found |= {"programs": programs, "allocator": allocator, "overhead": overhead}
+    found |= {"programs": programs, "allocator": allocator, "rules": rules, "overhead": overhead}
     return found | {f"{name}-phase": recording(name, "phase") for name in reversed(SCRIPTS)}
 
 
@@ -203,6 +206,18 @@ def overhead(run: Run) -> dict[str, Any]:
     call(run, [sys.executable, str(HERE / "record_overhead.py"), *size.split(), *on, "--json", str(facts)])
     found: dict[str, Any] = json.loads(facts.read_text())
     return found
+
+
+def rules(run: Run) -> dict[str, Any]:
+    """Ask the GPU which calls it accepts."""
+    if importlib.util.find_spec("expecttest") is None:
+        raise StageFailed("PyTorch's database of operators needs the package expecttest; put its wheel into --wheels")
+    seconds = min(RULES_SECONDS, run.seconds_left - 10)  # without the import of the database, and the end of the processes
+    words = [sys.executable, str(HERE / "gpu_rules.py"), "ask", str(run.work / RULES_FILE), "--seconds", f"{seconds:.0f}"]
+    call(run, [*words, "--virtual", "h200", "--only", "add|mm|median"] if run.dry else words)
+    from benchmarks.gpu_rules import load, summary_of
+
+    return {"lines": [summary_of(load(run.work / RULES_FILE))]}
 
 
 def call(run: Run, command: list[str]) -> None:
@@ -297,10 +312,9 @@ def missing(dry: bool) -> str:
 
 def save(run: Run, entries: list[dict[str, Any]]) -> None:
     """Write the summary of the stages so far, and pack the recordings, the oldest first."""
-    files = sorted(
-        [*run.work.glob("*.msgpack"), *run.work.glob("allocator_events.json")], key=lambda file: file.stat().st_mtime_ns
-    )
-    packed = pack(files, run.out)
+    patterns = ("*.msgpack", "allocator_events.json", RULES_FILE)
+    files = [file for pattern in patterns for file in run.work.glob(pattern)]
+    packed = pack(sorted(files, key=lambda file: file.stat().st_mtime_ns), run.out)
     summary = {"machine": machine(), "dry_run": run.dry, "stages": entries, "packed": packed}
     (run.out / "summary.json").write_text(json.dumps(summary, indent=1))
 

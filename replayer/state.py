@@ -44,6 +44,7 @@ class ReplayerState:
     def __init__(self) -> None:
         self.make: Callable[[], VirtualGpu] | None = None
         self.gpu: VirtualGpu | None = None
+        self.described: VirtualGpu | None = None  # made for `describe_gpu`, until the script uses the GPU
         self.finish: Callable[[], None] = lambda: None
         self.flush: Callable[[], None] = lambda: None  # writes the timeline so far
         # the parent used the GPU before it forked, after which CUDA does not work
@@ -74,7 +75,7 @@ class ReplayerState:
     def after_fork(self) -> None:
         """Reset the state in a forked child."""
         self.forked_in_use = self.forked_in_use or self.gpu is not None
-        self.gpu = None
+        self.gpu = self.described = None
         self.host_memory = None  # a forked child must not use the parent's pinned blocks
         self.lock = threading.RLock()
 
@@ -89,7 +90,7 @@ def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> Non
     All processes of a replay share `run_folder`. Each process of a run writes the size of its pinned memory to a folder that
     all processes share.
     """
-    STATE.make, STATE.gpu, STATE.forked_in_use, STATE.run_folder = make, None, False, run_folder
+    STATE.make, STATE.gpu, STATE.described, STATE.forked_in_use, STATE.run_folder = make, None, None, False, run_folder
 
 
 def reset() -> None:
@@ -139,10 +140,22 @@ def gpu() -> VirtualGpu:
         )
     with STATE.lock:
         if STATE.gpu is None:
+            STATE.gpu, STATE.described = describe_gpu(), None
+        return STATE.gpu
+
+
+def describe_gpu() -> VirtualGpu:
+    """Return the virtual GPU to read facts such as versions and the number of devices.
+
+    On a GPU machine, reading these facts does not start CUDA. Processes that are forked afterwards can therefore use the GPU.
+    """
+    with STATE.lock:
+        found = STATE.gpu or STATE.described
+        if found is None:
             if STATE.make is None:
                 raise RuntimeError("this process has no virtual GPU: it was not started, or it was stopped")
-            STATE.gpu = STATE.make()
-        return STATE.gpu
+            found = STATE.described = STATE.make()
+        return found
 
 
 def host_memory() -> HostMemory:

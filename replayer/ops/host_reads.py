@@ -57,8 +57,11 @@ class HostReads:
 
     def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
         """Run `torch.equal`. The device compares the two tensors, and the host waits for the result."""
+        answer = equal_without_kernel(one, other)
+        if answer is not None:
+            return answer
         unknown = gpu().values.assumed.improving and answer_without_error() is True
-        return tuple(one.shape) == tuple(other.shape) and self._same("aten::equal", one, other, torch.equal, unknown=unknown)
+        return self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
         """Run `torch.allclose`, with which scripts check that two methods give the same result.
@@ -92,6 +95,19 @@ class HostReads:
 
     def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:
         return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))
+
+
+def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
+    """Return the result of `torch.equal` if it follows from shapes and memory. Otherwise return None.
+
+    In these cases, PyTorch runs no kernel and does not wait (`cuda_equal` in ATen/native/cuda/Equal.cpp).
+    """
+    if tuple(one.shape) != tuple(other.shape):
+        return False
+    if not (hasattr(one, "allocation") and hasattr(other, "allocation")):
+        return None
+    same = one.allocation is other.allocation and one.tensor_meta is other.tensor_meta
+    return True if same or not one.numel() else None
 
 
 def known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:

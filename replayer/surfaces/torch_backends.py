@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from replayer.state import gpu, in_bad_fork
+from replayer.state import describe_gpu, in_bad_fork
 from replayer.surfaces.patching import refuse
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
@@ -57,7 +57,7 @@ def install(torch_module: ModuleType) -> None:
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
     # `torch.backends.cudnn` is a wrapper around a module. Attributes are also set in the module itself, because the module's
     # functions do not see attributes of its wrapper.
-    patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: gpu().machine.cudnn or built)
+    patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}
     patch(
@@ -86,7 +86,7 @@ def _tell_recorded_cuda(version: TorchAny) -> None:
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
         if in_bad_fork():
             return None
-        machine = gpu().machine
+        machine = describe_gpu().machine
         return machine.cuda or (None if machine.hip else ASSUMED_CUDA)
 
     PATCHES.remove(version, "cuda")

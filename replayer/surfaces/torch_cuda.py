@@ -19,7 +19,7 @@ from types import ModuleType
 
 import torch
 
-from replayer.state import STATE, gpu, in_bad_fork
+from replayer.state import STATE, describe_gpu, gpu, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
 from replayer.surfaces.torch_cuda_cudart import VirtualCudart
 from replayer.surfaces.torch_cuda_device_properties import TorchDeviceProperties
@@ -84,6 +84,7 @@ class CudaDriver:
         visible = self.device_count()
         if not visible:
             raise RuntimeError("No CUDA GPUs are available")
+        gpu()
         self._visible = visible
 
     def device_count(self) -> int:
@@ -95,14 +96,18 @@ class CudaDriver:
             return self._visible
         if in_bad_fork():
             return 0
-        recorded = len(gpu().devices)
+        recorded = len(describe_gpu().devices)
         if os.environ.get("CUDA_VISIBLE_DEVICES") is None:
             return recorded
         return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
-        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA."""
-        return 0 if in_bad_fork() else self.device_count()
+        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA. This call of the
+        CUDA runtime counts as a use of CUDA, unlike `device_count`, which asks the driver's management library (NVML)."""
+        if in_bad_fork():
+            return 0
+        gpu()
+        return self.device_count()
 
 
 def refuse_c_functions(torch_module: ModuleType) -> None:
@@ -230,7 +235,7 @@ def _warn_of_prototype() -> None:
 
 def _nccl_version() -> int:
     """Return the recorded NCCL version, packed into an integer as in torch/csrc/cuda/python_nccl.cpp."""
-    recorded = None if in_bad_fork() else gpu().machine.nccl
+    recorded = None if in_bad_fork() else describe_gpu().machine.nccl
     exact = re.match(r"(\d+)\.(\d+)\.(\d+)", recorded or _ASSUMED_NCCL)
     major, minor, patch = map(int, exact.groups()) if exact is not None else (0, 0, 0)
     return major << 32 | minor << 16 | patch

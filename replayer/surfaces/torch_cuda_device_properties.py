@@ -36,6 +36,10 @@ class TorchDeviceProperties(DeviceProperties):
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())
 
+    def __dir__(self) -> list[str]:
+        """Return the names that PyTorch's class has, without our methods."""
+        return [name for name in super().__dir__() if name.startswith("_") or name in vars(self)]
+
     def __repr__(self) -> str:
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "

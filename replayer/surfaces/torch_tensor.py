@@ -19,9 +19,10 @@ from replayer.state import STATE
 from replayer.surfaces.torch_pin_memory import with_pin_memory
 from replayer.tensor.allocation import make_view
 from replayer.tensor.device_args import backend_arguments, backend_device
+from replayer.tensor.planning.shape_inference import no_such_tensor
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
-from replayer.tensor.tensor_meta import is_virtual
+from replayer.tensor.tensor_meta import BACKEND, is_virtual
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 
@@ -63,6 +64,8 @@ def _install_moves(tensor_class: TorchAny) -> None:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
+        if self.is_quantized:
+            _require_host(self, args[0] if args else kwargs.get("device"))
         return _moving(to, self, *args, **kwargs)
 
     @stands_for(tensor_class.cuda)
@@ -70,6 +73,8 @@ def _install_moves(tensor_class: TorchAny) -> None:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.cuda, (self,), self, device, non_blocking, **kwargs)
         device = backend_device("cuda" if device is None else device)
+        if self.is_quantized:
+            _require_host(self, device)
         return _moving(to, self, device, non_blocking=non_blocking, **kwargs)
 
     @stands_for(copy_)
@@ -85,6 +90,12 @@ def _install_moves(tensor_class: TorchAny) -> None:
         return new_tensor(self, *args, **kwargs)
 
     patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_into, new_tensor=new_tensor_placed)
+
+
+def _require_host(tensor: torch.Tensor, device: TorchAny) -> None:
+    """Raise NotEmulated if a quantized tensor would be moved to a GPU. PyTorch would leave the tensor on the CPU."""
+    if isinstance(device, torch.device) and device.type == BACKEND:
+        raise no_such_tensor(tensor)
 
 
 def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

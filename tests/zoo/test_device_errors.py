@@ -113,6 +113,55 @@ with warnings.catch_warnings(record=True) as seen:
 
 
 @VALUES
+def test_calls_get_the_answers_of_an_h200(values: str, tmp_path: Path) -> None:
+    """The answers of an NVIDIA H200 with PyTorch 2.11."""
+    code = """
+import warnings
+v = torch.arange(10, device="cuda")
+print(said(lambda: v[1:].add_(v[:-1])))
+print(said(lambda: torch.add(v[:-1], 1, out=v[1:])))
+print(said(lambda: v.add_(v)), said(lambda: v[:5].add_(v[5:])), said(lambda: v.add_(torch.tensor(1, device="cuda"))))
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    mask = torch.ones(4, dtype=torch.bool, device="cuda")
+    print(said(lambda: torch.zeros(1, device="cuda").expand(4).masked_fill_(mask, 1)), str(seen[0].message)[:50])
+print(said(lambda: nn.BatchNorm2d(3)(M[None, None].expand(2, 3, 3, 3))).partition("method ")[2])
+with torch.autocast("cuda"):
+    print(said(lambda: M.addmm_(M.half(), M)))
+torch.use_deterministic_algorithms(True)
+bag = lambda mode: nn.EmbeddingBag(4, 4, mode=mode).cuda()(torch.tensor([[1, 2]], device="cuda")).sum().backward()
+print(said(lambda: bag("max"))[:45], said(lambda: bag("mean")))
+torch.use_deterministic_algorithms(False)
+torch.cuda.set_sync_debug_mode("error")
+print(said(lambda: torch.equal(M, M)), said(lambda: torch.equal(M, M + 1)))
+"""
+    overlapping = (
+        "RuntimeError: unsupported operation: some elements of the input tensor and the written-to tensor refer to a single"
+        " memory location. Please clone() the tensor before performing the operation."
+    )
+    assert _run(code, values, tmp_path) == [
+        overlapping,
+        overlapping,
+        "ok ok ok",
+        "ok Use of masked_fill_ on expanded tensors is depreca",
+        "wrapper_CUDA__cudnn_batch_norm)",
+        "RuntimeError: mat1 and mat2 must have the same dtype, but got Half and Float",
+        "RuntimeError: embedding_bag_backward_cuda_max ok",
+        "ok RuntimeError: called a synchronizing CUDA operation",
+    ]
+
+
+def test_a_quantized_tensor_cannot_be_moved_to_the_gpu_and_is_not_left_on_the_cpu(tmp_path: Path) -> None:
+    code = """
+import warnings
+warnings.simplefilter("ignore")
+q = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+print(said(q.cuda)[:31], said(lambda: q.to("cuda"))[:31], said(lambda: q.to("cpu")))
+"""
+    assert _run(code, "compute", tmp_path) == ["NotEmulated: a quantised tensor NotEmulated: a quantised tensor ok"]
+
+
+@VALUES
 def test_the_sync_debug_mode_reports_waits_for_a_stream(values: str, tmp_path: Path) -> None:
     code = """
 host = torch.ones(3)

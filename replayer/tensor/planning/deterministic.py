@@ -63,6 +63,10 @@ def _scatter_reduce(_data: object, _dim: object, _index: object, _source: object
     return "scatter_reduce_cuda_prod_" if reduce == "prod" else ""
 
 
+def _embedding_bag_backward(mode: object) -> str:
+    return "embedding_bag_backward_cuda_max" if mode == 2 else ""
+
+
 _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
     "median": _median,
     "nanmedian": _median,
@@ -70,6 +74,8 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
     "histc": _histc,
     "put": _put,
     "put_": _put,
+    "_embedding_bag_backward": lambda *args: _embedding_bag_backward(args[8]),
+    "_embedding_bag_dense_backward": lambda *args: _embedding_bag_backward(args[7]),
     "scatter_reduce": _scatter_reduce,
     "scatter_reduce_": _scatter_reduce,
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -81,6 +82,10 @@ def runner(
     return {Mixed.ON_DEVICE: None, Mixed.ON_HOST: on_host, Mixed.DECOMPOSED: decomposed}[mixed_call(func, args, kwargs)]
 
 
+_DEPRECATED = (
+    "Use of masked_fill_ on expanded tensors is deprecated. Please clone() the tensor before performing this operation. This"
+    " also applies to advanced indexing e.g. tensor[mask] = scalar"
+)
 _OVERLAPPING = "more than one element of the written-to tensor refers to a single memory location"
 
 
@@ -94,6 +99,8 @@ def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Tor
             value = args[at] if at < len(args) else kwargs.get(argument.name)
             for tensor in _tensors([value]):
                 if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+                    if name == "masked_fill_":
+                        return warnings.warn(_DEPRECATED, UserWarning, stacklevel=3)
                     text = f"unsupported operation: {_OVERLAPPING}. Please clone() the tensor before performing the operation."
                     raise RuntimeError(text)
 
@@ -415,6 +422,26 @@ def _convolution(operands: _Operands) -> Mixed:
     return Mixed.ON_DEVICE
 
 
+def _batch_norm(operands: _Operands) -> Mixed:
+    """Raise the error of cuDNN's or of PyTorch's kernel (`_select_batch_norm_backend` in native/Normalization.cpp)."""
+    data, weight = operands.tensor("input"), operands.values["weight"]
+    statistics = operands.values["running_mean"] is not None
+    most = 880_801 if operands.values["training"] else 65_535
+    by_cudnn = (
+        torch.backends.cudnn.enabled
+        and data.is_cuda
+        and weight is not None
+        and operands.values["bias"] is not None
+        and torch.bfloat16 not in (data.dtype, weight.dtype)
+        and (data.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and (statistics or operands.values["training"])
+        and data.dim() >= 3
+        and data.size(0) <= most
+    )
+    _require_common_device(operands, f"wrapper_CUDA__{'cudnn' if by_cudnn else 'native'}_batch_norm")
+    return Mixed.ON_DEVICE
+
+
 def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, layout: torch.layout) -> None:
     """Check the devices of a compressed sparse tensor's indices and values, as in ATen/native/sparse/SparseCsrTensor.cpp."""
     by_row = layout in (torch.sparse_csr, torch.sparse_bsr)
@@ -443,6 +470,7 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
     "set_": _set,
     "_pack_padded_sequence": _pack,
     "convolution": _convolution,
+    "native_batch_norm": _batch_norm,
 }
 # Ops that change a tensor without TensorIterator
 _MAY_OVERLAP = frozenset({"fill_", "zero_", "index_put_", "_index_put_impl_", "record_stream", "set_", "resize_as_"})

@@ -4,7 +4,7 @@
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
 
 The checks are those of LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp and cuda/layer_norm_kernel.cu
-in ATen/native.
+in ATen/native, and of ATen/MemoryOverlap.cpp.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from replayer.tensor.plan import Where, argument_at
 from replayer.tensor.planning.cuda_dtypes import no_kernel, require_kernel, scalar_type
 from replayer.torch_types import TorchAny
 
@@ -118,13 +119,54 @@ def _as_strided(data: TorchAny, size: Sequence[int], stride: Sequence[int], offs
         )
 
 
+Overlap = tuple[Where, Where]  # a written argument and an input
+
+
+def partial_overlaps(
+    func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
+) -> tuple[Overlap, ...]:
+    """Return the pairs of arguments of an elementwise op that overlap in part if they share a storage, as in
+    `x[1:].add_(x[:-1])`. The shapes, strides and offsets decide this, so it is found out once per plan."""
+    if torch.Tag.pointwise not in func.tags:
+        return ()
+    written: list[tuple[Where, TorchAny]] = []
+    read: list[tuple[Where, TorchAny]] = []
+    for at, argument in enumerate(func._schema.arguments):
+        value = args[at] if at < len(args) else kwargs.get(argument.name)
+        if isinstance(value, tensor_class):
+            writes = argument.alias_info is not None and argument.alias_info.is_write
+            (written if writes else read).append(((at if at < len(args) else argument.name, -1), value.tensor_meta))  # type: ignore[attr-defined]
+    return tuple((one, other) for one, target in written for other, source in read if _overlap_in_part(target, source))
+
+
+def _overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
+    """Return whether two tensors of one storage overlap in part (`get_overlap_status` in ATen/MemoryOverlap.cpp)."""
+    if one is other or not (one.dense and other.dense and one.numel and other.numel):
+        return False
+    begins = one.offset * one.itemsize, other.offset * other.itemsize
+    ends = begins[0] + one.size_bytes, begins[1] + other.size_bytes
+    if begins[0] == begins[1] and ends[0] == ends[1]:
+        return bool(one.stride != other.stride)
+    return bool(begins[0] < ends[1] and begins[1] < ends[0])
+
+
+def require_apart(overlaps: Sequence[Overlap], args: TorchAny, kwargs: TorchAny) -> None:
+    """Raise PyTorch's error if one of the pairs of arguments shares a storage."""
+    for one, other in overlaps:
+        if argument_at(one, args, kwargs).allocation is argument_at(other, args, kwargs).allocation:
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory"
+                " location. Please clone() the tensor before performing the operation."
+            )
+
+
 _aten = torch.ops.aten
 _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten.as_strided.default: _as_strided,
     _aten.mm.default: _mm,
-    _aten.addmm.default: _addmm,
+    **dict.fromkeys((_aten.addmm.default, _aten.addmm_.default), _addmm),
     _aten.mv.default: lambda matrix, vector: _addmv(vector, matrix, vector),
-    _aten.addmv.default: _addmv,
+    **dict.fromkeys((_aten.addmv.default, _aten.addmv_.default), _addmv),
     _aten.convolution.default: _convolution,
     _aten.native_layer_norm.default: _layer_norm,
     **dict.fromkeys((_aten.index_add.default, _aten.index_add_.default), _index_add),

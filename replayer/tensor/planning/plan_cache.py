@@ -22,7 +22,7 @@ from torch._library import custom_ops
 from replayer.op_signature import OpSignature
 from replayer.state import computing
 from replayer.tensor.plan import Constant, Plan
-from replayer.tensor.planning import mixed_devices, plan_keys
+from replayer.tensor.planning import mixed_devices, mixed_dtypes, plan_keys
 from replayer.tensor.planning.results import complete
 from replayer.tensor.planning.shape_inference import OtherLayout, infer
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
@@ -141,7 +141,8 @@ class PlanCache:
             return self._keep(route, key, self._running(route.func, run, gpu))
         try:
             plan = infer(self.metas, route.func, args, kwargs, gpu.current.device())
-            complete(plan, route.func, gpu.workspaces_of(plan.signature))
+            overlaps = mixed_dtypes.partial_overlaps(route.func, args, kwargs, self.tensor_class)
+            complete(plan, route.func, gpu.workspaces_of(plan.signature), overlaps)
         except OtherLayout:
             plan = self._running(route.func, self.run_other_layout, gpu)
         return self._keep(route, key, plan)

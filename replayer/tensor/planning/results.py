@@ -33,6 +33,7 @@ from replayer.tensor.allocation import (
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import is_random, numbers_drawn, philox_of
 from replayer.tensor.plan import Constant, New, Outcome, OutcomeKind, Plan, Reshaped, Same, Several, View, argument_at
+from replayer.tensor.planning.mixed_dtypes import Overlap, require_apart
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import host_values
 from replayer.tensor.values.value_rules import forget_written, value_rule
@@ -47,9 +48,9 @@ Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
 Workspaces = tuple[tuple[int, ...], ...]
 
 
-def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
+def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
     """Choose how the plan's results are created. `workspaces` lists the sizes of temporary memory that the op allocates and
-    frees."""
+    frees. `overlaps` lists the arguments that must not share a storage."""
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
     if rule is not None or len(written) < len(plan.writes):
@@ -60,6 +61,16 @@ def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) ->
     _choose_results(plan, func, workspaces)
     if can_fail(func):
         plan.make_by(_asserting(plan, func, plan.results or _general(plan, workspaces)))
+    if overlaps:
+        plan.make_by(_apart(overlaps, plan.results or _general(plan, workspaces)))
+
+
+def _apart(overlaps: tuple[Overlap, ...], make_results: Results) -> Results:
+    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+        require_apart(overlaps, args, kwargs)
+        return make_results(gpu, caller, args, kwargs)
+
+    return results
 
 
 def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:

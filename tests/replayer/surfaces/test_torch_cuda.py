@@ -159,6 +159,30 @@ def test_a_forked_child_can_use_cuda_if_its_parent_did_not() -> None:
     assert _in_child(lambda: torch.ones(2, device="cuda").shape[0]) == "2"
 
 
+def test_a_forked_child_can_use_cuda_if_its_parent_only_read_versions_and_the_number_of_gpus() -> None:
+    use()
+    assert torch.cuda.device_count() == 1 and torch.backends.cudnn.version() and torch.cuda.nccl.version()
+    assert _in_child(lambda: torch.ones(2, device="cuda").shape[0]) == "2"
+
+
+def test_a_forked_child_cannot_use_cuda_if_its_parent_asked_the_runtime_for_gpus() -> None:
+    use()
+    assert torch.cuda.is_available()
+    assert _in_child(lambda: torch.ones(1).cuda()).startswith("Cannot re-initialize CUDA in forked subprocess")
+
+
+def test_device_properties_have_no_other_attributes_than_those_of_torch() -> None:
+    use()
+    public = {name for name in dir(torch.cuda.get_device_properties(0)) if not name.startswith("_")}
+    # measured on an H200 with PyTorch 2.11
+    assert public == set(
+        "L2_cache_size clock_rate gcnArchName is_integrated is_multi_gpu_board major max_threads_per_block"
+        " max_threads_per_multi_processor memory_bus_width memory_clock_rate minor multi_processor_count name pci_bus_id"
+        " pci_device_id pci_domain_id regs_per_multiprocessor shared_memory_per_block shared_memory_per_block_optin"
+        " shared_memory_per_multiprocessor total_memory uuid warp_size".split()
+    )
+
+
 def test_the_sync_debug_mode_keeps_its_value() -> None:
     use()
     with pytest.warns(UserWarning, match="Synchronization debug mode is a prototype feature"):
