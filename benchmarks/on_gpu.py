@@ -4,10 +4,10 @@
     python benchmarks/on_gpu.py --out results --dry-run         # the same on the virtual GPU of a recording, with small sizes
 
 Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
-"allocator" is allocator_check.py; "programs" is gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest.
-Each stage runs in separate processes, so a failure or hang affects only that stage. Stages are skipped when time runs out.
-`summary.json` has the results. The recordings are packed into tar files with limits on number and size. Both are written again
-after each stage, and after SIGTERM.
+"sweep" records one script at several batch sizes for the library; "allocator" is allocator_check.py; "programs" is
+gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest. Each stage runs in separate processes, so a
+failure or hang affects only that stage. Stages are skipped when time runs out. `summary.json` has the results. The recordings
+are packed into tar files with limits on number and size. Both are written again after each stage, and after SIGTERM.
 """
 
 from __future__ import annotations
@@ -92,6 +92,11 @@ SCRIPTS = {
         "--batch-size 16",
         "--layers 2 --width 32 --heads 4 --context 16 --vocabulary 64 --batch-size 4 --workers 0 --steps 7 --print-every 3",
     ),
+    "gpt_large": Script(
+        "train_gpt.py",
+        "--layers 12 --width 1024 --heads 16 --context 512 --vocabulary 32768 --batch-size 32",
+        "--layers 3 --width 32 --heads 4 --context 16 --vocabulary 64 --batch-size 4 --workers 0 --steps 7 --print-every 3",
+    ),
     "ddp": Script("train_ddp.py", "--model resnet50 --batch-size 32", f"--batch-size 2 {_RESNET_DRY}"),  # a world of one
 }
 DRY_PROGRAMS = ("raises", "amp")
@@ -127,7 +132,7 @@ class StageFailed(Exception):
 def stages() -> dict[str, Stage]:
     """Stages, most important first."""
     found: dict[str, Stage] = {f"{name}-kernel": recording(name, "kernel") for name in SCRIPTS}
-    found |= {"programs": programs, "allocator": allocator, "rules": rules, "overhead": overhead}
+    found |= {"programs": programs, "allocator": allocator, "rules": rules, "overhead": overhead, "sweep": sweep}
     return found | {f"{name}-phase": recording(name, "phase") for name in reversed(SCRIPTS)}
 
 
@@ -218,6 +223,20 @@ def rules(run: Run) -> dict[str, Any]:
     from benchmarks.gpu_rules import load, summary_of
 
     return {"lines": [summary_of(load(run.work / RULES_FILE))]}
+
+
+def sweep(run: Run) -> dict[str, Any]:
+    """Record the phases of ResNet-50 at several batch sizes, as an entry for the library of GPUs."""
+    output = run.work / "resnet50.cells"
+    words = _RESNET_DRY if run.dry else f"--model resnet50 --workers {min(8, os.cpu_count() or 1)} --pin-memory --steps 30"
+    asked = {
+        "script": [str(ROOT / "examples" / "train_resnet.py"), *words.split()],
+        "output": str(output),
+        "sweep": f"--batch-size={'2,4' if run.dry else '16,32,64,128,256'}",
+        "warmup": 1 if run.dry else 3,
+    }
+    call(run, recording_command(run, asked))
+    return {"cells": output.name, "bytes": output.stat().st_size}
 
 
 def call(run: Run, command: list[str]) -> None:
@@ -315,6 +334,13 @@ def save(run: Run, entries: list[dict[str, Any]]) -> None:
     patterns = ("*.msgpack", "allocator_events.json", RULES_FILE)
     files = [file for pattern in patterns for file in run.work.glob(pattern)]
     packed = pack(sorted(files, key=lambda file: file.stat().st_mtime_ns), run.out)
+
+
+    files = sorted(
+        [*run.work.glob("*.msgpack"), *run.work.glob("*.cells"), *run.work.glob("allocator_events.json")],
+        key=lambda file: file.stat().st_mtime_ns,
+    )
+    packed = pack(files, run.out)
     summary = {"machine": machine(), "dry_run": run.dry, "stages": entries, "packed": packed}
     (run.out / "summary.json").write_text(json.dumps(summary, indent=1))
 
