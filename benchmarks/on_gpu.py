@@ -331,16 +331,9 @@ def missing(dry: bool) -> str:
 
 def save(run: Run, entries: list[dict[str, Any]]) -> None:
     """Write the summary of the stages so far, and pack the recordings, the oldest first."""
-    patterns = ("*.msgpack", "allocator_events.json", RULES_FILE)
+    patterns = ("*.msgpack", "*.cells", "allocator_events.json", RULES_FILE)
     files = [file for pattern in patterns for file in run.work.glob(pattern)]
     packed = pack(sorted(files, key=lambda file: file.stat().st_mtime_ns), run.out)
-
-
-    files = sorted(
-        [*run.work.glob("*.msgpack"), *run.work.glob("*.cells"), *run.work.glob("allocator_events.json")],
-        key=lambda file: file.stat().st_mtime_ns,
-    )
-    packed = pack(files, run.out)
     summary = {"machine": machine(), "dry_run": run.dry, "stages": entries, "packed": packed}
     (run.out / "summary.json").write_text(json.dumps(summary, indent=1))
 
