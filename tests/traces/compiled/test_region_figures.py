@@ -84,6 +84,7 @@ def test_compilations_are_found_with_their_regions() -> None:
 def test_a_further_compilation_of_a_function_is_a_recompilation() -> None:
     figures = compiled_figures(regions("0/0", "0/1", "1/0", "0/2"))
     assert (len(figures.regions), figures.recompiles, figures.graph_breaks) == (4, 2, None)
+    assert [region.gpu_ns for region in figures.regions] == [3_000] * 4  # the kernel within each region
 
 
 def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:

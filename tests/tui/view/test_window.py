@@ -230,9 +230,10 @@ def test_going_to_a_hidden_row_unhides_it() -> None:
 
 @pytest.mark.parametrize(("size", "shown"), [((0, 0), (1, 1)), ((1, 1), (1, 1)), ((70, 30), (70, 30))])
 def test_a_resized_window_has_at_least_one_column_and_one_line(size: tuple[int, int], shown: tuple[int, int]) -> None:
-    window = Window(pair_scene(), 100, 20)
+    window = Window(pair_scene(), 100, 5)
+    window.move_line(2)
     window.resize(*size)
-    assert (window.columns, window.rows.height) == shown
+    assert (window.columns, window.rows.height, window.line) == (*shown, 2)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (500, 400)])
