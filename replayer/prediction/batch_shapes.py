@@ -68,7 +68,7 @@ class BatchShapes:
             wide = [i for i, shape in enumerate(shapes) if len(shape) > 2]
             images = wide[:-1] if op == "convolution_backward" or len(wide) > 1 else wide
             return tuple(
-                (self._grown(shape[0], batch), *shape[1:]) if i in images and shape else shape for i, shape in enumerate(shapes)
+                (self._grown(shape[0], batch), *shape[1:]) if i in images else shape for i, shape in enumerate(shapes)
             )
         return tuple(self._tensor(batch, shape) for shape in shapes)
 
@@ -80,7 +80,7 @@ class BatchShapes:
             return shape
         if self.batch > 1 and self.batch in shape:
             at = shape.index(self.batch)
-        elif shape[0] and shape[0] % self.batch == 0 and (len(shape) > 1 or self.batch > 1):
+        elif shape[0] % self.batch == 0 and (len(shape) > 1 or self.batch > 1):
             at = 0
         else:
             return shape

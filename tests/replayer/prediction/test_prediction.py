@@ -29,7 +29,8 @@ from traces.rates.estimate_errors import TABLE
 from tui.cli import run
 from tui.text.predict import prediction_text
 
-LAYERS = [
+Call = tuple[str, tuple[tuple[int, ...], ...]]  # an op and its shapes
+LAYERS: list[Call] = [
     ("convolution", ((32, 3, 224, 224), (64, 3, 7, 7))),
     ("addmm", ((1000,), (32, 2048), (2048, 1000))),
     ("layer_norm", ((50, 32, 128), (128,), (128,))),
@@ -336,6 +337,39 @@ def test_every_command_marks_a_predicted_trace_as_an_estimate(tmp_path: Path, ca
     assert "ESTIMATE by trace predict" in (tmp_path / "r.html").read_text()
     capsys.readouterr()
     assert run(["info", recorded]) == 0 and "ESTIMATE" not in capsys.readouterr().out
+
+
+LAYER = ("addmm", ((16,), (4, 8), (8, 16)))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "layer", "op", "shapes", "grown"),
+    [
+        (4, LAYER, "relu", ((4, 5),), ((8, 5),)),
+        (4, LAYER, "relu", ((3, 4, 5),), ((3, 8, 5),)),  # the batch is the second dimension
+        (4, LAYER, "relu", ((12, 5), (12,)), ((24, 5), (24,))),  # a multiple of the batch
+        (4, LAYER, "relu", ((7, 5), (0, 5), ()), ((7, 5), (0, 5), ())),
+        (4, LAYER, "relu", ((8, 16), (16, 8), (16,)), ((8, 16), (16, 8), (16,))),  # weights, also transposed
+        (4, ("addmm", ((4,), (9, 8), (8, 4))), "relu", ((4,),), ((8,),)),  # a bias of this shape is no weight
+        (1, LAYER, "relu", ((1, 5), (3, 5), (5,)), ((8, 5), (24, 5), (5,))),
+        (4, LAYER, "convolution", ((4, 3, 9, 9), (8, 3, 3, 3), (8,)), ((8, 3, 9, 9), (8, 3, 3, 3), (8,))),
+        (4, LAYER, "convolution", ((4, 3, 9, 9),), ((8, 3, 9, 9),)),  # the weight was not recorded
+        (
+            4, LAYER, "convolution_backward",
+            ((4, 8, 9, 9), (4, 3, 9, 9), (8, 3, 3, 3), (8,)), ((8, 8, 9, 9), (8, 3, 9, 9), (8, 3, 3, 3), (8,)),
+        ),
+        (4, LAYER, "mm", ((4, 8), (8, 16)), ((8, 8), (8, 16))),
+        (4, LAYER, "mm", ((8, 4), (4, 16)), ((8, 8), (8, 16))),  # the gradient of the weight
+        (4, LAYER, "mm", ((8, 8), (8, 16)), ((16, 8), (8, 16))),  # the second factor is the weight
+        (4, LAYER, "linear", ((4, 16), (8, 16)), ((8, 16), (8, 16))),
+        (4, LAYER, "matmul", ((4, 2, 8), (8, 16)), ((8, 2, 8), (8, 16))),
+    ],
+)  # fmt: skip
+def test_shapes_grow_in_the_dimension_of_the_batch(
+    recorded: int, layer: Call, op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]
+) -> None:
+    """GIVEN a network with one layer, recorded with a batch of 4 or 1 WHEN the batch becomes 8."""
+    assert BatchShapes(recorded, [layer]).at(8, op, shapes) == grown
 
 
 @pytest.mark.parametrize(

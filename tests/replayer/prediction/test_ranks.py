@@ -149,6 +149,37 @@ def test_only_two_units_are_gathered_at_a_time() -> None:
     assert ShardedStep.of(parts, 0.0, took.__getitem__, took.__getitem__).exposed_ns == pytest.approx(1 + 40)
 
 
+def test_a_sharded_step_waits_for_gathers_and_scatters() -> None:
+    """GIVEN a root that computes for 5 before and after two units that compute for 10 each, and backward passes that take twice
+    as long
+
+    THEN the forward pass ends at 47: the root is gathered until 2, unit a until 22 and unit b until 26; they compute until 32
+    and 42. The backward pass ends at 61: unit b is gathered until 4 and unit a until 24; they compute until 30 and 50, and the
+    root until 60. Unit b is scattered until 36, unit a until 53 and the root until 61.
+    """
+    gather, scatter = {ROOT: 2.0, "a": 20.0, "b": 4.0}, {ROOT: 1.0, "a": 3.0, "b": 6.0}
+    parts = [(ROOT, 5.0), ("a", 10.0), ("b", 10.0), (ROOT, 5.0)]
+    schedule = ShardedStep.of(parts, 60.0, gather.__getitem__, scatter.__getitem__)
+    assert schedule == ShardedStep(gather_ns=2 + 24 + 24, scatter_ns=10, exposed_ns=47 - 30 + 61 - 60)
+    assert ShardedStep.of(parts, 0.0, gather.__getitem__, scatter.__getitem__) == ShardedStep(26, 0, 17)
+    assert ShardedStep.of([("a", 0.0)], 60.0, gather.__getitem__, scatter.__getitem__) == ShardedStep(22, 0, 22)
+
+
+def test_the_memory_and_the_bytes_of_a_rank_are_counted_per_unit() -> None:
+    """GIVEN a root of 10 bytes and units of 7, 5 and 9 bytes WHEN four ranks share them THEN shards have 3, 2, 2, 3 bytes."""
+    sizes = {ROOT: 10, "a": 7, "b": 5, "c": 9}
+    assert rank_memory(sizes, 4, 2) == {
+        "parameters": 10, "gradients": 10, "optimizer state": 20, "gathered": 10 + 9 + 7 + 9,
+    }  # fmt: skip
+    assert rank_memory(sizes, 4, None) == {"parameters": 10, "gathered": 26}
+    assert rank_memory(sizes, 1, 1) == {"parameters": 31, "gradients": 31, "optimizer state": 31}
+    assert rank_memory({"a": 8}, 2, None) == {"parameters": 4, "gathered": 8}
+    # 3/4 of 8 and 16 bytes for each all-gather and reduce-scatter; unit a is called twice
+    calls = [ROOT, "a", "a"]
+    assert moved_bytes({ROOT: 8, "a": 16}, calls, 4, with_backward=True) == 2 * 6 + 2 * 3 * 12
+    assert moved_bytes({ROOT: 8, "a": 16}, calls, 4, with_backward=False) == 6 + 2 * 12
+
+
 def test_sharding_shortens_the_optimizer_and_adds_communication() -> None:
     trace = transformer()
     few, many = (asked(trace, ranks, "fsdp") for ranks in (2, 8))
