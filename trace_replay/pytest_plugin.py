@@ -140,7 +140,7 @@ def gpu(request: pytest.FixtureRequest) -> GpuChecks:
     return checks
 
 
-class GpuOptions(TypedDict, total=False):
+class StartOptions(TypedDict, total=False):
     """Arguments of `virtual_gpu.start`."""
 
     what: Required[str]
@@ -155,14 +155,14 @@ class GpuOptions(TypedDict, total=False):
 class GpuSession:
     """Starts and stops virtual GPUs during a pytest session, and collects the calls that they refused."""
 
-    def __init__(self, requested: GpuOptions | None) -> None:
+    def __init__(self, requested: StartOptions | None) -> None:
         self.requested = requested
         self.gpu: Any = None
-        self._used: GpuOptions | None = None
+        self._used: StartOptions | None = None
         self.refused: list[str] = []  # in the current test
         self._not_computed = 0
 
-    def use(self, wanted: GpuOptions | None) -> None:
+    def use(self, wanted: StartOptions | None) -> None:
         """Make this GPU the process's GPU. None means that no GPU is wanted."""
         if wanted == self._used:
             return
@@ -190,13 +190,13 @@ class GpuSession:
         return max(self._not_computed - before, 0)
 
 
-def _requested(asked: Any) -> GpuOptions | None:
+def _requested(asked: Any) -> StartOptions | None:
     if not getattr(asked, "gpu", ""):
         return None
     return {"what": asked.gpu, "values": asked.gpu_values, "gpus": asked.gpus, "memory": asked.gpu_memory}
 
 
-def _of_marker(item: pytest.Item) -> GpuOptions | None:
+def _of_marker(item: pytest.Item) -> StartOptions | None:
     """Return the options of a test's marker `@pytest.mark.gpu`, or None. A marker without the name of a GPU is ignored."""
     marker = item.get_closest_marker("gpu")
     if marker is None or not (marker.args and isinstance(marker.args[0], str)):
@@ -205,7 +205,7 @@ def _of_marker(item: pytest.Item) -> GpuOptions | None:
     if unknown or len(marker.args) > 1:
         raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.gpu takes a GPU's name and the options {', '.join(_OPTIONS)}")
     options = {"what": marker.args[0], "values": item.config.getoption("--gpu-values"), **marker.kwargs}
-    return cast(GpuOptions, options)
+    return cast(StartOptions, options)
 
 
 def _only_distributes(asked: Any) -> bool:
