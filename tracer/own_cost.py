@@ -6,11 +6,14 @@
     cost.spent_ns               # total so far
     cost.steps_ended(16)        # assigns the time since the last call to 16 steps
     cost.per_step_ns            # 60_000
+    cost.set_up_ns              # 80_000_000: spent once, at the first steps and the first write
 
 Note [What a step costs]
     `per_step_ns` is a median, so interruptions by other programs do not count. The first group is left out because it contains
-    the recorder's set-up. Steps are written in groups, so the median is over groups. Appending to the file, twice a second, is
-    timed separately and spread over all steps.
+    the recorder's set-up. The second group may contain some of it too, so the median of two groups is the lower one. Steps are
+    written in groups, so the median is over groups. Appending to the file, twice a second, is timed separately and spread over
+    all steps. The first append opens the file, so its duration does not count. The remaining overhead is spent once per run
+    (`set_up_ns`).
 
     A costed method cannot measure the cost of its own call and of its wrappers. This cost is measured once on an empty function
     and added for each call. The cost is also added for calls of nested modules, which pass through a wrapper but are not
@@ -23,7 +26,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from statistics import median
+from statistics import median, median_low
 from typing import Any, Protocol, TypeVar
 
 from tracer.device.clock import EpochClock
@@ -52,7 +55,7 @@ class OwnCost:
         self._groups: deque[float] = deque(maxlen=_GROUPS)  # overhead per step of each group, in ns
         self._last = 0, 0, 0  # overhead, calls and module calls at the end of the last group
         self._appending: deque[int] = deque(maxlen=_GROUPS)
-        self._appended = 0
+        self._appended = self._appended_ns = 0
 
     def steps_ended(self, steps: int) -> None:
         """Divides the overhead since the last call of `steps_ended` among `steps` steps."""
@@ -68,6 +71,7 @@ class OwnCost:
         self.excluded_ns += took_ns
         self._appending.append(took_ns)
         self._appended += 1
+        self._appended_ns += took_ns
 
     def call_ended(self, began_ns: int) -> None:
         """Adds the time of one call, which began at `began_ns`, to the overhead."""
@@ -83,10 +87,17 @@ class OwnCost:
         groups = list(self._groups)
         if not groups:
             return self.spent_ns
-        usual_ns = median(groups[1:] or groups)
-        times = list(self._appending)
-        appending_ns = median(times[1:] or times) * self._appended if times else 0.0
+        usual_ns = median_low(groups[1:] or groups)
+        times = list(self._appending)[1:]
+        appending_ns = median(times) * self._appended if times else 0.0
         return round(usual_ns + appending_ns / self._steps)
+
+    @property
+    def set_up_ns(self) -> int:
+        """Returns the overhead of the steps so far that is not part of `per_step_ns`, such as opening the file."""
+        spent, calls, modules = self._last
+        total_ns = spent + calls * self._outside_ns + modules * self._module_ns + self._appended_ns
+        return max(round(total_ns - self.per_step_ns * self._steps), 0)
 
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
         """Measures how long the recorder's wrapper functions take. The measurement takes less than a millisecond.

@@ -112,12 +112,12 @@ class ProcessFacts:
             self._loaders.append(describe())
         return number
 
-    def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
-        """Returns facts about the run so far. `cost_ns` is the recording overhead of one step, and `steps_ns` is the duration
-        of all steps together.
+    def run(self, steps: int, steps_ns: int, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
+        """Returns facts about the run so far. `cost_ns` is the recording overhead of one step, `set_up_ns` is overhead that
+        occurs once, and `steps_ns` is the duration of all steps together.
         """
         share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
-        recorder = RecorderNotes(self._version, cost_ns, share, self._config)
+        recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 
     def provenance(self) -> dict[str, Any]:

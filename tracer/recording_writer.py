@@ -157,7 +157,7 @@ class RecordingWriter:
         if of.flight is not None:
             lacks += of.flight.lacks()
             provenance |= {"flight_recorder": facts} if (facts := of.flight.facts()) else {}
-        run = self._facts.run(self.number, self.steps_ns, of.cost.per_step_ns, of.profiler.use())
+        run = self._facts.run(self.number, self.steps_ns, of.cost.per_step_ns, of.cost.set_up_ns, of.profiler.use())
         if run.recorder is not None and self._access.device_lost:
             run = replace(run, recorder=replace(run.recorder, device_lost=self._access.device_lost))
         return Trace(

@@ -194,7 +194,7 @@ class FakeFacts:
     def extent(self) -> tuple[int, ...]:
         return (len(self.devices),)
 
-    def run(self, steps: int, steps_ns: int, cost_ns: int, profiler: ProfilerUse) -> Run:
+    def run(self, steps: int, steps_ns: int, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
         return Run(recorder=RecorderNotes(overhead_ns_per_step=steps))
 
     def provenance(self) -> dict[str, Any]:

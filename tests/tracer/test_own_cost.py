@@ -102,3 +102,26 @@ def test_the_cost_of_wrappers_is_measured_and_added(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ModuleCalls, "within", [ModuleCalls.within[0] + 5])
     costly.cost.steps_ended(2)
     assert costly.cost.per_step_ns == round((4 + 4 * 1 + 5 * 3) / 2)
+
+
+def test_overhead_that_occurs_once_is_not_part_of_a_steps_overhead() -> None:
+    """GIVEN 2 steps with 1000 ns and an append of 400 ns, then 2 groups of 4 steps: one with 120 ns, one with 40 ns and an
+    append of 100 ns. THEN a step costs 10 ns and its share of 2 usual appends: 10 + 200 / 10. Of the total of 1660 ns, 10 steps
+    took 300 ns, so 1360 ns occurred once."""
+    costly = Costly(FakeClock())
+    for steps, took_ns, append_ns in ((2, 1000, 400), (4, 120, 0), (4, 40, 100)):
+        costly.work(took_ns)
+        if append_ns:
+            costly.append(append_ns)
+        costly.cost.steps_ended(steps)
+    assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (30, 1360)
+
+
+def test_a_single_append_counts_as_set_up() -> None:
+    costly = Costly(FakeClock())
+    costly.append(400)
+    costly.cost.steps_ended(1)
+    for _ in range(3):
+        costly.work(20)
+        costly.cost.steps_ended(2)
+    assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (10, 390)

@@ -31,7 +31,8 @@ Note [The clean steps decide]
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads. Each thread waits for Python's lock while another thread runs. A profiler
     makes these waits longer, so it slows a phase with DataParallel stages by more than the cost of its events. The costs are
-    fitted to the other phases, if there are any.
+    fitted to the other phases, if there are any. The other phases have few events, so a fitted cost may be far too high. All
+    costs are therefore reduced by a common factor until no phase with stages costs more than its measured slowdown.
 
     The profiler does not slow all stages alike. The start and end times of stages therefore divide their phase in the same
     proportions as in the clean steps (median of each interval). All replicas count as one stage, because their order changes
@@ -389,7 +390,21 @@ def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
     prior_ns, spread_ns = unit_ns * np.array(EVENT_COSTS), unit_ns * np.array(EVENT_COSTS) * EVENT_COST_SPREAD
     left = counts.T @ counts + np.diag(1 / spread_ns**2)
     right = counts.T @ slower + prior_ns / spread_ns**2
-    return ProfilerCost(*(round(cost_ns) for cost_ns in _least_squares(left, right, prior_ns).tolist()))
+    costs_ns = _least_squares(left, right, prior_ns)
+    costs_ns *= _affordable_share(known, costs_ns)
+    return ProfilerCost(*(round(cost_ns) for cost_ns in costs_ns.tolist()))
+
+
+def _affordable_share(phases: Sequence[_Phase], costs_ns: Column) -> float:
+    """Return the factor for the costs at which no phase with DataParallel stages costs more than its measured slowdown plus
+    noise. See Note [Threads at the same time]."""
+    share = 1.0
+    for phase in phases:
+        slower_ns = max(phase.profiled_ns - (phase.clean_ns - phase.wait_ns) + phase.noise_ns, 0.0)
+        predicted_ns = float(phase.counts @ costs_ns)
+        if phase.has_threads and predicted_ns > slower_ns:
+            share = min(share, slower_ns / predicted_ns)
+    return share
 
 
 def _least_squares(left: Column, right: Column, start: Column) -> Column:

@@ -49,6 +49,7 @@ class RecorderNotes:
     version: str | None = None
     overhead_ns_per_step: int = 0
     overhead_share: float = 0.0
+    set_up_ns: int = 0  # overhead that occurs once, such as opening the file; not part of `overhead_ns_per_step`
     config: RecordConfig | None = None
     virtual_gpu: str = ""  # GPU of a virtual recording, "" for a real one
     device_lost: str = ""  # why device times end early, such as a CUDA error

@@ -398,7 +398,8 @@ def _recorder(summary: Summary, width: int) -> list[str]:
     if cost is None:
         return []
     by = f" (trace {cost.version})" if cost.version else ""
-    text = f"{time_text(cost.overhead_ns_per_step)} per step, {share_text(cost.overhead_share)} of step time{by}"
+    once = f", and {time_text(cost.set_up_ns)} once" if cost.set_up_ns else ""
+    text = f"{time_text(cost.overhead_ns_per_step)} per step, {share_text(cost.overhead_share)} of step time{once}{by}"
     return ["  " + fit(text, width - 2)]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from traces.figures.problems import Severity, problems_of
 from traces.figures.spread import median
-from traces.model.run import Run
+from traces.model.run import RecorderNotes, Run
 from traces.model.trace import NONE, DeviceKind, StepKind, Trace, Untimed
 from tui.formatting import count_text, counted, size_text, time_text
 from tui.running.kernel_access import why_no_kernels
@@ -75,8 +75,9 @@ def _steps(trace: Trace) -> str:
 
 
 def _cost(trace: Trace, run: Run) -> list[str]:
-    share = run.recorder.overhead_share if run.recorder is not None else 0.0
-    own = f"recording overhead: {100 * share:.2f} % of step time"
+    notes = run.recorder or RecorderNotes()
+    once = f", and {time_text(notes.set_up_ns)} once" if notes.set_up_ns else ""
+    own = f"recording overhead: {100 * notes.overhead_share:.2f} % of step time{once}"
     clean = run.clean
     if clean is None:
         return [own]

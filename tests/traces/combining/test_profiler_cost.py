@@ -9,6 +9,7 @@ import pytest
 
 from traces.analyses.waits import host_waits
 from traces.combining.profiler_cost import CleanPace, HostEvents, with_clean_pace
+from traces.comparison.thresholds import LEAST_NOISE
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import (
@@ -317,3 +318,17 @@ def test_the_op_cost_of_a_phase_that_waits_is_found_from_its_time_without_the_wa
     assert host_waits(trace, 0).intervals.total_ns == 4 * 25_000
     cost = with_clean_pace(Run(), trace, 0).profiler_cost
     assert cost is not None and 100 * cost.op_ns + cost.launch_ns + cost.runtime_ns == pytest.approx(60_000, abs=102)
+
+
+def test_the_ops_of_a_phase_with_concurrent_threads_cost_no_more_than_its_slowdown() -> None:
+    """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel whose 100 ops took only 10 us longer, not 60 us
+    THEN the op cost is lowered to the 10 us and the noise of the forward pass, divided by its 100 ops."""
+    ops = {"forward": 100, "backward": 200}
+    trace = slowed(600, ops, {"forward": 300_000, "backward": 600_000}, longer_ns={"forward": -50_000})
+    for step in range(8):
+        add_stages(trace, step, [("replicate", 0, 1000)])
+    run = with_clean_pace(trace.runs[0], trace, 0)
+    noise_ns = LEAST_NOISE * np.hypot(300_000, 310_000)
+    assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx((10_000 + noise_ns) / 100, abs=1)
+    # what is left of 310 us is the factor's part
+    assert run.host_scale["forward"] == pytest.approx(300_000 / (310_000 - 10_000 - noise_ns), rel=1e-3)

@@ -169,6 +169,14 @@ def test_an_nccl_range_without_kernels_has_no_known_duration() -> None:
     assert by_bytes == {None: 60_000}  # both, since the sizes of Gloo's were not recorded
 
 
+@pytest.mark.parametrize(("size", "problems"), [(1, {}), (2, {"collective-without-kernel": 1})])
+def test_a_collective_of_one_rank_needs_no_kernel(size: int, problems: dict[str, int]) -> None:
+    """NCCL launches nothing for an operation in place of a single rank (DDP with one process on an H200)."""
+    told: dict[str, Any] = {"In msg nelems": 1, "dtype": "Float", "Group size": size}
+    trace = read(span("record_param_comms", 10, 70, **told), span("nccl:all_reduce", 12, 60))
+    assert trace.collectives.group_size.tolist() == [size] and trace.problems == problems
+
+
 def test_collectives_are_matched_by_communicator_and_sequence_number() -> None:
     """Rank 1 recorded one more all-reduce at its start, so counting would pair the first with the second."""
 
