@@ -321,7 +321,7 @@ def test_the_op_cost_of_a_phase_that_waits_is_found_from_its_time_without_the_wa
 
 
 def test_the_ops_of_a_phase_with_concurrent_threads_cost_no_more_than_its_slowdown() -> None:
-    """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel whose 100 ops took only 10 us longer, not 60 us
+    """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel whose 100 ops took 10 us longer, not 60 us
     THEN the op cost is lowered to the 10 us and the noise of the forward pass, divided by its 100 ops."""
     ops = {"forward": 100, "backward": 200}
     trace = slowed(600, ops, {"forward": 300_000, "backward": 600_000}, longer_ns={"forward": -50_000})
