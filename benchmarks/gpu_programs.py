@@ -329,7 +329,7 @@ def steps_of(file: Path, case: Case) -> tuple[int, list[str]]:
         steps = load(file).steps
     except (TraceError, OSError) as error:
         return 0, [f"unreadable: {error}"]
-    count = int(np.isin(steps.kind, (StepKind.STEADY, StepKind.WARMUP, StepKind.PROFILED)).sum())
+    count = int((~np.isin(steps.kind, (StepKind.EVALUATION, StepKind.INCOMPLETE))).sum())
     return count, [] if abs(count - case.steps) <= case.spare_steps else [f"{count} steps, not {case.steps}"]
 
 

@@ -12,13 +12,18 @@ from benchmarks.gpu_programs import (
     PACED,
     PROGRAMS_FOLDER,
     ROOT,
+    Case,
     Checked,
     Ended,
     comparable,
     differences,
     lines_of,
     run_in_session,
+    steps_of,
 )
+from tests.replayer.recordings import phase_recording
+from traces.format.trace_file import save
+from traces.model.trace import StepKind
 
 BARE = Ended(1, "step 3\n", "a warning\nValueError: bad\n", 9.0, 0.5, ())
 
@@ -106,6 +111,19 @@ def test_a_run_ends_when_the_time_is_up(tmp_path: Path) -> None:
 def test_every_program_to_record_alone_is_a_case_whose_script_exists() -> None:
     assert set(PACED) <= set(CASES)
     assert all((PROGRAMS_FOLDER / case.script).exists() for case in CASES.values())
+
+
+def test_every_training_step_counts_whatever_its_kind(tmp_path: Path) -> None:
+    """GIVEN a recording of a clean step, a profiled one, one after the profile and an evaluation THEN it has three steps."""
+    trace = phase_recording({"forward": 1}, steps=4)
+    trace.steps.kind[:] = [StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE, StepKind.EVALUATION]
+    file = tmp_path / "a.msgpack"
+    save(trace, file)
+    assert steps_of(file, Case("a.py", steps=3)) == (3, [])
+    assert steps_of(file, Case("a.py", steps=5)) == (3, ["3 steps, not 5"])
+    assert steps_of(file, Case("a.py", steps=5, spare_steps=2)) == (3, [])
+    file.write_bytes(b"nothing")
+    assert steps_of(file, Case("a.py"))[1][0].startswith("unreadable: ")
 
 
 def test_the_summary_has_counts_and_each_fault_once() -> None:
