@@ -8,13 +8,16 @@ BIN := $(VENV)/bin
 CUDA_VENV := .venv-cuda
 CUDA_BIN := $(CUDA_VENV)/bin
 DEVICE := build/simulated_device
+# `make test-torch` installs this PyTorch release, for example 2.11.0, into an environment of its own.
+TORCH ?= 2.11.0
+TORCH_VENV := .venv-torch-$(TORCH)
 # In continuous integration a test may not skip because the real recordings are not beside the checkout.
 REQUIRE_SHARED := $(if $(CI),TRACE_REQUIRE_SHARED=1)
 
 # What Python compiles is kept, so that the programs that tests start need not compile all packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-cuda test-slow lint types clean
+.PHONY: help demo test test-all test-cuda test-torch test-slow lint types clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +25,7 @@ help:
 	@echo "make test    lint, types and the fast tests: about five minutes on two cores"
 	@echo "make test-all    what make test leaves out: whole programs, and tests that measure time"
 	@echo "make test-cuda   the recorder below torch's CUDA build, on a simulated device (tests/cuda); needs a C compiler"
+	@echo "make test-torch TORCH=2.11.0   the recorder and the replayer with that PyTorch release"
 	@echo "make test-slow   whole programs, every stage of benchmarks/on_gpu.sh and the report in a browser: for a night"
 	@echo "make clean   remove .venv and everything else that can be made again"
 
@@ -49,6 +53,18 @@ test-slow: $(VENV)/.installed-test
 test-cuda: $(DEVICE)/with_device
 	@echo "--- tests of the recorder on the simulated CUDA device"
 	REQUIRE_SIMULATED_DEVICE=1 SIMULATED_DEVICE=$(abspath $<) $(CUDA_BIN)/python -m pytest -n 2 --dist loadgroup tests/cuda
+
+# Warnings of packages are left alone: this run asks what PyTorch's release changes, and installs the newest of all other packages.
+test-torch: $(TORCH_VENV)/.installed
+	@echo "--- tests that PyTorch's internals decide, with PyTorch $(TORCH)"
+	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile -W default -m "not real_time and not slow" tests/tracer tests/replayer/surfaces \
+	    tests/replayer/compiled tests/replayer/ops tests/replayer/tensor tests/e2e/test_pytest_plugin.py
+
+$(TORCH_VENV)/.installed: pyproject.toml
+	@echo "--- installing PyTorch $(TORCH) into $(TORCH_VENV)"
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) -e . pytest pytest-xdist hypothesis
+	@touch $@
 
 $(DEVICE)/with_device: $(CUDA_VENV)/.installed tests/cuda/build.py $(wildcard tests/cuda/device/*)
 	@echo "--- compiling the simulated device"
@@ -87,5 +103,5 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) $(CUDA_VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CUDA_VENV) .venv-torch-* out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

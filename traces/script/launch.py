@@ -16,9 +16,11 @@ With `ranks=8`, the child process forks eight processes with the environment var
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -37,6 +39,7 @@ from traces.model.typed_json import to_json
 BOOTSTRAP = Path(__file__).resolve().parents[1] / "bootstrap"
 ROOT = BOOTSTRAP.parents[1]  # the folder of the four packages
 MOST_DEVICES, MACHINE_DEVICES = 128, 8  # see `ranks_per_machine`
+OLDEST_TORCH = (2, 10)  # pyproject.toml says why
 LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torch's own imports
 
 
@@ -128,8 +131,20 @@ def _home(library: str) -> str | None:
     return str(Path(spec.origin).parents[0 if spec.submodule_search_locations is None else 1])
 
 
+def check_torch() -> None:
+    """Raises TraceError if the installed PyTorch is too old for a replay. Raises nothing if PyTorch is not installed."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version("torch")
+        release = re.match(r"(\d+)\.(\d+)", version)
+        if release is not None and (int(release[1]), int(release[2])) < OLDEST_TORCH:
+            oldest = ".".join(map(str, OLDEST_TORCH))
+            raise TraceError(f"replays need PyTorch {oldest} or later, not {version}: pip install 'torch>={oldest}'")
+
+
 def write_session(folder: Path, rooms: Mapping[str, object], *, trigger: str = "torch", root: Path = ROOT) -> None:
     """Write the files that the bootstrap reads. See `run_child` for the arguments."""
+    if "replayer" in rooms:
+        check_torch()
     (folder / "trigger").write_text(trigger, encoding="utf-8")
     facts = {
         "path": [str(root), str(root.parent)],

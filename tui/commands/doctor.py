@@ -28,6 +28,8 @@ from typing import TypedDict
 
 from replayer.timing.clock import WallClock, lower_timer_slack
 from traces.comparison.thresholds import LATE_NS, LOW_DISK_BYTES
+from traces.model.trace import TraceError
+from traces.script.launch import check_torch
 from tui.formatting import paint, size_text
 from tui.outputs import json_text, show_text
 from tui.running.kernel_access import why_no_kernels
@@ -51,7 +53,6 @@ import json, tempfile, os
 import torch
 told = {"version": torch.__version__, "build": torch.version.cuda or (torch.version.hip and "ROCm " + torch.version.hip) or ""}
 told["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-told["is_supported"] = tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 10)
 if told["gpus"]:
     try:
         torch.cuda.init()
@@ -83,7 +84,6 @@ class TorchFacts(KernelFacts):
     version: str
     build: str
     gpus: list[str]
-    is_supported: bool
     profiled: int
 
 
@@ -150,10 +150,11 @@ def _torch() -> Iterator[Diagnosis]:
         return
     told: TorchFacts = json.loads(done.stdout.splitlines()[-1])
     build = f"CUDA {told['build']}" if told["build"] and "ROCm" not in told["build"] else told["build"] or "CPU build"
-    if told["is_supported"]:
+    try:
+        check_torch()
         yield Diagnosis("torch", Health.ok, f"{told['version']} ({build}), of {sys.executable}")
-    else:
-        yield Diagnosis("torch", Health.fail, f"{told['version']} is too old", "replays need torch 2.10 or later")
+    except TraceError as too_old:
+        yield Diagnosis("torch", Health.fail, "too old", str(too_old))
     yield _judged(
         "torch.profiler", bool(told["profiled"]), "records host operations", "record with --grain phase", "records nothing"
     )

@@ -1,0 +1,34 @@
+"""Which PyTorch releases a replay starts with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from traces.model.trace import TraceError
+from traces.script.launch import check_torch, write_session
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.10.0+cu128", "2.14.1", "2.12.0a0+git1234567", "3.0.0", "unknown"])
+def test_a_replay_starts_with_pytorch_2_10_and_later(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    check_torch()
+
+
+def test_a_replay_refuses_an_older_pytorch_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """GIVEN PyTorch 2.9 WHEN a replay starts THEN an error says what to do. A recording starts with any release."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.9.1+cu126")
+    with pytest.raises(TraceError) as refused:
+        write_session(tmp_path, {"replayer": {}})
+    assert str(refused.value) == "replays need PyTorch 2.10 or later, not 2.9.1+cu126: pip install 'torch>=2.10'"
+    write_session(tmp_path, {"tracer": {}})
+
+
+def test_without_pytorch_the_script_fails_at_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    check_torch()
