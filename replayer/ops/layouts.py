@@ -117,7 +117,7 @@ class Layouts:
                     call.note(leaf)
         else:
             try:
-                host = func(*map(call.of, args), **{name: call.of(value) for name, value in kwargs.items()})
+                host = func(*map(call.of, args), **call.named(func, kwargs))
             except NotImplementedError as missing:
                 advice = "PyTorch has no CPU version of it; use dense tensors"
                 raise NotEmulated(f"{func._schema.name} of a sparse tensor", advice) from missing

@@ -15,7 +15,7 @@ from replayer.cost_model.copy_costs import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
 from traces.model.layouts import CHANNELS_LAST, Shape
-from traces.model.trace import HostKind, Trace, shapes_text
+from traces.model.trace import UNTOLD_LIST, HostKind, Trace, shapes_text
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
@@ -55,7 +55,7 @@ def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
     """Return two sets of op names: ops recorded at least once without shapes, and ops recorded at least once without a dtype.
 
     For lists of tensors (`cat`, `_foreach_add_`), profilers record no dtypes. For long lists of tensors, profilers record no
-    shapes either. If an op without a tensor list was recorded without shapes, all its arguments were scalars.
+    shapes either (UNTOLD_LIST). If an op without a tensor list was recorded without shapes, all its arguments were scalars.
     """
     host, strings = trace.host, trace.strings
     ops = host.kind == HostKind.OP
@@ -63,11 +63,11 @@ def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
     unshaped, untyped = set(), set()
     for name, shapes, dtypes in calls:
         op = strings[name]
-        if shapes < 0 or not strings[shapes]:
-            if takes_tensor_list(op):
-                unshaped.add(canonical_op(op))
-                untyped.add(canonical_op(op))
-        elif dtypes < 0 or not strings[dtypes].partition(";")[0]:
+        told = strings[shapes] if shapes >= 0 else ""
+        if UNTOLD_LIST in told or (not told and takes_tensor_list(op)):
+            unshaped.add(canonical_op(op))
+            untyped.add(canonical_op(op))
+        elif told and (dtypes < 0 or not strings[dtypes].partition(";")[0]):
             untyped.add(canonical_op(op))
     return frozenset(unshaped), frozenset(untyped)
 

@@ -25,6 +25,13 @@ Work counts as launched when the call that launches it returns, or when the work
 
 Idle time is measured only during steady steps (`traces.figures.pace.device_windows`).
 
+Note [Idle time of clean steps]
+    `trace record` records kernels only in the steps that ran under torch.profiler, and the profiler slows the host. The GPU is
+    therefore idle longer in these steps than in clean steps. The figures of `idle_times` describe the clean steps. A step takes
+    as long as a clean step, and so do its waits for data. The GPU works as long as in a profiled step. Collectives, other
+    streams and launch latency take as long as measured. The rest of the idle time is due to the host. `idle_spans` lists the
+    measured idle time.
+
 Another tool, Holistic Trace Analysis, assigns an idle period completely to the host ("host_wait") if the next launch was called
 after its start. This module divides an idle period at the launch of the next work. A test (tests/traces/chrome/test_hta.py)
 computes the result of Holistic Trace Analysis from `Gaps.called_ns` and compares both.
@@ -43,13 +50,14 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
-from traces.figures.measure import busy_by_device, by_value, grouped, profiled_steps, work_rows
-from traces.figures.pace import device_windows
+from traces.figures.measure import busy_by_device, by_value, grouped, profiled_steps, steady_steps, work_rows
+from traces.figures.pace import device_windows, pace
 from traces.model.each_once import once
 from traces.model.intervals import Intervals
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
 _BEFORE_ALL = np.iinfo(np.int64).min
+_ON_HOST = ("synchronization", "host")  # reasons whose time the profiler stretches
 
 
 class IdleReason(IntEnum):
@@ -98,7 +106,8 @@ class IdleTime:
     """Holds the idle time of one device during the counted steps. If the trace has no steps, idle time is measured from the
     device's first work to its last work.
 
-    `by_reason` contains all reasons. `steps` is the number of steps.
+    `by_reason` contains all reasons. `steps` is the number of steps. If a recording has clean steps without kernels, all times
+    are those of as many clean steps.
     """
 
     window_ns: int
@@ -173,8 +182,29 @@ def idle_times(trace: Trace) -> dict[str, IdleTime]:
         busy_ns = int(busy.within(windows.start_ns, windows.end_ns).sum())
         by_reason = {reason.name.lower(): int(sums[reason]) for reason in IdleReason}
         mine = int((trace.steps.rank[steps] == trace.devices[device].rank).sum())
-        found[trace.device_label(device)] = IdleTime(windows.total_ns, busy_ns, by_reason, mine)
+        measured = IdleTime(windows.total_ns, busy_ns, by_reason, mine)
+        found[trace.device_label(device)] = _of_clean_steps(trace, trace.devices[device].rank, measured)
     return found
+
+
+def _of_clean_steps(trace: Trace, rank: int, measured: IdleTime) -> IdleTime:
+    """See Note [Idle time of clean steps]."""
+    clean, profiled = (rows[trace.steps.rank[rows] == rank] for rows in (steady_steps(trace), profiled_steps(trace)))
+    of = pace(trace, clean, with_kernels=profiled)
+    if of is None or np.isin(profiled, clean).any():
+        return measured
+    window_ns = max(of.pace_ns * measured.steps, measured.busy_ns)
+    data_ns = min((of.pace_ns - of.without_data_ns) * measured.steps, window_ns - measured.busy_ns)
+    rest_ns = window_ns - measured.busy_ns - data_ns
+    kept = {reason: of_ns for reason, of_ns in measured.by_reason.items() if reason not in ("data", *_ON_HOST)}
+    lasted_ns = sum(kept.values())
+    if lasted_ns > rest_ns:
+        kept = {reason: of_ns * rest_ns // lasted_ns for reason, of_ns in kept.items()}
+    synchronized_ns, host_ns = (measured.by_reason[reason] for reason in _ON_HOST)
+    host_rest_ns = rest_ns - sum(kept.values())
+    synchronized_ns = host_rest_ns * synchronized_ns // max(synchronized_ns + host_ns, 1)
+    own = {"data": data_ns, "synchronization": synchronized_ns, "host": host_rest_ns - synchronized_ns, **kept}
+    return IdleTime(window_ns, measured.busy_ns, {reason: own[reason] for reason in measured.by_reason}, measured.steps)
 
 
 def idle_calls(trace: Trace) -> list[IdleCall]:

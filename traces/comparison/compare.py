@@ -36,7 +36,7 @@ from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
-from traces.figures.bottleneck import PaceLimit, bottleneck, why_idle_is_unknown
+from traces.figures.bottleneck import PaceLimit, bottleneck, caught_up, why_idle_is_unknown
 from traces.figures.measure import (
     busy_by_stream,
     busy_ns,
@@ -549,7 +549,7 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
 
 def _bottleneck(trace: Trace, of: StepPace | None, analyses: Analyses, between_ranks: Communication | None) -> PaceLimit | None:
-    return bottleneck(of, analyses.idle, between_ranks, why_idle_is_unknown(trace))
+    return bottleneck(of, analyses.idle, between_ranks, why_idle_is_unknown(trace), caught_up(trace))
 
 
 def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] | None:

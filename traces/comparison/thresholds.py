@@ -25,6 +25,16 @@ RUNS_AHEAD = _declare(
     "the host runs ahead of the GPU if the device pace is longer by more than this share",
     "steps of one program vary by about 1 %",
 )
+CAUGHT_UP_NS = _declare(
+    "CAUGHT_UP_NS", 50_000, "ns", CHOSEN,
+    "a GPU that finishes a phase at most this long after the host has launched it does not limit the phase",
+    "a launch and the last kernels of a phase take 10 to 50 µs on an H200",
+)
+CAUGHT_UP_SHARE = _declare(
+    "CAUGHT_UP_SHARE", 0.02, "share of the phase", CHOSEN,
+    "the same for long phases",
+    "equal to RUNS_AHEAD",
+)
 ALWAYS_BUSY = _declare(
     "ALWAYS_BUSY", 0.9, "share of the pace", CHOSEN,
     "the device limits the pace if its GPU time fills at least this share",

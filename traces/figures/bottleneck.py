@@ -7,6 +7,12 @@ The cause of the longest waits is the limit. There is an exception if a device i
 it (Note [What limits the pace] in `traces.figures.pace`). The device is the limit if its compute time exceeds the waits for
 each cause. Idle time is the step time minus the GPU time, so it does not include the overhead of the profiler. Steps that ran
 under the profiler only determine the shares of the causes.
+
+Note [Without kernels]
+    A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
+    behind during a phase, it limits the phase. If the GPU finishes forward or backward just after the last launch, it has
+    waited for launches, so the host is the limit. The rule does not hold if the host waits for the GPU within the phase. A
+    script that reads more than one value per step, or asks for sizes that depend on data, may do so.
 """
 
 from __future__ import annotations
@@ -14,13 +20,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
-from traces.comparison.thresholds import MUCH_DATA
-from traces.figures.measure import device_time_by_origin
+from traces.comparison.thresholds import CAUGHT_UP_NS, CAUGHT_UP_SHARE, MUCH_DATA
+from traces.figures.measure import device_time_by_origin, steady_steps
 from traces.figures.pace import DEVICE, HOST, StepPace
 from traces.figures.problems import hides_work
-from traces.model.trace import Origin, Trace
+from traces.model.trace import NONE, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
 
 DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
@@ -33,7 +41,8 @@ class PaceLimit:
     Without the limit, a step would be shorter by at most `gain_ns`. `share` is the gain divided by the step time. If the device
     is the limit, the gain is the time in which the device is idle or only communicates with other devices. A gain of None is
     unknown. `reason` says why the limit is unknown. `exposed_ns` is the time per step in which the device communicates without
-    computing.
+    computing. If a recording without kernels shows that the host is the limit, `caught_up_in` is the phase that shows it. The
+    device finishes this phase `behind_ns` after the host has launched it.
     """
 
     limit: str
@@ -41,6 +50,35 @@ class PaceLimit:
     share: float | None
     reason: str = ""
     exposed_ns: int = 0
+    caught_up_in: str = ""
+    behind_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """A phase that the device finishes `behind_ns` after the host has launched it (median per step). See
+    Note [Without kernels]."""
+
+    phase: str
+    behind_ns: int
+
+
+def caught_up(trace: Trace) -> CaughtUp | None:
+    """Return the longest phase in which the device keeps up with the host, or None. See Note [Without kernels]."""
+    steps, phases = steady_steps(trace), trace.phases
+    if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
+        return None
+    timed = np.isin(phases.step, steps) & (phases.device_end_ns != NONE) & (phases.origin == Origin.MEASURED)
+    found: dict[int, CaughtUp] = {}
+    for name in ("forward", "backward"):
+        rows = np.flatnonzero(timed & (phases.name == trace.strings.find(name)))
+        if not len(rows):
+            continue
+        lasted_ns = int(np.median(phases.duration_ns[rows]))
+        behind_ns = int(np.median(phases.device_end_ns[rows] - phases.end_ns[rows]))
+        if lasted_ns >= 10 * CAUGHT_UP_NS and behind_ns <= max(CAUGHT_UP_NS, CAUGHT_UP_SHARE * lasted_ns):
+            found[lasted_ns] = CaughtUp(name, max(behind_ns, 0))
+    return found[max(found)] if found else None
 
 
 def why_idle_is_unknown(trace: Trace) -> str:
@@ -56,11 +94,16 @@ def why_idle_is_unknown(trace: Trace) -> str:
 
 
 def bottleneck(
-    pace: StepPace | None, idle: Mapping[str, IdleTime], between_ranks: Communication | None, why_unknown: str = ""
+    pace: StepPace | None,
+    idle: Mapping[str, IdleTime],
+    between_ranks: Communication | None,
+    why_unknown: str = "",
+    keeps_up: CaughtUp | None = None,
 ) -> PaceLimit | None:
     """Return what limits the speed of a trace, or None if the trace has no steps. `idle` has the idle times by device.
 
     `why_unknown` is the reason why the idle time of the trace is unknown, if it is unknown (see `why_idle_is_unknown`).
+    `keeps_up` is the result of `caught_up`, which is used only for a trace without kernels.
     """
     if pace is None or not pace.pace_ns:
         return None
@@ -68,7 +111,7 @@ def bottleneck(
         return PaceLimit(UNKNOWN, None, None, why_unknown)
     data_ns = pace.pace_ns - pace.without_data_ns
     if pace.busy_share is None:
-        return _without_kernels(pace, data_ns)
+        return _without_kernels(pace, data_ns, keeps_up)
     busy_ns = min(round(pace.busy_share * pace.pace_ns), pace.pace_ns)
     exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
     idle_ns = pace.pace_ns - busy_ns
@@ -90,13 +133,15 @@ def _bottleneck(limit: str, gain_ns: int, pace: StepPace, reason: str = "", expo
     return PaceLimit(limit, gain_ns, gain_ns / pace.pace_ns, reason, exposed_ns)
 
 
-def _without_kernels(pace: StepPace, data_ns: int) -> PaceLimit:
+def _without_kernels(pace: StepPace, data_ns: int, keeps_up: CaughtUp | None) -> PaceLimit:
     if pace.host_runs_ahead:
         return PaceLimit(DEVICE, None, None)
     if data_ns >= MUCH_DATA * pace.pace_ns:
         return _bottleneck(DATA, data_ns, pace)
     if pace.device_ns is None:
         return PaceLimit(HOST, None, None)
+    if keeps_up is not None:
+        return PaceLimit(HOST, None, None, caught_up_in=keeps_up.phase, behind_ns=keeps_up.behind_ns)
     return PaceLimit(UNKNOWN, None, None, "the recording has no kernels, and host and GPU take the same time")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communication
-from traces.figures.bottleneck import PaceLimit, bottleneck, why_idle_is_unknown
+from traces.figures.bottleneck import PaceLimit, bottleneck, caught_up, why_idle_is_unknown
 from traces.figures.measure import (
     MemoryPeak,
     WorkSum,
@@ -217,7 +217,7 @@ def _summary(trace: Trace) -> Summary:
         step_median_ns=None if pace is None else pace.pace_ns,
         compute_side_median_ns=None if pace is None else pace.without_data_ns,
         pace=pace,
-        bottleneck=bottleneck(pace, analyses.idle, between_ranks, why_idle_is_unknown(trace)),
+        bottleneck=bottleneck(pace, analyses.idle, between_ranks, why_idle_is_unknown(trace), caught_up(trace)),
         step_kinds=step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,

@@ -3,6 +3,11 @@
     trace = in_order(load("replay-4711.msgpack"))
 
 Sorting is needed because a recorder of several threads or streams writes rows out of order.
+
+Note [Calls that take no time]
+    In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op without duration and an
+    op with a duration may then have the same start. If neither encloses the other, they keep the order in which they were
+    written. Otherwise the trace would show the calls in another order, and comparisons would find another program.
 """
 
 from __future__ import annotations
@@ -14,16 +19,16 @@ from typing import Any
 import numpy as np
 
 from traces.model.invariants import REFERENCES
-from traces.model.trace import NONE, TABLES, Column, HostKind, Table, Trace
+from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, Table, Trace
 
 
 def in_order(trace: Trace) -> Trace:
     """Return the trace with sorted rows. The sort is stable.
 
     Steps are sorted by start time. Phases are sorted by step and start time. Host spans are sorted by thread, start time and
-    decreasing duration, with ops last. Device spans are sorted by device, stream and start time. Memory events are sorted by
-    time. DataParallel stages are sorted by start time and decreasing duration. Batches and collectives are sorted by rank and
-    start time. The table of values keeps its order.
+    decreasing duration, with ops last (except for Note [Calls that take no time]). Device spans are sorted by device, stream
+    and start time. Memory events are sorted by time. DataParallel stages are sorted by start time and decreasing duration.
+    Batches and collectives are sorted by rank and start time. The table of values keeps its order.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -31,7 +36,7 @@ def in_order(trace: Trace) -> Trace:
     orders = {
         "steps": step_order,
         "phases": np.lexsort((phases.start_ns, new_positions(step_order, len(steps))[phases.step])),
-        "host": np.lexsort((host.kind == HostKind.OP, -host.duration_ns, host.start_ns, host.thread)),
+        "host": _host_order(host),
         "device": np.lexsort((device.start_ns, device.stream, device.device)),
         "memory": np.argsort(trace.memory.time_ns, kind="stable"),
         "parts": np.lexsort((-parts.duration_ns, parts.start_ns)),
@@ -39,6 +44,35 @@ def in_order(trace: Trace) -> Trace:
         "collectives": np.lexsort((collectives.start_ns, collectives.rank)),
     }
     return taken(trace, orders)
+
+
+def _host_order(host: HostSpans) -> Column:
+    keys = (host.kind == HostKind.OP, -host.duration_ns), (host.start_ns, host.thread)
+    order = np.lexsort((*keys[0], *keys[1]))
+    earlier = _called_before_longer(host, order)
+    return np.asarray(np.lexsort((*keys[0], ~earlier, *keys[1])) if earlier.any() else order)
+
+
+def _called_before_longer(host: HostSpans, order: Column) -> Column:
+    """Return a mask of the spans without duration that were called before the longest span with the same start. See
+    Note [Calls that take no time]."""
+    rows, thread, start_ns = np.arange(len(host)), host.thread[order], host.start_ns[order]
+    begins = np.append(True, (thread[1:] != thread[:-1]) | (start_ns[1:] != start_ns[:-1]))[: len(host)]
+    longest = np.empty_like(rows)
+    longest[order] = order[np.maximum.accumulate(np.where(begins, rows, 0))]
+    doubtful = (host.duration_ns == 0) & (host.duration_ns[longest] > 0)
+    if not doubtful.any():
+        return np.asarray(doubtful)
+    outermost = rows  # of the spans with the same start that enclose a span
+    while True:
+        around = host.parent[outermost]
+        outer = np.where((around != NONE) & (longest[around] == longest), around, outermost)
+        if np.array_equal(outer, outermost):
+            break
+        outermost = outer
+    written = np.full(len(rows), len(rows))  # the first row of an outermost span
+    np.minimum.at(written, outermost, rows)
+    return np.asarray(doubtful & (outermost != longest) & (written[outermost] < written[longest]))
 
 
 def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:

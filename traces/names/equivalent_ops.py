@@ -47,11 +47,11 @@ _GROUPS: dict[str, str] = {
     "adaptive_avg_pool2d": "_adaptive_avg_pool2d",
     "adaptive_avg_pool2d_backward": "_adaptive_avg_pool2d_backward",
     "attention": "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention"
-    " _scaled_dot_product_cudnn_attention _flash_attention_forward _efficient_attention_forward scaled_dot_product_attention"
-    " flex_attention",
+    " _scaled_dot_product_cudnn_attention _flash_attention_forward _efficient_attention_forward _cudnn_attention_forward"
+    " scaled_dot_product_attention flex_attention",
     "attention_backward": "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward"
     " _scaled_dot_product_cudnn_attention_backward _flash_attention_backward _efficient_attention_backward"
-    " flex_attention_backward",
+    " _cudnn_attention_backward flex_attention_backward",
     "rnn": "_cudnn_rnn miopen_rnn",
     "rnn_backward": "_cudnn_rnn_backward miopen_rnn_backward",
     "embedding_backward": "embedding_dense_backward",

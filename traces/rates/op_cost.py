@@ -71,7 +71,8 @@ _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
                      "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
-                     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward"), _HEADS_FIRST),
+                     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
+                     "_cudnn_attention_forward", "_cudnn_attention_backward"), _HEADS_FIRST),
     **dict.fromkeys(("scaled_dot_product_attention", "_scaled_dot_product_fused_attention_overrideable",
                      "_scaled_dot_product_fused_attention_overrideable_backward", "flex_attention",
                      "flex_attention_backward"), _HEADS_FIRST),

@@ -51,6 +51,9 @@ def bottleneck_text(summary: Summary) -> str:
     if pace.device_ns is None:
         return f"{takes}; no GPU work was recorded."
     gained = f" {whole} could be up to {shorter}." if shorter else ""
+    if of.behind_ns is not None:
+        behind = time_text(of.behind_ns)
+        gained = f" {takes}, and the GPU finishes the {of.caught_up_in} pass {behind} after the host has launched it."
     call = next(iter(summary.analyses.idle_calls), None)
     if of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
         gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."

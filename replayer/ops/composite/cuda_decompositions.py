@@ -29,7 +29,13 @@ _MASK_STEP = 8  # alignment of mask rows, in elements
 # PyTorch build without CUDA.
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
-FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
+CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
+
+# Since torch 2.11, cuDNN's attention comes first on GPUs of these generations, if cuDNN is newer than this version
+# (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
+_CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
+_CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
+_CUDNN_DROPOUT_STEPS = 16  # since torch 2.12, other dropout probabilities than multiples of 1/16 run another kernel
 
 
 def attention_kernel(
@@ -39,12 +45,17 @@ def attention_kernel(
     mask: torch.Tensor | None,
     capability: tuple[int, int],
     grouped: bool = False,
+    dropout: float = 0.0,
+    cudnn: int = 0,
+    rounds_dropout: bool = False,
 ) -> str:
     """Return the attention kernel that CUDA uses.
 
     The rules are those of ATen/native/transformers/cuda/sdp_utils.cpp, in the same order.
 
-    `grouped` says whether several query heads may share one head of key and value.
+    `grouped` says whether several query heads may share one head of key and value. `cudnn` is the version of cuDNN, such as
+    91900, or 0 if cuDNN's attention cannot run. `rounds_dropout` says whether cuDNN's attention may round the dropout
+    probability, as before torch 2.12.
     """
     if query.dim() != 4:
         return MATH
@@ -54,6 +65,18 @@ def attention_kernel(
     groups_match = key.size(1) == value.size(1) and query.size(1) % key.size(1) == 0
     heads_match = query.size(1) == key.size(1) == value.size(1)
     packed = all(tensor.stride(-1) == 1 for tensor in (query, key, value))
+    heads_fit = heads_match or (grouped and groups_match)
+    if (
+        capability[0] in _CUDNN_FIRST_ON
+        and cudnn > _CUDNN_FIRST_AFTER
+        and torch.backends.cuda.cudnn_sdp_enabled()
+        and half
+        and heads_fit
+        and packed
+        and (rounds_dropout or (dropout * _CUDNN_DROPOUT_STEPS).is_integer())
+        and _suits_cudnn(query, key, value, mask, bool(dropout))
+    ):
+        return CUDNN
     if (
         torch.backends.cuda.flash_sdp_enabled()
         and half
@@ -61,7 +84,7 @@ def attention_kernel(
         and same
         and size <= 256
         and capability >= (8, 0)
-        and (heads_match or (grouped and groups_match))
+        and heads_fit
         and packed
     ):
         return FLASH
@@ -79,6 +102,20 @@ def attention_kernel(
     ):
         return EFFICIENT
     return MATH
+
+
+def _suits_cudnn(query: torch.Tensor, key: TorchAny, value: TorchAny, mask: torch.Tensor | None, drops: bool) -> bool:
+    """Return whether cuDNN's attention supports the shapes and the mask (can_use_cudnn_attention in sdp_utils.cpp)."""
+    sizes = query.size(-1), value.size(-1)
+    return (
+        all(size <= _CUDNN_HEAD_SIZE and size % 8 == 0 for size in sizes)
+        and key.size(-1) == query.size(-1)
+        and max(query.shape[:2]) <= _CUDNN_LARGEST_DIMENSION
+        and key.size(2) > 1
+        and not (drops and query.size(2) == 1)
+        and not (mask is not None and mask.requires_grad)
+        and (not torch.are_deterministic_algorithms_enabled() or torch.is_deterministic_algorithms_warn_only_enabled())
+    )
 
 
 def scaled_dot_product_attention(
@@ -107,7 +144,14 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
     capability = torch.cuda.get_device_capability(query.get_device())
-    chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa)
+    machine = state.gpu().machine
+    cudnn = 0 if state.computing() else machine.cudnn or 0  # the CPU cannot compute cuDNN's op
+    rounds_dropout = machine.is_before(2, 12)
+    chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa, dropout_p, cudnn, rounds_dropout)
+    saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    if chosen == CUDNN:
+        bias = _as_bias(attn_mask, query)
+        return aten._scaled_dot_product_cudnn_attention(query, key, value, bias, saved, dropout_p, is_causal, scale=scale)[0]
     if chosen == FLASH:
         size = query.size(-1)
         rest = -size % 8
@@ -118,13 +162,11 @@ def scaled_dot_product_attention(
         return out[..., :size] if rest else out
     if chosen == EFFICIENT:
         if attn_mask is not None:
-            if attn_mask.dtype is torch.bool:
-                attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+            attn_mask = _as_bias(attn_mask, query)
             if attn_mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in attn_mask.stride()[:-1]):
                 columns = attn_mask.size(-1)
                 attn_mask = torch.nn.functional.pad(attn_mask, (0, _MASK_STEP - columns % _MASK_STEP))[..., :columns]
             attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
-        saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, attn_mask, saved, dropout_p, is_causal, scale=scale
         )[0]
@@ -133,6 +175,12 @@ def scaled_dot_product_attention(
     return aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
+
+
+def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.where(mask, 0.0, float("-inf")).to(query.dtype)
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:

@@ -220,7 +220,7 @@ class CpuCompute:
         here = gpu()
         call = _PayloadCall(self._plans)
         host_args = [call.of(value) for value in args]
-        host_kwargs = {name: call.of(value) for name, value in kwargs.items()}
+        host_kwargs = call.named(func, kwargs)
         index = call.device(here.current.device())
         failed = self._failed_assert(func, host_args) if can_fail(func) else None
         compute = partial(self._on_host, func, host_args, host_kwargs)

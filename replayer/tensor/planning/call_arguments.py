@@ -11,6 +11,8 @@ arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from replayer.op_signature import OpSignature
@@ -48,6 +50,17 @@ class CallArguments:
             return [self.of(item, (where[0], i)) for i, item in enumerate(value)]
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
+    def named(self, func: torch._ops.OpOverload, kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
+        """Convert keyword arguments. Output arguments (`out=`) are not collected in `seen`, because imported recordings omit
+        them too (traces/kineto/spans/out_variants.py)."""
+        results, converted = _results(func), {}
+        for name, value in kwargs.items():
+            inputs = len(self.seen)
+            converted[name] = self.of(value, (name, -1))
+            if name in results:
+                del self.seen[inputs:]
+        return converted
+
     def note(self, value: torch.Tensor) -> None:
         self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
 
@@ -64,3 +77,8 @@ class CallArguments:
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:
         shapes, dtypes = tuple(shape for shape, _ in self.seen), tuple(dtype for _, dtype in self.seen)
         return OpSignature(op, shapes, dtypes, outputs, launches, layout=memory_layout(self.placed))
+
+
+@cache
+def _results(func: torch._ops.OpOverload) -> frozenset[str]:
+    return frozenset(argument.name for argument in func._schema.arguments if argument.is_out)

@@ -39,7 +39,7 @@ def infer(
     _refuse_unknown_shape(func, args)
     arguments = _MetaArguments(metas.tensor_class)
     meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
-    meta_kwargs = {name: arguments.of(value, (name, -1)) for name, value in kwargs.items()}
+    meta_kwargs = arguments.named(func, kwargs)
     device = arguments.device(current)
     if "device" in kwargs:
         device = on_device(kwargs["device"], device)

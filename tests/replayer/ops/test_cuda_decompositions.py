@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from replayer.ops.composite.cuda_decompositions import CUDNN, EFFICIENT, FLASH, attention_kernel
 from tests.replayer.fake_gpu import use
+from traces.model.machine import Machine
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
@@ -55,3 +60,54 @@ def test_rms_norm_with_a_weight_of_another_dtype_is_decomposed_as_on_cuda() -> N
     with pytest.warns(UserWarning, match="Mismatch dtype"):
         F.rms_norm(torch.empty(4, 8, device="cuda", dtype=torch.float16), (8,), torch.empty(8, device="cuda"))
     assert "aten::_fused_rms_norm" not in [launch.op for launch, _ in gpu.launched_ops[before:]]
+
+
+def test_output_arguments_are_not_part_of_an_ops_shapes() -> None:
+    """As in an imported recording, see traces/kineto/spans/out_variants.py."""
+    gpu = use()
+    a, b, out = (torch.empty(size, device="cuda") for size in ((2, 3), (3, 4), (2, 4)))
+    before = len(gpu.launched_ops)
+    torch.mm(a, b, out=out)
+    torch.arange(5, device="cuda")
+    assert [(launch.op, launch.shapes) for launch, _ in gpu.launched_ops[before:]] == [
+        ("aten::mm", ((2, 3), (3, 4))),
+        ("aten::arange", ()),
+    ]
+
+
+def _chosen(*, capability: tuple[int, int] = (9, 0), cudnn: int = 91900, heads: int = 4, **changes: Any) -> str:
+    size, dtype, tokens = changes.pop("size", 64), changes.pop("dtype", torch.bfloat16), changes.pop("tokens", 16)
+    query = torch.empty(2, 4, tokens, size, dtype=dtype, device="meta")
+    key = torch.empty(2, heads, tokens, size, dtype=dtype, device="meta")
+    return attention_kernel(query, key, key, changes.pop("mask", None), capability, cudnn=cudnn, **changes)
+
+
+def test_a_hopper_gpu_with_a_new_cudnn_prefers_its_attention() -> None:
+    """An H200 with torch 2.11 and cuDNN 9.19 ran aten::_scaled_dot_product_cudnn_attention."""
+    assert _chosen() == _chosen(mask=torch.empty(16, 16, device="meta")) == _chosen(capability=(10, 3)) == CUDNN
+    assert _chosen(dropout=0.1, rounds_dropout=True) == _chosen(dropout=0.125) == CUDNN
+    assert _chosen(heads=2, grouped=True) == CUDNN
+
+
+def test_other_cases_run_flash_attention_as_before() -> None:
+    assert _chosen(cudnn=91500) == _chosen(capability=(8, 0)) == _chosen(capability=(12, 0)) == FLASH
+    assert _chosen(size=256) == _chosen(tokens=1) == _chosen(dropout=0.1) == FLASH
+    with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.FLASH_ATTENTION]):
+        assert _chosen() == FLASH
+    assert _chosen(dtype=torch.float32) == EFFICIENT
+    needs_gradient = torch.empty(16, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    assert _chosen(mask=needs_gradient) == EFFICIENT
+
+
+def test_cudnn_attention_runs_forward_and_backward() -> None:
+    """The logsumexp of cuDNN's attention has a fourth dimension of size 1."""
+    gpu = use()
+    gpu.machine = Machine(torch="2.11.0+cu130", cuda="13.0", cudnn=91900)
+    with patch.object(torch.cuda, "get_device_capability", lambda device=None: (9, 0)):
+        q = torch.empty(2, 4, 16, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        before = len(gpu.launched_ops)
+        F.scaled_dot_product_attention(q, q, q, dropout_p=0.1, is_causal=True).sum().backward()
+    ops = {launch.op: launch for launch, _ in gpu.launched_ops[before:]}
+    assert "aten::_scaled_dot_product_cudnn_attention" in ops
+    assert (2, 4, 16, 1) in ops["aten::_scaled_dot_product_cudnn_attention_backward"].shapes
+    assert q.grad is not None and q.grad.shape == q.shape

@@ -13,7 +13,7 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.values.recorded_values import RecordedValues
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
-from traces.model.trace import HostKind, Origin, Trace, Values
+from traces.model.trace import NONE, UNTOLD_LIST, HostKind, Origin, Trace, Values
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
@@ -241,3 +241,16 @@ def test_four_of_five_calls_must_match_to_tell_what_is_left(matched: int, left: 
     for i in range(10):
         segment.match(signature("aten::sum" if i < matched else "aten::erfinv", (4, 4)))
     assert segment.has_as_much_left(0) is left
+
+
+def test_a_list_that_the_profiler_left_out_matches_a_call_with_a_list() -> None:
+    """Kineto writes no shapes for a list of more than 30 tensors. Such a call is matched by its op alone, in order."""
+    ops = [Op("aten::_foreach_add_", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(2)]
+    trace = make_recording([("forward", 0, 100)], ops)
+    rows = trace.host.name == trace.strings.find("aten::_foreach_add_")
+    trace.host.shapes[rows], trace.host.dtypes[rows] = trace.strings.add(UNTOLD_LIST), NONE
+    recording = RecordedRun.of(trace)
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    for kernel in range(2):
+        match = segment.match(signature("aten::_foreach_add_", *[(4, 4)] * 31))
+        assert match is not None and (match[0], match[1].kernels) == (Origin.EXACT, (kernel,))

@@ -16,7 +16,9 @@ from traces.analyses.launches import launch_delay_ns, launch_figures, launched_r
 from traces.analyses.modules import module_times
 from traces.analyses.stragglers import stragglers, without_waits
 from traces.analyses.transfers import transfers
+from traces.figures.bottleneck import PaceLimit
 from traces.figures.measure import busy_ns, window_ns
+from traces.figures.summary import summarize
 from traces.format.trace_file import load
 from traces.kineto import read_kineto
 from traces.library import find
@@ -29,6 +31,7 @@ from traces.model.trace import (
     Ending,
     HostKind,
     HostSpans,
+    StepKind,
     Steps,
     Thread,
     Trace,
@@ -302,3 +305,17 @@ def test_shapes_of_renamed_ops_are_written_in_one_order() -> None:
     assert shapes_of_canonical("batch_norm", (image, (64,), (64,))) == (image,)
     # of others the order is the same everywhere, and says which is which
     assert shapes_of_canonical("mm", ((2, 8), (8, 4))) == ((2, 8), (8, 4))
+
+
+def test_idle_time_describes_clean_steps_although_only_profiled_steps_have_kernels() -> None:
+    """GIVEN profiled steps of 150 us, in which the GPU is busy for 50 us and idle for 20 us of data loading, 12 us of launch
+    latency and 68 us of the host WHEN a clean step takes 100 us, with 13 us of data loading while the GPU has nothing to do
+    THEN the host is the reason for the remaining 100 - 50 - 13 - 12 = 25 us."""
+    trace = training(steps=8, jitter_us=(*[0] * 4, *[50] * 4))
+    trace.device = trace.device.take(trace.device.start_ns >= trace.steps.start_ns[4])
+    trace.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
+    of = idle_times(trace)["cuda:0"]
+    assert (of.window_ns, of.busy_ns, of.steps) == (400 * US, 200 * US, 4)
+    assert {reason: ns // 4 // US for reason, ns in of.by_reason.items() if ns} == {"data": 13, "host": 25, "launch": 12}
+    summary = summarize(trace)
+    assert summary.busy_shares == {"cuda:0": 0.5} and summary.bottleneck == PaceLimit("host", 25 * US, 0.25)

@@ -11,10 +11,11 @@ from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
 from traces.comparison.compare import Both, compare
 from traces.comparison.explain import explain
-from traces.figures.bottleneck import PaceLimit, bottleneck
+from traces.figures.bottleneck import CaughtUp, PaceLimit, bottleneck, caught_up
 from traces.figures.pace import StepPace
 from traces.figures.summary import summarize
-from traces.model.trace import DeviceKind, Origin
+from traces.model.trace import Device, DeviceKind, Origin, Phases, Sizes, Steps, Trace, Values
+from tui.text.bottleneck import answer
 
 MS = 1_000_000
 # A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
@@ -126,3 +127,44 @@ def test_an_estimate_of_gpu_time_has_no_idle_time() -> None:
         limit = summarize(estimated).bottleneck
         assert limit is not None
         assert (limit.reason.startswith("the times are estimates"), limit.share is None) == (is_unknown, is_unknown)
+
+
+def _launched(forward_behind_us: int, backward_behind_us: int, steps: int = 3) -> Trace:
+    """A recording without kernels: a forward pass of 8 ms and a backward pass of 10 ms, whose ends reach the GPU later."""
+    trace = Trace(grain="phase", devices=[Device(0, 0, "a")])
+    names = [trace.strings.add(name) for name in ("forward", "backward")]
+    start_ns = np.arange(steps) * 18 * MS
+    trace.steps = Steps.of(number=range(steps), start_ns=start_ns, duration_ns=[18 * MS] * steps)
+    starts_ns = np.stack([start_ns, start_ns + 8 * MS], 1).ravel()
+    duration_ns = np.array([8 * MS, 10 * MS] * steps)
+    behind_ns = np.array([forward_behind_us, backward_behind_us] * steps) * 1000
+    trace.phases = Phases.of(
+        step=np.repeat(range(steps), 2),
+        name=names * steps,
+        start_ns=starts_ns,
+        duration_ns=duration_ns,
+        device=[0] * 2 * steps,
+        device_start_ns=starts_ns,
+        device_end_ns=starts_ns + duration_ns + behind_ns,
+    )
+    return trace
+
+
+def test_a_gpu_that_keeps_up_with_the_launches_of_a_phase_waits_for_the_host() -> None:
+    """ResNet-50 on an H200: the GPU finishes forward 19 us after its last launch, and backward 4.4 ms after."""
+    trace = _launched(19, 4400)
+    assert summarize(trace).bottleneck == PaceLimit("host", None, None, caught_up_in="forward", behind_ns=19_000)
+    said = answer(summarize(trace))
+    assert said.startswith("The GPU waits for the host. A step takes 18.0 ms, and the GPU finishes the forward pass 19.0")
+    assert caught_up(_launched(19, 150)) == CaughtUp("backward", 150_000)  # 2 % of 10 ms are 200 us
+    assert caught_up(_launched(200, 4400)) is None
+
+
+def test_waits_in_the_forward_pass_hide_whether_the_gpu_keeps_up() -> None:
+    trace = _launched(19, 4400)
+    trace.sizes = Sizes.of(op=[trace.strings.add("aten::nonzero")])
+    assert caught_up(trace) is None
+    trace.sizes, trace.values = Sizes.empty(), Values.of(read=range(4))
+    assert caught_up(trace) is None
+    trace.values = Values.of(read=range(3))
+    assert caught_up(trace) == CaughtUp("forward", 19_000)

@@ -313,6 +313,16 @@ def test_a_conversion_that_returns_its_input_starts_no_phase() -> None:
     assert phases_of(to, *cast, zero_grad, *forward) == [("other", 2), ("forward", 20), *expected[1:]]
 
 
+@pytest.mark.parametrize("category", ["user_annotation", "python_function"])
+def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
+    """A GPT's forward pass begins with `torch.arange`, which outside of modules is no forward pass."""
+    module, forward = op("nn.Module: GPT_0", 30, 20, cat=category), op("aten::mm", 35, 8)
+    copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
+    copying, positions = [op("aten::to", 20, 9), call(1, 21), copy], op("aten::arange", 31, 2)
+    assert phases_of(*copying, module, positions, forward) == [("other", 20), ("h2d", 29), ("forward", 100)]
+    assert phases_of(*copying, positions, forward) == [("other", 20), ("h2d", 29), ("other", 35), ("forward", 100)]
+
+
 def range_(name: str, start: float, dur: float) -> Event:
     return op(name, start, dur, cat="user_annotation")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.traces.sound_traces import differences, traces
 from traces.model.invariants import REFERENCES, column_at, fault
 from traces.model.row_order import in_order, taken
-from traces.model.trace import NONE, TABLES, DeviceSpans, HostSpans, MemoryEvents, Trace
+from traces.model.trace import NONE, TABLES, DeviceSpans, HostKind, HostSpans, MemoryEvents, Trace
 
 spans = st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20))
 
@@ -42,7 +42,10 @@ def test_rows_are_sorted_and_links_still_refer_to_their_spans(
     )
     ordered = in_order(trace)
     host, device = ordered.host, ordered.device
-    keys = list(zip(host.thread, host.start_ns, -host.duration_ns, strict=True))
+    tracks = list(zip(host.thread, host.start_ns, strict=True))
+    assert tracks == sorted(tracks)
+    lasting = host.take(host.duration_ns > 0)
+    keys = list(zip(lasting.thread, lasting.start_ns, -lasting.duration_ns, strict=True))
     assert keys == sorted(keys)
     tracks = list(zip(device.device, device.stream, device.start_ns, strict=True))
     assert tracks == sorted(tracks)
@@ -85,3 +88,20 @@ def test_references_to_omitted_rows_become_none() -> None:
     trace = Trace(host=HostSpans.of(parent=[NONE, 0, 1]), device=DeviceSpans.of(launch=[2, 1, 0, NONE]))
     left = taken(trace, {"host": np.array([2, 1])})
     assert left.host.parent.tolist() == [1, NONE] and left.device.launch.tolist() == [0, 1, NONE, NONE]
+
+
+def _ordered(*rows: tuple[int, int, int]) -> list[int]:
+    """The order of rows (start, duration, parent) of one thread. A row around other rows is a range."""
+    start_ns, duration_ns, parent = zip(*rows, strict=True)
+    kind = [HostKind.ANNOTATION if row in parent else HostKind.OP for row in range(len(rows))]
+    host = HostSpans.of(name=range(len(rows)), kind=kind, start_ns=start_ns, duration_ns=duration_ns, parent=parent)
+    return in_order(Trace(host=host)).host.name.tolist()
+
+
+def test_calls_at_the_same_time_keep_their_order_if_neither_encloses_the_other() -> None:
+    assert _ordered((5, 0, NONE), (5, 9, NONE)) == [0, 1]  # a call that took no time, and the next call
+    assert _ordered((5, 9, NONE), (5, 0, NONE)) == [0, 1]
+    assert _ordered((5, 0, 1), (5, 9, NONE)) == [1, 0]  # an enclosed call comes after the call around it
+    # A range is written after the calls in it: op 0, range 3 around op 1, op 2.
+    assert _ordered((5, 0, NONE), (5, 7, 3), (12, 1, NONE), (5, 7, NONE)) == [0, 3, 1, 2]
+    assert _ordered((5, 7, 3), (12, 0, NONE), (12, 4, NONE), (5, 7, NONE)) == [3, 0, 1, 2]

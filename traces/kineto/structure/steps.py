@@ -71,7 +71,7 @@ from traces.model.trace import (
     parse_shapes,
 )
 from traces.names.device_names import copy_direction
-from traces.script.phase_rule import PLAIN, PhaseCut, Segment, op_class
+from traces.script.phase_rule import ASIDE, PLAIN, PhaseCut, Segment, op_class
 from traces.script.step_rule import RECORDERS_MARK, Optimizers, StepCut
 
 _EXPLICIT = (
@@ -403,6 +403,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     on_cpu = _making_batches(host, tops[~on_engine], copies, _above(np.unique(tables.device.launch), host))
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
+    in_module = enclosing(host, strings.matching(host.name, _MODULE.match))[tops] != NONE
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     optimizers = tops[[names.get(row) == "optimizer" and bool(on_main[row]) for row in tops.tolist()]]
     first_optimizer = int(host.name[optimizers[np.argmin(host.start_ns[optimizers])]]) if len(optimizers) else NONE
@@ -422,6 +423,8 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
         else:
             name = names.get(row, "")
         kind = 0 if name else op_class(strings[name_id])
+        if kind == ASIDE and in_module[place]:
+            kind = PLAIN  # the module's call has begun the forward pass, as in a running script
         if kind == PLAIN and not name and outside[place]:
             name = "other"
         seed = bool(seeds[place]) and not name
