@@ -67,12 +67,13 @@ from traces.figures.spread import NOTHING, Spread, median_per_step, relative_err
 from traces.figures.stage_times import StageError, stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
-from traces.model.run import HostFigures, MissingOp, ReplayNotes
+from traces.model.run import KINETO, RECORDER, HostFigures, MissingOp, ReplayNotes
 from traces.model.trace import NONE, PHASES, Column, StepKind, Trace
 from traces.model.workload import Sameness
 from traces.rates.estimate_errors import EstimateError, expected_error
 
 VERSION = 1
+_UNDER_PROFILER = "All steps ran under torch.profiler, which slows the host. The steps of the other recording did not."
 _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
 
@@ -351,7 +352,7 @@ def compare(
             _bottleneck(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),
             _bottleneck(other, paces.replayed, analyses.replayed, between_ranks.replayed if between_ranks else None),
         ),
-        problems=Both(*([of.text for of in serious_problems(trace)] for trace in (recorded, other))),
+        problems=Both(_problems(recorded, other), _problems(other, recorded)),
         steps=steps,
         host_pace=_spread(times, timed, timed_other, steady, host_series),
         device_pace=_spread(times, timed, timed_other, steady, device_series),
@@ -546,6 +547,15 @@ def _clean(trace: Trace, rows: Column) -> Column:
     if len(kinds) == 1 or not np.isin(kinds, passes[clean]).all():
         return clean
     return np.concatenate([np.resize(clean[passes[clean] == kind], count) for kind, count in zip(kinds, counts, strict=True)])
+
+
+def _problems(trace: Trace, beside: Trace) -> list[str]:
+    said = [of.text for of in serious_problems(trace)]
+    # `trace record` also records steps without the profiler, and an imported profile has none.
+    sources = [of.run_of(of.ranks[0]).source if of.ranks else "" for of in (trace, beside)]
+    if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
+        said.append(_UNDER_PROFILER)
+    return said
 
 
 def _bottleneck(trace: Trace, of: StepPace | None, analyses: Analyses, between_ranks: Communication | None) -> PaceLimit | None:

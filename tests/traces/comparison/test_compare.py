@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
 from traces.comparison.compare import Both, compare, have_same_stream_numbers, pair_streams
+from traces.comparison.explain import explain
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.figures.measure import step_windows
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
-from traces.model.run import QUEUES, REPLAY, STREAMS, MemoryUse, ReplayNotes, Run
+from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, MemoryUse, ReplayNotes, Run
 from traces.model.trace import (
     NONE,
     Collectives,
@@ -683,3 +684,15 @@ def test_real_batch_sizes_are_distinguished(shared_traces: Path) -> None:
     result = compare(small, large)
     assert result.verdict.same is False
     assert result.verdict.reason.startswith("same ops, other shapes: e.g. aten::") and result.verdict.reason.endswith("here")
+
+
+def test_a_profile_is_not_compared_with_clean_steps_without_a_warning() -> None:
+    """GIVEN a recording with clean steps WHEN it is compared with an imported profile THEN a sentence says so."""
+    ours, profile = training(), training(stretch=1.5)
+    ours.runs, profile.runs = {0: Run(RECORDER, "unix")}, {0: Run(KINETO, "unix")}
+    text = "All steps ran under torch.profiler, which slows the host. The steps of the other recording did not."
+    assert compare(ours, profile).problems == Both([], [text]) and compare(profile, ours).problems == Both([text], [])
+    assert f"In B: {text}" in explain(compare(ours, profile)).caution
+    assert compare(profile, profile).problems == compare(ours, ours).problems == Both([], [])
+    ours.steps.kind[:] = StepKind.PROFILED
+    assert compare(ours, profile).problems == Both([], [])

@@ -45,7 +45,7 @@ def test_rows_are_sorted_and_links_still_refer_to_their_spans(
     tracks = list(zip(host.thread, host.start_ns, strict=True))
     assert tracks == sorted(tracks)
     lasting = host.take(host.duration_ns > 0)
-    keys = list(zip(lasting.thread, lasting.start_ns, -lasting.duration_ns, strict=True))
+    keys = np.stack([lasting.thread, lasting.start_ns, -lasting.duration_ns], axis=1).tolist()
     assert keys == sorted(keys)
     tracks = list(zip(device.device, device.stream, device.start_ns, strict=True))
     assert tracks == sorted(tracks)
@@ -95,7 +95,7 @@ def _ordered(*rows: tuple[int, int, int]) -> list[int]:
     start_ns, duration_ns, parent = zip(*rows, strict=True)
     kind = [HostKind.ANNOTATION if row in parent else HostKind.OP for row in range(len(rows))]
     host = HostSpans.of(name=range(len(rows)), kind=kind, start_ns=start_ns, duration_ns=duration_ns, parent=parent)
-    return in_order(Trace(host=host)).host.name.tolist()
+    return [int(name) for name in in_order(Trace(host=host)).host.name]
 
 
 def test_calls_at_the_same_time_keep_their_order_if_neither_encloses_the_other() -> None:
