@@ -234,7 +234,7 @@ class CpuCompute:
         if capture is None:
             result = compute()
         else:
-            places = {**dict(enumerate(host_args)), **host_kwargs}
+            places: dict[int | str, TorchAny] = {**dict(enumerate(host_args)), **host_kwargs}
             result = _in_capture(capture, compute, tree_leaves([places[at] for at, _ in writes_of(func, args, kwargs)]))
         if failed is not None:  # An op checks shapes and dtypes before its kernel can fail.
             report_failed_assert(failed)
