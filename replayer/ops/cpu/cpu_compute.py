@@ -234,8 +234,8 @@ class CpuCompute:
         if capture is None:
             result = compute()
         else:
-            places: dict[int | str, TorchAny] = {**dict(enumerate(host_args)), **host_kwargs}
-            result = _in_capture(capture, compute, tree_leaves([places[at] for at, _ in writes_of(func, args, kwargs)]))
+            written = [host_args[at] if isinstance(at, int) else host_kwargs[at] for at, _ in writes_of(func, args, kwargs)]
+            result = _in_capture(capture, compute, tree_leaves(written))
         if failed is not None:  # An op checks shapes and dtypes before its kernel can fail.
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):

@@ -15,7 +15,6 @@ from traces.figures.bottleneck import CaughtUp, PaceLimit, bottleneck, caught_up
 from traces.figures.pace import StepPace
 from traces.figures.summary import summarize
 from traces.model.trace import Device, DeviceKind, Origin, Phases, Sizes, Steps, Trace, Values
-from tui.text.bottleneck import answer
 
 MS = 1_000_000
 # A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
@@ -154,8 +153,6 @@ def test_a_gpu_that_keeps_up_with_the_launches_of_a_phase_waits_for_the_host() -
     """ResNet-50 on an H200: the GPU finishes forward 19 us after its last launch, and backward 4.4 ms after."""
     trace = _launched(19, 4400)
     assert summarize(trace).bottleneck == PaceLimit("host", None, None, caught_up_in="forward", behind_ns=19_000)
-    said = answer(summarize(trace))
-    assert said.startswith("The GPU waits for the host. A step takes 18.0 ms, and the GPU finishes the forward pass 19.0")
     assert caught_up(_launched(19, 150)) == CaughtUp("backward", 150_000)  # 2 % of 10 ms are 200 us
     assert caught_up(_launched(200, 4400)) is None
 

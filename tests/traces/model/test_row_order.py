@@ -42,8 +42,8 @@ def test_rows_are_sorted_and_links_still_refer_to_their_spans(
     )
     ordered = in_order(trace)
     host, device = ordered.host, ordered.device
-    tracks = list(zip(host.thread, host.start_ns, strict=True))
-    assert tracks == sorted(tracks)
+    starts = np.stack([host.thread, host.start_ns], axis=1).tolist()
+    assert starts == sorted(starts)
     lasting = host.take(host.duration_ns > 0)
     keys = np.stack([lasting.thread, lasting.start_ns, -lasting.duration_ns], axis=1).tolist()
     assert keys == sorted(keys)
