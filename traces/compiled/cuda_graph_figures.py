@@ -15,7 +15,7 @@ import numpy as np
 from traces.compiled.regions import is_graph_launch
 from traces.figures.measure import device_ranks, enclosing, launch_steps
 from traces.model.intervals import Intervals
-from traces.model.trace import NONE, Column, Trace
+from traces.model.trace import NONE, Column, DeviceKind, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
     count.
 
     A graph is known by its id. If the trace has no graph ids, launches with the same GPU work are assumed to be launches of one
-    CUDA graph.
+    CUDA graph. Copies and memsets are compared without their names: for a graph that was captured before the profile began,
+    CUPTI names a memset "Memset (Unknown)" in the first launch and "Memset (Device)" later (CUDA 13 on an H200).
     """
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
@@ -66,10 +67,11 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
     rows = np.flatnonzero(chosen)
     for row in rows[np.lexsort((device.start_ns[rows], host.start_ns[at[rows]]))].tolist():
         by_launch.setdefault(int(at[row]), []).append(row)
+    what = np.where(device.kind == DeviceKind.KERNEL, device.name, -1 - device.kind.astype("i8"))
     launches: dict[tuple[int, ...], list[int]] = {}
     for launch, work in by_launch.items():
         graph = int(device.graph[work[0]])
-        key = (graph,) if graph != NONE else tuple(sorted(device.name[work].tolist()))
+        key = (graph,) if graph != NONE else tuple(sorted(what[work].tolist()))
         launches.setdefault(key, []).append(launch)
     return tuple(
         _graph(trace, f"CUDA graph {number}", {row: by_launch[row] for row in of}, step_of)

@@ -15,7 +15,7 @@ from traces.compiled.compilations import Compilation
 from traces.compiled.cuda_graph_figures import CudaGraph
 from traces.compiled.graph_breaks import GraphBreak
 from traces.compiled.region_figures import FusedKernel, compiled_figures
-from traces.model.trace import Trace
+from traces.model.trace import DeviceKind, Trace
 
 
 def regions(*names: str) -> Trace:
@@ -64,6 +64,18 @@ def test_launches_without_an_id_are_of_one_graph_if_their_kernels_are_the_same()
     first, second = compiled_figures(trace).graphs
     assert [(of.launches, of.kernels, of.gpu_ns) for of in (first, second)] == [(2, 4, 16_000), (1, 1, 5_000)]
     assert check({"graph_breaks": 0}, comparison).checks[0].value == 0
+
+
+def test_the_kind_of_memory_of_a_memset_does_not_distinguish_graphs() -> None:
+    """GIVEN two launches of a graph that was captured before the profile: CUPTI knows the kind of memory only in the second."""
+    events = Events()
+    for at, memory in ((0, "Unknown"), (100, "Device")):
+        events.launch("cudaGraphLaunch", at, ("a", 5), (f"Memset ({memory})", 1))
+    trace = events.trace()
+    memsets = [row for row, name in enumerate(trace.device.name) if trace.strings[name].startswith("Memset")]
+    trace.device.kind[memsets] = DeviceKind.MEMSET
+    (graph,) = compiled_figures(trace).graphs
+    assert (graph.launches, graph.gpu_ns) == (2, 12_000)
 
 
 def test_compilations_are_found_with_their_regions() -> None:
