@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.fake_torch import USUAL_WORKSPACE_BYTES, FakeTorch
+from tracer.device.device_access import DeviceAccess
 from tracer.provenance import ProcessFacts, without_paths
+from tracer.state import Profiles
 from traces.model.run import ProfilerUse, Run
 from traces.model.typed_json import from_json, to_json
 from traces.script.configuration import RecordConfig
@@ -85,3 +88,15 @@ def test_memory_outside_of_torch_is_neither_free_nor_reserved_by_torch(monkeypat
         assert (device.name, device.total_memory_bytes, device.outside_bytes) == ("Test GPU", 16 * gib, outside_gib * gib)
     assert device.properties is not None
     assert (device.properties.major, device.properties.multi_processor_count, device.properties.warp_size) == (7, 56, None)
+
+
+@pytest.mark.parametrize(
+    ("block_bytes", "held_bytes"), [(0, 0), (USUAL_WORKSPACE_BYTES, USUAL_WORKSPACE_BYTES), (USUAL_WORKSPACE_BYTES + 512, 0)]
+)
+def test_an_allocated_block_of_the_size_of_a_workspace_counts_as_held_by_cublas(block_bytes: int, held_bytes: int) -> None:
+    """GIVEN an allocated tensor of 1,000 bytes, a freed block of the size of a workspace, and another allocated block."""
+    recorded: Any = FakeTorch(cublas_bytes=block_bytes)
+    facts = ProcessFacts(recorded, 0, RecordConfig())
+    facts.device_row(0)
+    facts.at_end(DeviceAccess(recorded.cuda, (), Profiles()))
+    assert facts.machine().cublas_bytes == held_bytes

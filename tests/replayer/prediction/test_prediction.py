@@ -398,3 +398,24 @@ def test_the_recorded_batch_is_read_from_the_first_input_with_two_dimensions() -
     assert recorded_batch(Trace(workload=WorkloadSignature(inputs=inputs)), []) == 4
     with pytest.raises(TraceError):
         recorded_batch(Trace(workload=WorkloadSignature(inputs=inputs[:1])), [])
+
+
+@pytest.mark.parametrize(
+    ("durations_us", "start_us"),
+    [
+        ((5, 105, 20), 121),  # as recorded
+        ((5, 305, 20), 321),  # 1 us after the kernel on the other stream, as recorded
+        ((5, 5, 20), 28),  # 7 us after its launch
+        ((155, 5, 20), 161),  # 1 us after the previous kernel on its stream
+        ((155, 300, 20), 316),
+    ],
+)
+def test_a_kernel_starts_after_its_launch_its_predecessor_and_a_kernel_of_another_stream(
+    durations_us: tuple[int, int, int], start_us: int
+) -> None:
+    """GIVEN a kernel that is launched at 21 us on stream 8 and starts 1 us after a kernel on stream 7, from 15 to 120 us."""
+    ops = [Op("b", 0, 5, kernel=(5, 5), stream=8), Op("a", 10, 5, kernel=(15, 105)), Op("c", 20, 5, kernel=(121, 20), stream=8)]
+    trace = make_recording([("forward", 0, 200)], ops)
+    device = Retiming(trace).at(np.array(durations_us) * 1000).device
+    (found_ns,) = device.start_ns[device.name == trace.strings.find("kernel of c")].tolist()
+    assert found_ns - int(trace.steps.start_ns[0]) == 1000 * start_us

@@ -338,6 +338,14 @@ def test_a_search_ignores_case_and_counts_hits() -> None:
     assert search(pair_scene(), "  ") == [] and search(whole(("t", Trace())), "x") == []
 
 
+def test_the_table_of_a_range_needs_a_selected_range() -> None:
+    scene = lone_scene()
+    axis = Window(scene).axis
+    for one_axis, range_ns in ((None, None), (axis, None), (None, (0, 10))):
+        assert table_of(scene, "range", (), one_axis, range_ns).note.startswith("no range selected")
+    assert not table_of(scene, "range", (), axis, (100_000, 0)).note.startswith("no range selected")
+
+
 def test_tables_have_the_figures_of_diff() -> None:
     scene = pair_scene(stretch=1.3)
     comparison = scene.comparison
