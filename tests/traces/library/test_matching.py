@@ -1,0 +1,89 @@
+"""Which entry of the library is nearest to a script's network, and how the two differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.traces.library.test_library_cells import GPU, NETWORK, a_cell
+from traces.library.cells import read_cells, write_cells
+from traces.library.matching import batch_of, compared, nearest
+from traces.model.trace import TraceLibraryError
+from traces.model.workload import InputTensor, WorkloadSignature
+
+
+def script(**changes: Any) -> WorkloadSignature:
+    return replace(NETWORK, **changes)
+
+
+def inputs(*shapes: tuple[int, ...]) -> tuple[InputTensor, ...]:
+    return tuple(InputTensor(shape, "float32") for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "batch"), [([(4, 3), (4,)], 4), ([(4, 3), (5, 3)], None), ([()], None), ([(0, 3)], None), ([], None)]
+)
+def test_the_batch_is_the_first_dimension_of_all_inputs(shapes: list[tuple[int, ...]], batch: int | None) -> None:
+    assert batch_of(WorkloadSignature(inputs=inputs(*shapes))) == batch
+
+
+@pytest.mark.parametrize(
+    ("parameters", "modules", "model"),
+    [
+        (1000, 3, "small"),
+        (1999, 3, "small"),  # 4,000 parameters are 2.001 times as many
+        (2001, 3, "large"),
+        (4000, 3, "large"),
+        (4000, 4, "large"),
+        (1000, 5, "small"),
+    ],
+)
+def test_the_nearest_entry_has_the_most_similar_number_of_parameters(
+    tmp_path: Path, parameters: int, modules: int, model: str
+) -> None:
+    """GIVEN networks of 1,000 and 4,000 parameters."""
+    cells = [a_cell("small"), a_cell("large", workload=replace(NETWORK, parameters=4000))]
+    write_cells(tmp_path / "g9.cells", GPU, cells, {})
+    found = nearest([read_cells(tmp_path / "g9.cells")], script(parameters=parameters, modules={"Conv2d": modules}))
+    assert found.cell.model == model and found.is_same is (parameters in (1000, 4000) and modules == 3)
+
+
+def test_of_two_entries_of_a_network_the_one_with_the_same_training_is_nearest(tmp_path: Path) -> None:
+    cells = [a_cell("a"), a_cell("b", workload=replace(NETWORK, optimizer="AdamW")), a_cell("c")]
+    write_cells(tmp_path / "g9.cells", GPU, cells, {})
+    file = read_cells(tmp_path / "g9.cells")
+    assert nearest([file], script(optimizer="AdamW")).cell.model == "b"
+    assert nearest([file], script()).cell.model == "a"
+    with pytest.raises(TraceLibraryError, match="the library has no network on this GPU"):
+        nearest([], script())
+
+
+@pytest.mark.parametrize(
+    ("changes", "differences", "scalable", "ratio"),
+    [
+        ({}, (), True, 1.0),
+        ({"optimizer": None, "autocast": None, "inputs": None}, (), True, 1.0),  # unknown, so not compared
+        ({"inputs": inputs((7, 3, 8, 8))}, (), True, 1.0),  # another batch
+        ({"inputs": inputs((1, 3, 16, 16))}, ("inputs Nx3x8x8 float32 there, 1x3x16x16 float32 here",), True, 4.0),
+        ({"inputs": inputs((1, 3, 4, 8))}, ("inputs Nx3x8x8 float32 there, 1x3x4x8 float32 here",), True, 0.5),
+        ({"inputs": inputs((1, 192))}, ("inputs Nx3x8x8 float32 there, 1x192 float32 here",), False, 1.0),
+        ({"optimizer": "AdamW"}, ("optimizer SGD there, AdamW here",), True, 1.0),
+        ({"autocast": "float16"}, ("autocast off there, float16 here",), False, 1.0),
+        ({"trainable_parameters": 10}, ("trainable parameters 1,000 there, 10 here",), False, 1.0),
+        ({"parameter_bytes": 2000}, ("4,000 parameter bytes there, 2,000 here",), False, 1.0),
+        ({"modules": {"Conv2d": 3, "ReLU": 9}}, (), True, 1.0),  # activations are not compared
+        (
+            {"modules": {"Conv2d": 2, "Linear": 1}},
+            ("3 modules Conv2d there, 2 here", "0 modules Linear there, 1 here"), False, 1.0,
+        ),
+    ],
+)  # fmt: skip
+def test_differences_between_an_entry_and_a_script(
+    changes: dict[str, Any], differences: tuple[str, ...], scalable: bool, ratio: float
+) -> None:
+    found = compared(a_cell(), script(**changes))
+    assert (found.differences, found.scalable, found.input_ratio) == (differences, scalable, ratio)
+    assert found.is_same is (differences == ())
