@@ -74,7 +74,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     if like is None:
         is_switched = card.link.all_gbps >= SWITCHED_GBPS
         like = max(own, key=lambda other: (other.link.all_gbps >= SWITCHED_GBPS) == is_switched)
-    known = max(n for n in own[like] if n <= max(ranks, 2))
+    known = max(n for n in own[like] if n <= ranks)
     sizes, times_ns = own[like][known]
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:

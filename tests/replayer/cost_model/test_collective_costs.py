@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,3 +157,17 @@ def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> 
         assert took_us == ([100] if recorded_step else [10, 20, 30])
     extra = [costs.next(*like, costs.position(*like, 6, 0)).duration_ns // US for _ in range(2)]
     assert extra == [20, 100]  # beyond the recorded ones, in turn: of the recording's order the eighth and ninth
+
+
+@pytest.mark.parametrize(
+    ("latency_ns", "size_bytes", "took_ns"),
+    [(20, 0, 20), (20, 500, 60), (20, 1000, 100), (20, 2000, 200), (20, 4000, 400), (20, 8000, 800), (500, 9, 100)],
+)
+def test_an_all_reduce_takes_the_time_on_its_curve(latency_ns: int, size_bytes: int, took_ns: float) -> None:
+    """GIVEN all-reduces of 1,000 and 4,000 bytes that take 100 and 400 ns
+
+    THEN smaller ones take between the latency and 100 ns, larger ones have the bandwidth of the last point, and 2,000 bytes lie
+    in the middle of the logarithmic curve.
+    """
+    curve = AllReduceCurve(np.array([1000.0, 4000.0]), np.array([100.0, 400.0]), latency_ns, Origin.PUBLISHED)
+    assert curve.duration_ns(size_bytes) == pytest.approx(took_ns)
