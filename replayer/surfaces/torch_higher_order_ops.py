@@ -20,13 +20,14 @@ def install(torch_module: ModuleType) -> None:
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator
     keys = torch_module._C.DispatchKey
+    flat: TorchAny = torch_module._ops._to_flat_tuple
 
     def with_eager_form(
         dispatch: TorchAny, self: TorchAny, dispatch_key: TorchAny, /, *args: TorchAny, **kwargs: TorchAny
     ) -> TorchAny:
         if dispatch_key == keys.Python and _get_current_dispatch_mode() is None:
             eager = self.py_kernels.get(keys.CompositeExplicitAutograd)
-            if eager is not None and any(isinstance(arg, VirtualTensor) for arg in self._get_overloaded_args(args, kwargs)):
+            if eager is not None and any(isinstance(arg, VirtualTensor) for arg in flat(args, kwargs)):
                 return eager(*args, **kwargs)
         return dispatch(self, dispatch_key, *args, **kwargs)
 

@@ -161,7 +161,7 @@ def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
     Events that the replay itself causes, such as its Python functions, are left out of the profile.
     """
     calls, parent = _nested([one for one in events if not one.is_async])
-    goes = ~scripts_calls(parent, np.array([one.is_python_function for one in calls], bool), [one.name for one in calls])
+    goes = ~scripts_calls(parent, np.array(list(map(_is_python_function, calls)), bool), [one.name for one in calls])
     ours = np.zeros(len(calls) + 1, bool)
     for row, outer in enumerate(parent.tolist()):
         ours[row] = ours[outer] or calls[row].name.startswith(OUR_DISPATCH)
@@ -173,6 +173,11 @@ def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
 def _nested(events: list[TorchAny]) -> tuple[list[TorchAny], Column]:
     start_ns = np.array([round(event.time_range.start * 1000) for event in events])
     took_ns = np.array([round(event.time_range.end * 1000) for event in events]) - start_ns
-    is_op = np.array([not event.is_python_function for event in events])
+    is_op = np.array([not _is_python_function(event) for event in events])
     order, parent = nested([event.thread for event in events], start_ns, took_ns, is_op, np.arange(len(events)))
     return [events[row] for row in order.tolist()], parent
+
+
+def _is_python_function(event: TorchAny) -> bool:
+    """Return whether an event is a call of a Python function. Profiles of PyTorch 2.11 and earlier contain no such events."""
+    return bool(getattr(event, "is_python_function", False))

@@ -74,5 +74,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     assert isinstance(interpreter, Warm)
     failure = interpreter.run(pyfuncitem.path, pyfuncitem.originalname, arguments)
     if failure:
+        raised, _, reason = failure.strip().rpartition("\n")[2].partition(": ")
+        if raised == "Skipped":
+            pytest.skip(reason)
         pytest.fail(failure, pytrace=False)
     return True

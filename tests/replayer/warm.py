@@ -78,6 +78,8 @@ def main() -> None:
     import tracer.provenance  # noqa: F401
 
     warnings.simplefilter("error")
+    # Up to PyTorch 2.12, the first profile of a process gives this warning.
+    warnings.filterwarnings("ignore", "Warning: Profiler clears events")
     for line in sys.stdin:
         os.write(answers, f"{json.dumps(in_fork(json.loads(line)))}\n".encode())
 
