@@ -13,14 +13,15 @@ from replayer.memory.device.blocks import TieRule, tie_rule_of
 from replayer.memory.device.oom import oom_text_of
 from traces.model.machine import Machine
 from traces.model.trace import Device
-from traces.names.cards import card_of
+from traces.names.cards import UNKNOWN_CARD, card_of
 
 
 class Capacity(NamedTuple):
     """The memory of a device.
 
-    `outside_bytes` is the memory that is used outside of PyTorch's allocator (CUDA context, NCCL buffers). `oom_text` is the
-    out-of-memory message (device/oom.py). `tie_rule` chooses among free blocks of the same size (device/blocks.py).
+    `outside_bytes` is the memory that is used outside of PyTorch's allocator (CUDA context, loaded kernels, NCCL buffers).
+    `oom_text` is the out-of-memory message (device/oom.py). `tie_rule` chooses among free blocks of the same size
+    (device/blocks.py).
     """
 
     capacity_bytes: int
@@ -31,14 +32,17 @@ class Capacity(NamedTuple):
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
     """Return the capacity of a recorded device. If the recording lacks the capacity, the capacity of the usual board with this
-    chip is assumed.
+    chip is assumed. If it lacks the memory outside of PyTorch's allocator, a known card is assumed to use the
+    size of a CUDA context (Note [What a context takes] in traces/names/cards.py).
 
     `torch_version` is the version of PyTorch that runs the replay. A recorded error message is used only if the recording is
     from the same PyTorch release. The tie rule is that of the recorded release, so that blocks lie as recorded.
     """
-    recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card_of(device.name).memory_bytes
+    card = card_of(device.name)
+    recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes
+    outside_bytes = max(device.outside_bytes, 0) or (0 if card is UNKNOWN_CARD else card.context_bytes)
     running = Machine(torch=torch_version)
     is_same = machine.release in (None, running.release)
     oom_text = machine.oom_text if machine.oom_text and is_same else oom_text_of(torch_version)
     tie_rule = tie_rule_of(machine if machine.torch else running)
-    return Capacity(given_bytes or recorded_bytes, max(device.outside_bytes, 0), oom_text, tie_rule)
+    return Capacity(given_bytes or recorded_bytes, outside_bytes, oom_text, tie_rule)

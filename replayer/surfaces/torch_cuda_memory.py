@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
+from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.memory.allocation_handle import AllocationHandle
@@ -27,6 +28,7 @@ from replayer.memory.device.settings import parse_settings
 from replayer.state import gpu
 from replayer.surfaces.patching import refusal, refuse, refuse_construction
 from replayer.torch_types import TorchAny
+from traces.model.machine import Machine
 from traces.script.patching import patch
 
 _POOL = "remove the pool; the allocator's own pools are emulated"
@@ -48,6 +50,9 @@ REFUSED_C = {
 # classes with C++ constructors, which patched functions cannot stop
 REFUSED_CLASSES = {"MemPool": _POOL, "CUDAPluggableAllocator": _ALLOCATOR}
 REFUSED = {"_use_uvm": _ALLOCATOR}
+
+# statistics that PyTorch added after 2.10, and the releases that have them
+STATS_SINCE = {"num_oom_rejections": (2, 12), "reserved_bytes_by_private_pools": (2, 13)}
 
 
 def memory_of(index: int) -> DeviceMemory:
@@ -82,6 +87,12 @@ class RawBlocks:
             raise RuntimeError(f"invalid device pointer: {address:#x}")
         handle = self._handles.pop(address)
         handle.allocator.free(handle)
+
+
+def stats_of_release(stats: dict[str, Any], torch_version: str) -> dict[str, Any]:
+    """Leave out the statistics that this PyTorch release does not have."""
+    running = Machine(torch=torch_version)
+    return {key: value for key, value in stats.items() if not running.is_before(*STATS_SINCE.get(key, (0, 0)))}
 
 
 def enable_caching(enabled: bool) -> None:
@@ -143,7 +154,7 @@ def install(torch_module: ModuleType) -> None:
     refuse(module, "torch.cuda.memory", REFUSED)
     patch(
         c,
-        _cuda_memoryStats=lambda index: memory_of(index).usage.stats(),
+        _cuda_memoryStats=lambda index: stats_of_release(memory_of(index).usage.stats(), torch_module.__version__),
         _cuda_resetPeakMemoryStats=lambda index: memory_of(index).usage.reset_peak(),
         _cuda_resetAccumulatedMemoryStats=lambda index: memory_of(index).usage.reset_accumulated(),
         _cuda_emptyCache=empty_cache,

@@ -18,11 +18,13 @@ Note [A slice of a card]
 
 Note [What a context takes]
     A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. The result is 320 MiB for a
-    TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394) and 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with CUDA 13.0:
-    426, github.com/unslothai/unsloth-zoo/pull/1053). Loaded kernels need more memory. Since CUDA 11.7 only used kernels are
-    loaded, and their tens of MiB are ignored here. Older CUDA releases loaded all kernels at once, and newer cards needed more
-    memory for them (benchmarks/library_memory.py lists sizes by compute capability). The context size of AMD cards is unknown,
-    so the result is 0.
+    TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394), 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with CUDA 13.0:
+    426, github.com/unslothai/unsloth-zoo/pull/1053) and 528 MiB for an H200 (PyTorch 2.11 with CUDA 13.0, driver 580: 527,
+    our measurement). Loaded kernels need more memory. Since CUDA 11.7 only used kernels are loaded. On the H200, they needed
+    90 MiB after the first kernel, 66 MiB more after the first matrix product, and 256 MiB in all for training a ResNet-50. This
+    memory is ignored here. Recordings contain the sum. Older CUDA releases loaded all kernels at once, and newer cards needed
+    more memory for them (benchmarks/library_memory.py lists sizes by compute capability). The context size of AMD cards is
+    unknown, so the result is 0.
 
 Peak rates are dense. Memory sizes are those that CUDA reported in public logs and in our recordings. If no log reports the
 memory size, the size in the GPU's name is used. Each entry is one GPU as PyTorch counts GPUs, so an entry may be half of a card

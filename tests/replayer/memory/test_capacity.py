@@ -14,16 +14,17 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("device", "given_bytes", "capacity_bytes"),
+    ("device", "given_bytes", "capacity_bytes", "context_mib"),
     [
-        (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), None, 34_074_066_944),
-        (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), 8 * GIB, 8 * GIB),
-        (Device(0, 0, "Tesla T4"), None, 15_843_721_216),
-        (Device(0, 0, "a card nobody knows"), None, 16 * GIB),
+        (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), None, 34_074_066_944, 320),  # 80 processors x 2048 x 2 KiB
+        (Device(0, 0, "Tesla V100-DGXS-32GB", 34_074_066_944), 8 * GIB, 8 * GIB, 320),
+        (Device(0, 0, "Tesla T4"), None, 15_843_721_216, 80),  # 40 x 1024 x 2 KiB
+        (Device(0, 0, "a card nobody knows"), None, 16 * GIB, 0),
     ],
 )
-def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: int) -> None:
-    assert capacity_of(Machine(), device, "2.13.0", given_bytes)[:3] == (capacity_bytes, 0, oom_text_of("2.13.0"))
+def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: int, context_mib: int) -> None:
+    expected = capacity_bytes, context_mib << 20, oom_text_of("2.13.0")
+    assert capacity_of(Machine(), device, "2.13.0", given_bytes)[:3] == expected
 
 
 @pytest.mark.parametrize(

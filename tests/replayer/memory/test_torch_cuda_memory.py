@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from replayer.surfaces.torch_cuda_memory import stats_of_release
+
 ROOT = Path(__file__).resolve().parents[3]
 
 # Surfaces patch torch for good, so one child process asks all the questions and prints the answers.
@@ -117,6 +119,19 @@ def test_memory_stats_has_every_documented_key(answers: dict[str, Any]) -> None:
     assert answers["stats"]["requested_bytes.small_pool.current"] == 100
     assert answers["stats"]["max_split_size"] == -1
     assert answers["nested"] == 3 * MIB + 512
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "added"),
+    [
+        ("2.11.0+cu130", set()),  # as on an H200
+        ("2.12.1+cu130", {"num_oom_rejections"}),
+        ("2.14.1", {"num_oom_rejections", "reserved_bytes_by_private_pools"}),
+    ],
+)
+def test_statistics_that_a_release_does_not_have_are_left_out(torch_version: str, added: set[str]) -> None:
+    stats = {"num_ooms": 0, "num_oom_rejections": 0, "reserved_bytes_by_private_pools": {}}
+    assert set(stats_of_release(stats, torch_version)) == {"num_ooms"} | added
 
 
 def test_memory_summary_of_torch_prints_the_virtual_statistics(answers: dict[str, Any]) -> None:
