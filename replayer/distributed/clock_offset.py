@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
 """Measures how far a rank's clock is ahead of the clock of the group's first rank.
 
-    offset = ClockOffset(store, rank, clock)    # reads the clock, and posts the reading if this is the first rank
-    offset.ns()                                 # waits for the first rank's reading
+    offset = ClockOffset(store, rank, clock, timeout_s=600)     # reads the clock; the first rank also posts the reading
+    offset.ns()                                                 # waits for the first rank's reading
 
 Note [Clocks of several processes]
     Ranks exchange times on the clock of the group's first rank, in nanoseconds. Each rank reads its clock when it joins the
@@ -16,30 +16,57 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 
 from replayer.timing.clock import Clock, machine_unix_ns
 from replayer.torch_types import TorchAny
 
+_KEY = "clock of the first rank"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.1
+
+
+class FirstRankMissing(RuntimeError):
+    """Raised if the first rank of a group has not read its clock in time, so no times can be compared with the other ranks."""
+
 
 class ClockOffset:
-    KEY = "clock of the first rank"
+    """`timeout_s` limits the wait for the first rank."""
 
-    def __init__(self, store: TorchAny, rank: int, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: TorchAny, rank: int, clock: Clock, timeout_s: float) -> None:
+        self._store, self._clock, self._timeout_s = store, clock, timeout_s
         self._own_ns, self._machine_ns, self._unix_ns = clock.now_ns(), perf_counter_ns(), machine_unix_ns()
         self._offset_ns: int | None = None
         if rank == 0:
             self._offset_ns = 0
-            store.set(self.KEY, json.dumps([self._own_ns, self._machine_ns, self._unix_ns, _boot_id()]).encode())
+            store.set(_KEY, json.dumps([self._own_ns, self._machine_ns, self._unix_ns, _boot_id()]).encode())
 
     def ns(self) -> int:
+        """Return how far this rank's clock is ahead, in nanoseconds. Raises FirstRankMissing."""
         if self._offset_ns is None:
-            first_ns, machine_ns, unix_ns, boot = json.loads(self._store.get(self.KEY))
+            self._await_first_rank()
+            first_ns, machine_ns, unix_ns, boot = json.loads(self._store.get(_KEY))
             here = bool(boot) and boot == _boot_id()
             passed_ns = self._machine_ns - machine_ns if here else self._unix_ns - unix_ns
             self._offset_ns = int(self._own_ns - first_ns - (passed_ns * self._clock.speed if self._clock.flows else 0))
         return self._offset_ns
+
+    def _await_first_rank(self) -> None:
+        began_ns, pause_s = perf_counter_ns(), _FIRST_PAUSE_S
+        while not self._store.check([_KEY]):
+            if self._store.check([ended_key(0)]):
+                raise FirstRankMissing("rank 0 of the group ended before it used the group, so its clock is unknown")
+            if (perf_counter_ns() - began_ns) * 1e-9 >= self._timeout_s:
+                raise FirstRankMissing(
+                    f"rank 0 of the group did not join it within {self._timeout_s:g} s: it ended, hangs or is busy, and the"
+                    " other ranks need its clock; set the limit with init_process_group's timeout"
+                )
+            sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def ended_key(rank: int) -> str:
+    """Return the key that a rank sets in the group's store when it ends."""
+    return f"ended/{rank}"
 
 
 def _boot_id() -> str:

@@ -38,7 +38,7 @@ from time import perf_counter_ns, sleep
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
-from replayer.distributed.clock_offset import ClockOffset
+from replayer.distributed.clock_offset import ClockOffset, ended_key
 from replayer.distributed.rank_message import RankMessage, conflict_of, pack, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
@@ -165,8 +165,7 @@ class StoreExchange:
         self._store: TorchAny = _of_this_attempt(store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
-        self._compares = offset_ns is None
-        self.offset_ns: OffsetNs = offset_ns or ClockOffset(self._store, rank, clock).ns
+        self.offset_ns: OffsetNs = offset_ns or ClockOffset(self._store, rank, clock, timeout_s).ns
         self._numbers: dict[str, int] = {}
         self._read: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
@@ -185,8 +184,6 @@ class StoreExchange:
         if len(members) == 1:
             pending._messages = [message]
             return pending
-        if self._compares and self.rank:
-            self._await([ClockOffset.KEY], [ClockOffset.KEY], [0], message)
         arrived_ns = message.arrived_ns - self.offset_ns()
         message = replace(message, arrived_ns=arrived_ns, read_count=self._read.get(channel, 0))
         self._set(f"{channel}/{number}/{self.rank}", [message])
@@ -217,7 +214,7 @@ class StoreExchange:
             return
         self._left = True
         try:
-            self._store.set(f"ended/{self.rank}", b"1")
+            self._store.set(ended_key(self.rank), b"1")
             ended = self._store.add("ended", 1)
             if self.rank == 0 and not failed and not self._broken:
                 self._await_ends(ended)
@@ -232,7 +229,7 @@ class StoreExchange:
             if now > ended:
                 ended, changed_ns = now, perf_counter_ns()
             elif (perf_counter_ns() - changed_ns) * 1e-9 > SHUTDOWN_GRACE_S:
-                running = [rank for rank in range(self.size) if not self._store.check([f"ended/{rank}"])]
+                running = [rank for rank in range(self.size) if not self._store.check([ended_key(rank)])]
                 sys.stderr.write(
                     f"trace: rank 0 ended before {_ranks(running)}{self._of_group}: none of them ended within"
                     f" {SHUTDOWN_GRACE_S:g} s\n"
@@ -312,7 +309,7 @@ class StoreExchange:
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
         missing = self._missing(keys, members, len(members) if name_all else _MISSING_FOLLOWED)
-        gone = [member for member in missing if name_all and self._store.check([f"ended/{member}"])]
+        gone = [member for member in missing if name_all and self._store.check([ended_key(member)])]
         self._broken = bool(gone or (missing and is_late))
         if gone:
             raise RuntimeError(

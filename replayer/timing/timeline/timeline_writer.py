@@ -49,6 +49,7 @@ from traces.model.trace import (
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 _MOST_ROWS = 4 * _FLUSH_ROWS
+_WRITES_WITHIN_S = 300.0  # longest wait for the writing thread
 
 _OP = int(HostKind.OP)
 _RANGE = int(HostKind.ANNOTATION)
@@ -400,11 +401,16 @@ class TimelineWriter:
             self._hand_over()
 
     def flush(self, header: Trace) -> None:
-        """Write the current rows and header. When `flush` returns, the file is complete up to this time."""
+        """Write the current rows and header. When `flush` returns, the file is complete up to this time.
+
+        Raises OSError or TraceError if the writing thread has failed, or TimeoutError (an OSError) if it has not written the
+        rows within `_WRITES_WITHIN_S`.
+        """
         self._hand_over()
         written = threading.Event()
         self._queue.put(written)
-        written.wait()
+        if not written.wait(_WRITES_WITHIN_S):
+            raise self._late()
         if self._failure is not None:
             raise self._failure
         self._stream.header(header)
@@ -412,15 +418,21 @@ class TimelineWriter:
     def close(self, header: Trace) -> None:
         """Write the remaining rows and the final header, and close the file.
 
-        Raises OSError or TraceError if the writing thread has failed.
+        Raises the errors of `flush`.
         """
         self._hand_over()
         self._queue.put(None)
-        self._writer.join()
+        self._writer.join(_WRITES_WITHIN_S)
+        if self._writer.is_alive():
+            raise self._late()
         if self._failure is not None:
             raise self._failure
         self._stream.header(header)
         self._stream.close()
+
+    def _late(self) -> TimeoutError:
+        path = self._stream.path
+        return TimeoutError(f"{path}: the last rows were not written within {_WRITES_WITHIN_S:g} s; is the disk very slow?")
 
     def _hand_over(self) -> None:
         self._due_ns = perf_counter_ns() + _FLUSH_NS

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
+from replayer.distributed.clock_offset import FirstRankMissing
 from replayer.distributed.rank_message import RankMessage, pack, unpack
 from replayer.distributed.store_exchange import DeadlockDetector, StoreExchange
 from replayer.timing.clock import RecordedClock
@@ -50,6 +51,19 @@ def test_restarted_workers_ignore_messages_of_the_previous_workers(monkeypatch: 
     assert not pending.is_complete()
     exchanges[1].post("all", [0, 1], message)
     assert [other.operation for other in pending.messages()] == ["all_reduce"] * 2
+
+
+def test_a_rank_whose_group_the_first_rank_never_joins_gets_an_error_that_says_so() -> None:
+    # GIVEN a group that only rank 1 has joined
+    store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
+    exchange = StoreExchange(store, 1, 2, timeout_s=0.05, clock=RecordedClock())
+    # WHEN it posts THEN it waits for the clock of rank 0, no longer than the group's limit
+    with pytest.raises(FirstRankMissing, match=r"rank 0 of the group did not join it within 0\.05 s: .* need its clock"):
+        exchange.post("all", [0, 1], message)
+    # WHEN rank 0 has ended THEN the rank waits no longer
+    StoreExchange(store, 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int).leave(failed=True)
+    with pytest.raises(FirstRankMissing, match="rank 0 of the group ended before it used the group"):
+        StoreExchange(store, 1, 2, timeout_s=60, clock=RecordedClock()).post("all", [0, 1], message)
 
 
 def _tcp_store() -> Any:
