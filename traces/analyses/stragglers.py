@@ -1,10 +1,19 @@
 """Find the ranks that delay other ranks. In a collective operation, all ranks wait for the rank that calls it last.
 
     for rank in stragglers(trace): print(rank)
-    # RankLateness(rank=3, last=71, collectives=84, waited_ns=1_200_000, caused_ns=310_000_000)
+    # RankLateness(rank=3, collectives=84, last=71, waited_ns=1_200_000, late_ns=310_000_000)
 
-The kernel of a collective starts when its rank is ready, and ends when the data of the last rank has arrived. The last rank
+The kernel of a collective starts when its rank arrives, and ends when the data of the last rank has arrived. The last rank
 therefore has the shortest kernel. Every other rank has waited for as long as its kernel is longer. No common clock is needed.
+
+Note [Late ranks]
+    A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. Of an
+    even number of ranks, the median rank is the earlier one of the two in the middle, so the later one of two ranks is late. If
+    two of eight ranks are slow, both are late, although the others wait only for the last one. If most ranks arrive together
+    and one rank arrives earlier, no rank is late.
+
+    If ranks differ only by chance, all of them are late for similar times in total. A straggler is therefore late for at least
+    STRAGGLER_SHARE of the time of the latest rank, and for more than STRAGGLER_TIMES the median time of all ranks.
 
 Calls on different ranks are matched by the communicator's id and the number of the operation, if these were recorded. Without
 recorded ids, the k-th call of an operation in a process group is assumed to be the same collective on all ranks. A process
@@ -22,48 +31,54 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traces.analyses.communication import communication_kernels
-from traces.comparison.thresholds import STRAGGLER_SHARE
-from traces.figures.measure import device_ranks, grouped
+from traces.comparison.thresholds import STRAGGLER_SHARE, STRAGGLER_TIMES
+from traces.figures.measure import device_ranks
+from traces.model.row_order import grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """Describes in how many collectives a rank was last, how long it waited for other ranks, and how long they waited for it.
+    """Describes in how many collectives a rank was last, how long it waited for other ranks, and how late it was in total. See
+    Note [Late ranks].
     """
 
     rank: int
     collectives: int
     last: int
     waited_ns: int
-    caused_ns: int
+    late_ns: int
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the lateness of each rank. The rank that caused the longest waits comes first. A trace with fewer than two ranks
-    gives an empty list.
+    """Return the lateness of each rank. The rank that was late for the longest time comes first. A trace with fewer than two
+    ranks gives an empty list.
     """
     table = trace.collectives
-    count, last, waited_ns, caused_ns = (
+    count, last, waited_ns, late_ns = (
         dict.fromkeys(np.unique(table.rank[table.ending == Ending.SEEN]).tolist(), 0) for _ in range(4)
     )
     for rows, waits_ns in _waits(trace):
-        late = table.duration_ns[rows].argmin(axis=0)
+        arrived_ns = waits_ns.max(axis=0) - waits_ns  # since the arrival of the first rank
+        median_ns = np.sort(arrived_ns, axis=0)[(len(rows) - 1) // 2]
+        behind_ns = np.maximum(arrived_ns - median_ns, 0).sum(axis=1)
+        is_last = (waits_ns.argmin(axis=0) == np.arange(len(rows))[:, np.newaxis]) & waits_ns.any(axis=0)
         for place, rank in enumerate(table.rank[rows[:, 0]].tolist()):
             count[rank] += rows.shape[1]
-            last[rank] += int(((late == place) & waits_ns.any(axis=0)).sum())
+            last[rank] += int(is_last[place].sum())
             waited_ns[rank] += int(waits_ns[place].sum())
-            caused_ns[rank] += int(waits_ns[:, late == place].sum())
-    found = [RankLateness(rank, count[rank], last[rank], waited_ns[rank], caused_ns[rank]) for rank in count if count[rank]]
-    return sorted(found, key=lambda of: (-of.caused_ns, of.rank))
+            late_ns[rank] += int(behind_ns[place])
+    found = [RankLateness(rank, count[rank], last[rank], waited_ns[rank], late_ns[rank]) for rank in count if count[rank]]
+    return sorted(found, key=lambda of: (-of.late_ns, of.rank))
 
 
 def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
-    """Return all ranks except the stragglers, in ascending order. A rank is a straggler if it caused at least a tenth of the
-    waiting time caused by the worst rank.
-    """
-    most_ns = max((of.caused_ns for of in found), default=0)
-    return sorted(of.rank for of in found if of.caused_ns < most_ns * STRAGGLER_SHARE or not most_ns)
+    """Return all ranks except the stragglers, in ascending order. See Note [Late ranks]."""
+    late_ns = sorted(of.late_ns for of in found)
+    if not found or not late_ns[-1]:
+        return sorted(of.rank for of in found)
+    least_ns, usual_ns = late_ns[-1] * STRAGGLER_SHARE, late_ns[(len(found) - 1) // 2]
+    return sorted(of.rank for of in found if of.late_ns < least_ns or of.late_ns <= STRAGGLER_TIMES * usual_ns)
 
 
 def without_waits(trace: Trace) -> Trace:

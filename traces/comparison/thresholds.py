@@ -308,9 +308,14 @@ SAME_PEAK = _declare(
     "training loops free gradients at different times",
 )
 STRAGGLER_SHARE = _declare(
-    "STRAGGLER_SHARE", 0.1, "share of the longest waits", CHOSEN,
-    "a rank is a straggler if it caused at least this share of the longest waits that one rank caused",
+    "STRAGGLER_SHARE", 0.1, "share of the latest rank's lateness", CHOSEN,
+    "a rank is a straggler only if its total lateness is at least this share of the largest total",
     "the app, the report and `trace info --details` show stragglers first and fold the other ranks",
+)
+STRAGGLER_TIMES = _declare(
+    "STRAGGLER_TIMES", 2, "times the median lateness", CHOSEN,
+    "a rank is a straggler only if its total lateness is more than this many times the median of all ranks",
+    "without it, ranks that differ only by chance would all be stragglers",
 )
 LATE_NS = _declare(
     "LATE_NS", 500_000, "ns", CHOSEN,

@@ -81,27 +81,27 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     ]  # fmt: skip
     title = "Modules with the most GPU time, per step" if any(map(_gpu_ns, modules)) else "Modules, per step"
     yield title, ["", "forward", "backward", "own", "on the host"], cells
-    heads = ["", "last", "others waited", "waited itself"]
-    yield "Stragglers: ranks that reached collectives last", heads, _late_ranks(of.stragglers)
+    heads = ["", "last", "late", "waited itself"]
+    yield "Stragglers: ranks that reached collectives late", heads, _late_ranks(of.stragglers)
 
 
 def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
-    """Returns table rows that show how often each rank was the last one to start a collective operation. If there are many
-    ranks, all ranks with similar figures share one row, which shows their means."""
+    """Returns table rows that show how often each rank was the last one to start a collective operation, and how late it was in
+    total. If there are many ranks, all ranks with similar figures share one row, which shows their means."""
     similar = set(similar_ranks(found) if len(found) > _MOST_OPS else ())
     late = [row for row in found if row.rank not in similar]
     cells = [
         [f"rank {row.rank}", f"{count_text(row.last)} of {count_text(row.collectives)}",
-         time_text(row.caused_ns), time_text(row.waited_ns)]
+         time_text(row.late_ns), time_text(row.waited_ns)]
         for row in late[:_MOST_OPS]
     ]  # fmt: skip
     if len(late) > _MOST_OPS:
         cells.append([f"{len(late) - _MOST_OPS} more stragglers", "", "", ""])
     rest = [row for row in found if row.rank in similar]
     if rest:
-        names = ("last", "collectives", "caused_ns", "waited_ns")
-        last, calls, caused_ns, waited_ns = (round(sum(getattr(row, name) for row in rest) / len(rest)) for name in names)
-        times = [time_text(caused_ns), time_text(waited_ns)]
+        names = ("last", "collectives", "late_ns", "waited_ns")
+        last, calls, late_ns, waited_ns = (round(sum(getattr(row, name) for row in rest) / len(rest)) for name in names)
+        times = [time_text(late_ns), time_text(waited_ns)]
         cells.append([f"{len(rest)} similar ranks, mean", f"{count_text(last)} of {count_text(calls)}", *times])
     return cells
 
@@ -141,8 +141,8 @@ def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iter
     rows = [[label, *(time_text(row.device_ns / row.calls) for row in ops)] for label, ops in told]
     yield "GPU time of ops by shape, per call", rows
     ranks = _shared(*({row.rank: row for row in of.stragglers} for of in pair))[:_MOST_OPS]
-    rows = [[f"rank {rank} kept others waiting", *(time_text(row.caused_ns) for row in late)] for rank, late in ranks]
-    yield "Stragglers: ranks that reached collectives last", rows
+    rows = [[f"rank {rank} was late", *(time_text(row.late_ns) for row in late)] for rank, late in ranks]
+    yield "Stragglers: ranks that reached collectives late", rows
 
 
 def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[Key, tuple[Row, Row]]]:

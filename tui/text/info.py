@@ -10,6 +10,7 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
+from traces.analyses.stragglers import similar_ranks
 from traces.comparison.thresholds import MUCH_SPREAD, SLOW_STEP
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
@@ -47,7 +48,7 @@ _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
 # Displayed names of kinds of steps that differ from the stored names
 _KINDS = {"warmup": "warm-up", "steady": "clean", "after_profile": "after a profile"}
 _AT_MOST = "≤ "
-_LATE_RANKS = 2  # ranks on the first screen for which the others wait the longest
+_LATE_RANKS = 2  # maximum number of late ranks on the first screen
 _MOST_STEPS = 8  # maximum rows of the table of steps
 _MOST_FACTS = 24  # maximum lines of provenance
 
@@ -153,10 +154,12 @@ def _step(summary: Summary) -> str:
 
 
 def _late_ranks(summary: Summary) -> str:
-    late = [row for row in summary.analyses.stragglers if row.caused_ns][:_LATE_RANKS]
-    shares = (len(summary.ranks) - 1) * max(summary.counts.steps // len(summary.ranks), 1)
-    told = ", ".join(f"{time_text(row.caused_ns / shares)} for rank {row.rank}" for row in late)
-    return f"in each step, the other ranks wait {told}" if told else ""
+    found = summary.analyses.stragglers
+    similar = set(similar_ranks(found))
+    late = [row for row in found if row.rank not in similar][:_LATE_RANKS]
+    steps = max(summary.counts.steps // len(summary.ranks), 1)
+    told = " and ".join(f"rank {row.rank} is {time_text(row.late_ns / steps)} late" for row in late)
+    return f"in each step, {told} at collectives" if told else ""
 
 
 def _notes(summary: Summary, width: int) -> list[str]:

@@ -14,7 +14,7 @@ from traces.analyses.critical_path import critical_path
 from traces.analyses.idle import IdleReason, idle_spans, idle_times
 from traces.analyses.launches import launch_delay_ns, launch_figures, launched_rows, queue_length
 from traces.analyses.modules import module_times
-from traces.analyses.stragglers import stragglers, without_waits
+from traces.analyses.stragglers import similar_ranks, stragglers, without_waits
 from traces.analyses.transfers import transfers
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.measure import busy_ns, window_ns
@@ -186,12 +186,42 @@ def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
     trace.collectives = Collectives.of(
         rank=rank, name=[name] * 9, group=[group] * 9, start_ns=start_ns, duration_ns=duration_ns, ending=[Ending.SEEN] * 9
     )
+    # THEN the arrivals are 20, 0, 10 us, then 40, 10, 0 us, then 0, 20, 20 us after the first rank, and the medians 10, 10, 20
     found = {of.rank: of for of in stragglers(trace)}
-    assert (found[0].last, found[0].caused_ns, found[0].waited_ns) == (2, 100 * US, 20 * US)
-    assert (found[1].last, found[1].caused_ns) == (1, 20 * US) and next(iter(found)) == 0
+    assert (found[0].last, found[0].late_ns, found[0].waited_ns) == (2, (10 + 30) * US, 20 * US)
+    assert (found[1].last, found[1].late_ns) == (1, 0) and next(iter(found)) == 0
     # WHEN all ranks reach the collectives at the same time THEN none is last
     trace.collectives.duration_ns[:] = 10 * US
     assert [of.last for of in stragglers(trace)] == [0, 0, 0]
+
+
+def test_each_rank_that_arrives_after_the_median_rank_is_late() -> None:
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(4)])
+    name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
+    # GIVEN kernels of 100, 90, 40 and 30 us (arrivals at 0, 10, 60, 70 us, median 10), then 50, 50, 50 and 20 us (0, 0, 0, 30)
+    took_us = [100, 90, 40, 30, 50, 50, 50, 20]
+    trace.collectives = Collectives.of(
+        rank=[0, 1, 2, 3] * 2, name=[name] * 8, group=[group] * 8, start_ns=[0] * 4 + [100 * US] * 4,
+        duration_ns=[us * US for us in took_us], ending=[Ending.SEEN] * 8,
+    )  # fmt: skip
+    found = stragglers(trace)
+    # THEN rank 2 is late too, although the others wait only for rank 3
+    assert [(of.rank, of.last, of.late_ns) for of in found] == [(3, 2, 90 * US), (2, 0, 50 * US), (0, 0, 0), (1, 0, 0)]
+    assert similar_ranks(found) == [0, 1]
+
+
+def test_ranks_that_are_late_by_chance_are_no_stragglers() -> None:
+    # GIVEN nine ranks of which each is last once, by 10 us
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(9)])
+    name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
+    calls = [(turn, rank) for turn in range(9) for rank in range(9)]
+    trace.collectives = Collectives.of(
+        rank=[rank for _, rank in calls], name=[name] * 81, group=[group] * 81, start_ns=[100 * US * turn for turn, _ in calls],
+        duration_ns=[(10 if turn == rank else 20) * US for turn, rank in calls],
+        ending=[Ending.SEEN] * 81,
+    )  # fmt: skip
+    assert {of.late_ns for of in stragglers(trace)} == {10 * US}
+    assert similar_ranks(stragglers(trace)) == [*range(9)]
 
 
 def test_waiting_for_the_last_rank_is_not_gpu_time() -> None:

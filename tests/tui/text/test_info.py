@@ -188,15 +188,15 @@ def test_info_says_that_kernels_are_loaded_only_once() -> None:
 
 
 def test_info_names_the_rank_that_the_others_wait_for() -> None:
-    """Two ranks run two steps. Rank 1 kept rank 0 waiting for 60 us in total, which is 30 us per step."""
+    """Two ranks run two steps. Rank 1 was late by 60 us in total, which is 30 us per step."""
     summary = summarize(training(steps=4))
     late = [RankLateness(1, 8, 6, 0, 60_000), RankLateness(0, 8, 0, 60_000, 0)]
     two = replace(summary, ranks=[0, 1], analyses=replace(summary.analyses, stragglers=late))
-    assert "in each step, the other ranks wait 30.0 µs for rank 1" in info_text(two, "t", details=False)
+    assert "in each step, rank 1 is 30.0 µs late at collectives" in info_text(two, "t", details=False)
 
 
 def test_similar_ranks_are_one_row_below_the_stragglers() -> None:
-    """Rank 7 made the others wait for 100 us and rank 2 for 10 us, a tenth. The other ten ranks made nobody wait."""
+    """Rank 7 was late by 100 us and rank 2 by 10 us, a tenth. The other ten ranks were never late."""
     late = [RankLateness(7, 8, 6, 2_000, 100_000), RankLateness(2, 8, 2, 30_000, 10_000)]
     late += [RankLateness(rank, 8, 0, 11_000, 0) for rank in range(12) if rank not in (2, 7)]
     assert similar_ranks(late) == [0, 1, 3, 4, 5, 6, 8, 9, 10, 11]

@@ -45,7 +45,7 @@ def analysis_table(scene: Scene, tab: str) -> TabTable:
         pairs = paired_launches(scene.comparison.analyses, scene.comparison.streams).items()
         found = [{label: _launches(row) for label, both in pairs if (row := both[side]) is not None} for side in range(2)]
     else:
-        found = [kind.rows(of) for of in _analyses(scene)]
+        found = [kind.rows(of) for of in scene.analyses]
     table = side_by_side("", kind.head, kind.figures, found, scene.words)
     rows = [TableRow(values) for values in table.rows]
     return TabTable(table.heads, rows, "" if rows else kind.missing)
@@ -54,7 +54,7 @@ def analysis_table(scene: Scene, tab: str) -> TabTable:
 def _compiled(scene: Scene) -> list[FigureTable]:
     of = scene.comparison
     if of is None:
-        return compiled_tables([one.compiled for one in _analyses(scene)], scene.words, most_kernels=None)
+        return compiled_tables([one.compiled for one in scene.analyses], scene.words, most_kernels=None)
     sides = [None, None] if of.compiled is None else [*of.compiled]
     return compiled_tables(sides, scene.words, of.fused, most_kernels=None)
 
@@ -74,14 +74,6 @@ def _overlap(of: Communication | None) -> dict[str, tuple[Value, ...]]:
     parts = {"exposed: the GPU has nothing else to do": of.exposed_per_step_ns}
     parts["hidden behind computation"] = of.hidden_per_step_ns
     return {words: (ns, ns / whole_ns) for words, ns in parts.items()}
-
-
-def _analyses(scene: Scene) -> list[Analyses]:
-    if scene.comparison is not None:
-        both = scene.comparison.analyses
-        return [both.recorded, both.replayed]
-    assert scene.summary is not None
-    return [scene.summary.analyses]
 
 
 def _number(value: Value) -> float:
@@ -125,7 +117,7 @@ def _path(of: Analyses) -> dict[str, tuple[Value, ...]]:
 
 
 def _ranks(of: Analyses) -> dict[str, tuple[Value, ...]]:
-    return {f"rank {row.rank}": (row.caused_ns, row.waited_ns, row.last, row.collectives) for row in of.stragglers}
+    return {f"rank {row.rank}": (row.late_ns, row.waited_ns, row.last, row.collectives) for row in of.stragglers}
 
 
 def _memory(scene: Scene) -> TabTable:
