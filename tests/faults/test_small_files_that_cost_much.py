@@ -8,12 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.faults.hostile_files import amplified, constant_rows, file_of, header, many_tracks, nested, packed, strings
 from tests.traces.sound_traces import small_trace
 from traces.format.trace_file import load, save
-from traces.model.trace import Trace, TraceFormatError, TraceWriteError
+from traces.model.trace import Steps, Trace, TraceFormatError, TraceWriteError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,3 +117,15 @@ def test_an_item_of_many_nested_lists_is_rejected(tmp_path: Path) -> None:
 
     with pytest.raises(TraceFormatError, match="an item of more than 64 lists and maps"):
         load(path)
+
+
+def test_a_saved_trace_is_never_rejected_for_its_size(tmp_path: Path) -> None:
+    # GIVEN 400 000 equal steps, which count as 400 000 * 512 = 204 800 000 bytes and compress to a few kilobytes
+    steps = 400_000
+    table = Steps.of(number=np.arange(steps), start_ns=1000 * np.arange(steps), duration_ns=np.full(steps, 1000))
+
+    save(Trace(steps=table), tmp_path / "t.msgpack")
+
+    # THEN the file has (204 800 000 - 64 MiB) / 128 = 1 075 712 bytes or little more, and can be read
+    assert 1_075_712 <= (tmp_path / "t.msgpack").stat().st_size < 1_085_000
+    assert load(tmp_path / "t.msgpack").steps.number[-1] == steps - 1

@@ -117,13 +117,13 @@ def test_trace_debug_shows_the_traceback(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_an_internal_error_shows_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.commands.info.summarize", lambda trace: 1 / 0)
+    monkeypatch.setattr("tui.commands.info.summarize", lambda trace, details: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(["info", "t.msgpack"])
 
 
 def test_ctrl_c_gives_exit_code_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(trace: Trace) -> None:
+    def interrupted(trace: Trace, details: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tui.commands.info.summarize", interrupted)

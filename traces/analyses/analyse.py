@@ -48,19 +48,22 @@ class Analyses:
     compiled: CompiledFigures | None = None
 
 
-def analyse(trace: Trace) -> Analyses:
+def analyse(trace: Trace, *, details: bool = True) -> Analyses:
+    """Return the results of all analyses. Without `details`, the results that the first screen of `trace info` does not need
+    are left out: launches, transfers, achieved rates, modules and the critical path."""
     lacks_work = bool(hides_work(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
-    path, (kinds, shapes) = None if lacks_work else critical_path(trace), achieved_tables(trace)
+    path = critical_path(trace) if details and not lacks_work else None
+    kinds, shapes = achieved_tables(trace) if details else ([], [])
     return Analyses(
         idle={} if lacks_work else idle_times(trace),
         idle_calls=[] if lacks_work else idle_calls(trace)[:MOST_ROWS],
-        launches=launch_figures(trace),
+        launches=launch_figures(trace) if details else [],
         long_launches=long_launches(trace),
-        transfers=transfers(trace),
+        transfers=transfers(trace) if details else [],
         achieved=kinds[:MOST_ROWS],
         op_shapes=shapes[:MOST_ROWS],
-        modules=module_times(trace)[:MOST_ROWS],
+        modules=module_times(trace)[:MOST_ROWS] if details else [],
         stragglers=stragglers(trace),
         critical_path=None if path is None else path.sums,
         compiled=compiled if compiled.is_compiled or compiled.graphs else None,

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import by_value, grouped, launch_steps, phase_windows, profiled_steps
+from traces.figures.measure import launch_steps, phase_windows, profiled_steps
 from traces.model.intervals import Intervals
+from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, DeviceKind, Ending, Trace
 
 _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)

@@ -50,10 +50,11 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
-from traces.figures.measure import busy_by_device, by_value, grouped, profiled_steps, steady_steps, work_rows
+from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
 from traces.figures.pace import device_windows, pace
 from traces.model.each_once import once
 from traces.model.intervals import Intervals
+from traces.model.row_order import by_value, grouped
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
 _BEFORE_ALL = np.iinfo(np.int64).min

@@ -31,8 +31,9 @@ import numpy as np
 from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
 from traces.compiled.regions import GRAPH_LAUNCHES
-from traces.figures.measure import enclosing, grouped, launch_steps, profiled_steps, work_rows
+from traces.figures.measure import enclosing, launch_steps, profiled_steps, work_rows
 from traces.model.each_once import once
+from traces.model.row_order import grouped
 from traces.model.trace import NONE, Column, HostKind, Trace
 
 _LOADS = ("ModuleLoad", "LibraryLoad", "ModuleGetFunction", "LibraryGetKernel")

@@ -42,9 +42,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traces.comparison.thresholds import CLOCK_NS, LAST_PART_OF_A_WAIT, LEAST_WAIT_NS, RETURN_NS
-from traces.figures.measure import backlog, by_value, device_ranks, grouped, host_ranks, launch_time_ns, work_rows
+from traces.figures.measure import backlog, device_ranks, host_ranks, launch_time_ns, work_rows
 from traces.model.each_once import each_once, once
 from traces.model.intervals import Intervals
+from traces.model.row_order import by_value, grouped
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
 from traces.names.device_names import copy_direction
 

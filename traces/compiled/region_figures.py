@@ -17,8 +17,9 @@ from traces.compiled.compilations import Compilation, compilations
 from traces.compiled.cuda_graph_figures import CudaGraph, cuda_graphs, graph_launch_of
 from traces.compiled.graph_breaks import GraphBreak, graph_breaks
 from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
-from traces.figures.measure import device_ranks, grouped, launch_steps
+from traces.figures.measure import device_ranks, launch_steps
 from traces.model.intervals import Intervals
+from traces.model.row_order import grouped
 from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 

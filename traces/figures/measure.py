@@ -21,7 +21,8 @@ import numpy as np
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.compiled.regions import is_graph_launch, is_region_range
 from traces.model.each_once import once
-from traces.model.intervals import Intervals, TimeWindows
+from traces.model.intervals import Intervals, TimeWindows, union_by_group
+from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 
 
@@ -29,19 +30,7 @@ def work_rows(trace: Trace) -> Column:
     return np.flatnonzero(trace.device.is_work)
 
 
-def grouped(*columns: Column) -> list[Column]:
-    """Group the rows of a table that have the same values in all given columns. Groups are ordered by their values."""
-    order = np.lexsort(columns[::-1])
-    keys = np.stack([column[order] for column in columns])
-    bounds = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
-    return np.split(order, bounds) if len(order) else []
-
-
-def by_value(column: Column) -> dict[int, Column]:
-    """Return the rows of each value of one column."""
-    return {int(column[rows[0]]): rows for rows in grouped(column)}
-
-
+@once
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
     """Return the busy time of each device that has work. The keys are rows of `trace.devices`."""
     work = work_rows(trace)
@@ -105,9 +94,10 @@ def ran_under_profiler(trace: Trace) -> Column:
     """
     steps = trace.steps
     profiled: Column = steps.kind == StepKind.PROFILED
-    for rank in trace.ranks:
+    evaluated = steps.kind == StepKind.EVALUATION
+    for rank in np.unique(steps.rank[evaluated]).tolist():
         numbers = trace.run_of(rank).profiler.steps
-        profiled |= (steps.kind == StepKind.EVALUATION) & (steps.rank == rank) & np.isin(steps.number, numbers)
+        profiled |= evaluated & (steps.rank == rank) & np.isin(steps.number, numbers)
     return profiled
 
 
@@ -199,11 +189,13 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
         return {}
     names = np.unique(trace.phases.name).tolist()
     found: dict[str, Column] = {trace.strings[name]: np.zeros(len(trace.steps), dtype=np.int64) for name in names}
-    end_ns = spans.end_ns
-    for rows in grouped(phase, spans.device):
-        row = int(phase[rows[0]])
-        busy = Intervals(spans.start_ns[rows], end_ns[rows])
-        found[trace.strings[int(trace.phases.name[row])]][trace.phases.step[row]] += busy.total_ns
+    owners, owner = np.unique(phase * np.int64(len(trace.devices) + 1) + spans.device, return_inverse=True)
+    busy_ns = union_by_group(owner, spans.start_ns, spans.end_ns, len(owners))
+    owners //= len(trace.devices) + 1
+    names_of, steps = trace.phases.name[owners], trace.phases.step[owners]
+    for name in names:
+        own = names_of == name
+        np.add.at(found[trace.strings[name]], steps[own], busy_ns[own])
     return found
 
 
@@ -299,6 +291,7 @@ def phase_names(trace: Trace) -> Column:
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 
+@once
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     """Return, for each device span, the row of `trace.host` with the innermost (or outermost) op that launched it.
 
@@ -456,11 +449,10 @@ def _sum_by(index: Column, values: Column, size: int) -> Column:
 
 
 def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> list[WorkSum]:
-    names, index = np.unique(name, return_inverse=True)
-    times = _sum_by(index, duration_ns, len(names))
-    counts = _sum_by(index, counted.astype(np.int64), len(names))
-    columns = zip(names.tolist(), counts.tolist(), times.tolist(), strict=True)
-    rows = [WorkSum(trace.strings[name], count, time_ns) for name, count, time_ns in columns]
+    times_ns = _sum_by(name, duration_ns, len(trace.strings))
+    counts = np.bincount(name, weights=counted, minlength=len(trace.strings)).astype(np.int64)
+    names = np.flatnonzero(np.bincount(name, minlength=len(trace.strings)))
+    rows = [WorkSum(trace.strings[name], int(counts[name]), int(times_ns[name])) for name in names.tolist()]
     return sorted(rows, key=lambda row: (-row.device_ns, -row.count, row.name))
 
 

@@ -59,15 +59,14 @@ Note [Waits for data]
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from traces.comparison.thresholds import ALWAYS_BUSY, FALLS_BEHIND_SHARE, RUNS_AHEAD, STEPS_FALLING_BEHIND
 from traces.figures.measure import (
     backlog,
-    by_value,
     device_ranks,
-    grouped,
     launch_steps,
     launch_time_ns,
     passes_of_steps,
@@ -80,11 +79,13 @@ from traces.figures.measure import (
 )
 from traces.figures.spread import means_of_periods, median_per_step, noise_floor, period_of
 from traces.model.each_once import once
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, union_by_group
+from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, Trace
 
 HOST, DEVICE = "host", "device"
 _LONG_AGO = -(2**62)
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,11 @@ class StepTimes:
     host_end_ns: Column
     rank: Column
     device_ranks: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def slowest(self) -> dict[bytes, tuple[PaceSeries | None, PaceSeries | None]]:
+        """The results of `host_series` and `device_series` by the bytes of the rows. Several figures need the same rows."""
+        return {}
 
     @property
     def gpu_time_ns(self) -> Column:
@@ -206,10 +212,7 @@ def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
     `rows` are row numbers of `trace.steps`, and may contain a row several times.
     """
-    without_data_ns = times.host_interval_ns - times.data_wait_ns
-    ranks = np.unique(times.rank[rows]).tolist()
-    found = [PaceSeries(rows[times.rank[rows] == rank], times.host_interval_ns, without_data_ns, NONE) for rank in ranks]
-    return max(found, key=_median, default=None)
+    return _slowest(times, rows)[0]
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
@@ -217,10 +220,28 @@ def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
     If no device got work in every step, all devices with work are considered. The result is None without device work.
     """
+    return _slowest(times, rows)[1]
+
+
+def _slowest(times: StepTimes, rows: Column) -> tuple[PaceSeries | None, PaceSeries | None]:
+    key = rows.tobytes()
+    if key not in times.slowest:
+        of_rank = {int(times.rank[rows[own[0]]]): rows[own] for own in grouped(times.rank[rows])}
+        times.slowest[key] = _slowest_host(times, of_rank), _slowest_device(times, of_rank)
+    return times.slowest[key]
+
+
+def _slowest_host(times: StepTimes, of_rank: dict[int, Column]) -> PaceSeries | None:
+    without_data_ns = times.host_interval_ns - times.data_wait_ns
+    found = [PaceSeries(rows, times.host_interval_ns, without_data_ns, NONE) for rows in of_rank.values()]
+    return max(found, key=_median, default=None)
+
+
+def _slowest_device(times: StepTimes, of_rank: dict[int, Column]) -> PaceSeries | None:
     steady: list[PaceSeries] = []
     some: list[PaceSeries] = []
     for device, interval_ns in times.device_interval_ns.items():
-        mine = rows[times.rank[rows] == times.device_ranks[device]]
+        mine = of_rank.get(times.device_ranks[device], _NO_ROWS)
         launches = times.launches[device][mine]
         if not launches.any():
             continue
@@ -408,26 +429,6 @@ def _busy_within(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -
         mine = trace.steps.rank == rank_of_device(trace, device)
         found[device] = np.where(mine, busy.within(begin_ns, end_ns), 0)
     return found
-
-
-def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return the total length of the time that the intervals of each group cover, in nanoseconds. Groups are numbered from
-    0."""
-    order = np.lexsort((start_ns, group))
-    group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The running maximum of the end times is computed within each group. The sort positions of group k are increased by k times
-    # the number of rows, so the running maximum restarts in each group.
-    by_end = np.argsort(end_ns, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[by_end] = np.arange(len(order))
-    first_of_group = group * np.int64(len(order))
-    latest_ns = end_ns[by_end][np.maximum.accumulate(first_of_group + rank) - first_of_group] if len(order) else end_ns
-    covered_until_ns = np.append(np.int64(_LONG_AGO), latest_ns[:-1])
-    covered_until_ns[np.append(True, group[1:] != group[:-1])[: len(order)]] = _LONG_AGO
-    added_ns = np.maximum(latest_ns - np.maximum(start_ns, covered_until_ns[: len(order)]), 0)
-    sums = np.zeros(groups, dtype=np.int64)
-    np.add.at(sums, group, added_ns)
-    return sums
 
 
 def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import grouped, steady_steps, step_windows
+from traces.figures.measure import steady_steps, step_windows
 from traces.figures.spread import median, median_per_step
 from traces.model.intervals import TimeWindows
+from traces.model.row_order import grouped
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, Batches, BatchKind, Column, Ending, StepKind, Trace
 

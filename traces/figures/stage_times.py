@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import grouped
 from traces.figures.spread import median, relative_error
+from traces.model.row_order import grouped
 from traces.model.trace import NONE, Column, Parts, Trace
 
 _ABSENT = 1 << 30

@@ -151,6 +151,8 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
     width = len(planes) // rows if rows else 0
     if not 0 <= method < 2 * SIGNED or not 1 <= width <= 8 or width * rows != len(planes):
         raise Damaged(f"column {name!r} has {len(planes)} bytes for {rows} rows")
+    if width == 1 and method == LEAST and dtype.kind != "f" and scale == 1:
+        return _small_column(np.frombuffer(planes, np.uint8), base, dtype, name)
     small = np.zeros(rows, _U8)
     for place, plane in enumerate(np.frombuffer(planes, np.uint8).reshape(width, rows)):
         small |= plane.astype(_U8) << np.uint64(8 * place)
@@ -169,6 +171,16 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
     column: Column = bits.view(_I8).astype(dtype)
     if (column != bits.view(_I8)).any():
         raise Damaged(f"column {name!r} has values outside {dtype}")
+    return column
+
+
+def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> Column:
+    """Decode a column of one byte per row without columns of 64 bits in between, which take most of the time."""
+    _in_range(base, dtype, name)
+    if base + int(plane.max()) > np.iinfo(dtype).max:
+        raise Damaged(f"column {name!r} has values outside {dtype}")
+    column = plane.astype(dtype)
+    column += dtype.type(base)
     return column
 
 

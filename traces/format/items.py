@@ -27,7 +27,7 @@ from traces.format.frames import Damaged
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model.machine import Machine, from_kineto, to_kineto
 from traces.model.run import Run
-from traces.model.trace import TABLES, Column, Device, PhaseTiming, Strings, Table, Thread, Trace
+from traces.model.trace import TABLES, Batches, Column, Device, DeviceSpans, PhaseTiming, Strings, Table, Thread, Trace
 from traces.model.typed_json import from_json, to_json
 from traces.model.workload import WorkloadSignature
 
@@ -81,9 +81,9 @@ def row_counts(trace: Trace) -> dict[str, int]:
     return {name: rows for name in TABLES if (rows := len(getattr(trace, name)))}
 
 
-def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
+def header_item(trace: Trace, rows: dict[str, int], blanks: int = 0) -> bytes:
     """Return the header item. `rows` gives the number of rows of each table in the complete file. If the row counts are not
-    known yet, `rows` is empty.
+    known yet, `rows` is empty. `blanks` is the number of spaces after the JSON text.
 
     The header contains JSON instead of msgpack, because the provenance may contain integers of more than 64 bits.
     """
@@ -97,7 +97,7 @@ def header_item(trace: Trace, rows: dict[str, int]) -> bytes:
         header["workload"] = trace.workload.to_json()
     if trace.phase_timing is not PhaseTiming.ASYNCHRONOUS:
         header["phase_timing"] = trace.phase_timing.value
-    return _pack("header", json.dumps(_json_value(header), separators=(",", ":"), allow_nan=False))
+    return _pack("header", json.dumps(_json_value(header), separators=(",", ":"), allow_nan=False) + " " * blanks)
 
 
 def strings_item(texts: list[str]) -> Iterator[bytes]:
@@ -112,6 +112,16 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
+
+
+def unpacked_bytes(trace: Trace) -> int:
+    """Return the largest number of bytes that a reader checks against its limit, except for the contents of frames."""
+    texts = trace.strings.texts
+    rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
+    rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
+    header = _BYTES_PER_JSON_CHARACTER * len(header_item(trace, row_counts(trace)))
+    tracks = _tracks(len(trace.devices) + len(trace.threads), trace.device, trace.batches)
+    return max(rows_and_texts, header, tracks * _BYTES_PER_TRACK)
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
@@ -184,8 +194,7 @@ class Assembly:
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def _check_tracks(self, devices_and_threads: int, tables: dict[str, Any]) -> None:
-        device, batches = tables["device"], tables["batches"]
-        tracks = devices_and_threads + _pairs(device.device, device.stream) + _pairs(batches.rank, batches.loader)
+        tracks = _tracks(devices_and_threads, tables["device"], tables["batches"])
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
         except TooLarge as error:
@@ -207,6 +216,10 @@ class Assembly:
         expected = self._header["rows"] if self._header else {}
         missing = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
         return "".join(f", {absent} of {count} {name} rows are missing" for absent, count, name in missing if absent > 0)
+
+
+def _tracks(devices_and_threads: int, device: DeviceSpans, batches: Batches) -> int:
+    return devices_and_threads + _pairs(device.device, device.stream) + _pairs(batches.rank, batches.loader)
 
 
 def _pairs(owner: Column, number: Column) -> int:

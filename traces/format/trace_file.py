@@ -45,6 +45,7 @@ from traces.format.items import (
     strings_item,
     table_items,
     text_items,
+    unpacked_bytes,
 )
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
@@ -56,7 +57,11 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path` in as few bytes as possible. Raises TraceWriteError, and then leaves `path` unchanged."""
+    """Write `trace` to `path` in as few bytes as a reader accepts. Raises TraceWriteError, and then leaves `path` unchanged.
+
+    Many equal ranks compress so well that a reader would take the file for a harmful one (see UnpackLimit). In the file of such
+    a trace, a second header follows the tables, with as many blanks as the file lacks.
+    """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
@@ -67,6 +72,9 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
         with ThreadPoolExecutor(_WORKERS) as pool:
             for (_, content), (codec, payload) in zip(contents, pool.map(_smallest, contents), strict=True):
                 writer.add(DATA, content, codec, payload)
+        unpacked = max(unpacked_bytes(trace), sum(len(content) for _, content in contents))
+        if (lacking_bytes := UnpackLimit.least_file_bytes(unpacked) - sum(map(len, parts))) > 0:
+            writer.add(DATA, header_item(trace, row_counts(trace), blanks=lacking_bytes))
     except (TypeError, ValueError) as error:  # the provenance is not JSON, or a text is larger than a frame
         raise TraceWriteError(path, str(error)) from error
     writer.add(END, end_item(len(trace.strings), row_counts(trace)))

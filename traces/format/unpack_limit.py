@@ -44,6 +44,11 @@ class UnpackLimit:
             raise TooLarge(f"{VARIABLE} is {told!r}; give a whole number of megabytes")
         return cls(file_bytes, int(told) * 10**6)
 
+    @staticmethod
+    def least_file_bytes(unpacked_bytes: int) -> int:
+        """Return the size of the smallest file that may unpack to `unpacked_bytes` bytes."""
+        return max(0, math.ceil((unpacked_bytes - _BASE_BYTES) / _TIMES_THE_FILE))
+
     def check(self, unpacked_bytes: int, what: str) -> None:
         """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` names the data and its size for the error message."""
         if self.limit_bytes is None or unpacked_bytes <= self.limit_bytes:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.model.row_order import grouped
 from traces.model.trace import NONE, Column
 
 _LONG_AGO = np.int64(-(2**62))
@@ -89,12 +90,31 @@ class TimeWindows:
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
         found = np.full(len(times), NONE, dtype=np.int64)
-        for number in np.unique(owners).tolist():
-            rows = self._rows_of.get(number)
+        for asked in grouped(owners):
+            rows = self._rows_of.get(int(owners[asked[0]]))
             if rows is None:
                 continue
-            asked = np.flatnonzero(owners == number)
             place = np.searchsorted(self._start_ns[rows], times[asked], side="right") - 1
             row = rows[place]
             found[asked] = np.where((place >= 0) & (times[asked] < self._end_ns[row]), row, NONE)
         return found
+
+
+def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
+    """Return the total length of the time that the intervals of each group cover, in nanoseconds. Groups are numbered from
+    0."""
+    order = np.lexsort((start_ns, group))
+    group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
+    # The running maximum of the end times is computed within each group. The sort positions of group k are increased by k times
+    # the number of rows, so the running maximum restarts in each group.
+    by_end = np.argsort(end_ns, kind="stable")
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[by_end] = np.arange(len(order))
+    first_of_group = group * np.int64(len(order))
+    latest_ns = end_ns[by_end][np.maximum.accumulate(first_of_group + rank) - first_of_group] if len(order) else end_ns
+    covered_until_ns = np.append(np.int64(_LONG_AGO), latest_ns[:-1])
+    covered_until_ns[np.append(True, group[1:] != group[:-1])[: len(order)]] = _LONG_AGO
+    added_ns = np.maximum(latest_ns - np.maximum(start_ns, covered_until_ns[: len(order)]), 0)
+    sums = np.zeros(groups, dtype=np.int64)
+    np.add.at(sums, group, added_ns)
+    return sums

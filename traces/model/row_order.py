@@ -1,4 +1,4 @@
-"""Sorts the rows of a trace's tables, and updates references to rows that moved.
+"""Sorts and groups the rows of a trace's tables, and updates references to rows that moved.
 
     trace = in_order(load("replay-4711.msgpack"))
 
@@ -108,3 +108,32 @@ def new_positions(order: Column | Sequence[int], rows: int) -> Column:
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place
+
+
+def grouped(*columns: Column) -> list[Column]:
+    """Group the rows of a table that have the same values in all given columns. Groups are ordered by their values, and the
+    rows of a group are in their order in the table."""
+    if not len(columns[0]):
+        return []
+    if len(columns) == 1 and (columns[0][1:] >= columns[0][:-1]).all():  # such as the devices of a sorted trace
+        bounds = np.flatnonzero(columns[0][1:] != columns[0][:-1]) + 1
+        return np.split(np.arange(len(columns[0])), bounds)
+    order = np.lexsort([_narrow(column) for column in columns[::-1]])
+    changes = np.zeros(len(order) - 1, dtype=bool)
+    for column in columns:
+        ordered = column[order]
+        changes |= ordered[1:] != ordered[:-1]
+    return np.split(order, np.flatnonzero(changes) + 1)
+
+
+def by_value(column: Column) -> dict[int, Column]:
+    """Return the rows of each value of one column."""
+    return {int(column[rows[0]]): rows for rows in grouped(column)}
+
+
+def _narrow(column: Column) -> Column:
+    """Return a column of 16-bit numbers with the same order, if there is one. numpy sorts such columns in linear time."""
+    if column.dtype.kind not in "iu":
+        return column
+    least = column.min()
+    return (column - least).astype(np.uint16) if int(column.max()) - int(least) < 1 << 16 else column

@@ -468,7 +468,9 @@ class Strings:
         """Return a boolean mask of the rows whose text passes the test `is_wanted`. The test runs once for each distinct text.
         Rows without a text give False."""
         wanted = np.zeros(len(self.texts) + 1, bool)
-        for index in np.unique(column).tolist():
+        is_long = len(column) > len(self.texts)  # counting is then faster than sorting
+        indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
+        for index in indices.tolist():
             wanted[index] = index >= 0 and bool(is_wanted(self.texts[index]))
         return np.asarray(wanted[column])
 
@@ -544,7 +546,8 @@ class Trace:
     def device_label(self, row: int) -> str:
         """Return the display name of a GPU, such as "cuda:0", or "rank 1 cuda:0" if the trace has several ranks."""
         device = self.devices[row]
-        return f"cuda:{device.index}" if len(self.ranks) == 1 else f"rank {device.rank} cuda:{device.index}"
+        is_alone = all(of.rank == device.rank for of in self.devices) and all(of.rank == device.rank for of in self.threads)
+        return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
         """Return the machine of a rank. If the machine of this rank is unknown, the first known machine is returned."""

@@ -16,8 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from traces.figures.measure import device_time_by_origin, op_of
 from traces.model.trace import Origin, StepKind, Trace
 from traces.names.cards import card_of
@@ -96,6 +94,6 @@ def precision_of(trace: Trace) -> str:
     work = trace.device.is_work
     rows, duration_ns = op_of(trace)[work], trace.device.duration_ns[work]
     known = rows >= 0
-    dtypes, of = np.unique(trace.host.dtypes[rows[known]], return_inverse=True)
-    is_half = np.array([of >= 0 and any(name in trace.strings[of] for name in _HALF) for of in dtypes.tolist()], dtype=bool)
-    return "half" if duration_ns[known][is_half[of]].sum() > duration_ns.sum() / 2 else "fp32"
+    dtypes = trace.host.dtypes[rows[known]]
+    is_half = trace.strings.matching(dtypes, lambda text: any(name in text for name in _HALF))
+    return "half" if duration_ns[known][is_half].sum() > duration_ns.sum() / 2 else "fp32"

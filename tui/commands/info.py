@@ -12,6 +12,6 @@ from tui.trace_names import load_trace
 
 
 def run(name: str, json: bool, details: bool = False) -> int:
-    summary = summarize(load_trace(name))
+    summary = summarize(load_trace(name), details=json or details)
     print(json_text(summary) if json else info_text(summary, name, details=details, **look(sys.stdout)))
     return 0

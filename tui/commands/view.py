@@ -55,5 +55,5 @@ def _summary(names: list[str]) -> int:
     if len(names) == 2:
         print(diff_text(compare(first, load(names[1])), *names, details=False, **look(sys.stdout)))
     else:
-        print(info_text(summarize(first), names[0], details=False, **look(sys.stdout)))
+        print(info_text(summarize(first, details=False), names[0], details=False, **look(sys.stdout)))
     return 0

@@ -15,7 +15,6 @@ from traces.figures.measure import (
     busy_by_device,
     busy_by_stream,
     busy_ns,
-    by_value,
     clean_evaluations,
     device_time_by_origin,
     evaluation_steps,
@@ -37,6 +36,7 @@ from traces.figures.measure import (
 from traces.figures.phase_medians import phase_medians
 from traces.kineto import read_kineto
 from traces.model.intervals import Intervals
+from traces.model.row_order import by_value
 from traces.model.run import ProfilerUse, Run
 from traces.model.trace import NONE, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 

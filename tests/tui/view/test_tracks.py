@@ -46,7 +46,7 @@ def test_host_spans_are_categorized_by_kind_with_waits_separate() -> None:
     names = [trace.strings.add(text) for text in ("cudaLaunchKernel", "cudaStreamSynchronize", "hipDeviceSynchronize", "relu")]
     kinds = [HostKind.RUNTIME] * 3 + [HostKind.OP]
     trace.host = HostSpans.of(thread=[0] * 4, kind=kinds, name=names, start_ns=range(4), duration_ns=[1] * 4)
-    assert of_host(trace).tolist() == [Category.RUNTIME, Category.WAIT, Category.WAIT, Category.OP]
+    assert of_host(trace, np.arange(4)).tolist() == [Category.RUNTIME, Category.WAIT, Category.WAIT, Category.OP]
 
 
 def test_a_track_per_device_and_stream() -> None:

@@ -12,6 +12,7 @@ from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
 from traces.analyses.communication import communication
 from traces.comparison.compare import compare
+from traces.figures.summary import summarize
 from traces.model.trace import NONE, Collectives, Ending, Origin, StepKind, Trace
 from traces.names.equivalent_ops import canonical_op
 from tui.formatting import Unit
@@ -403,7 +404,8 @@ def test_the_sums_of_a_time_range() -> None:
 
 def test_analyses_agree_with_info_and_diff() -> None:
     lone, pair = lone_scene(), pair_scene()
-    assert lone.summary is not None and pair.comparison is not None
+    assert pair.comparison is not None
+    analyses = summarize(lone.traces[0]).analyses
     both = pair.comparison.analyses
     idle = [row.values for row in table_of(pair, "idle").rows]
     for side, of in enumerate((both.recorded, both.replayed)):
@@ -414,10 +416,10 @@ def test_analyses_agree_with_info_and_diff() -> None:
         (ours.delay_median_ns, theirs.delay_median_ns, ours.delay_p95_ns, theirs.delay_p95_ns)
         for ours, theirs in zip(both.recorded.launches, both.replayed.launches, strict=True)
     ]
-    kinds = {row.op: (row.device_ns, row.calls, row.tflops) for row in lone.summary.analyses.achieved}
+    kinds = {row.op: (row.device_ns, row.calls, row.tflops) for row in analyses.achieved}
     assert {row.values[0]: row.values[1:4] for row in table_of(lone, "rates").rows} == kinds
     shapes = table_of(lone, "shapes").rows
-    assert [row.values[1] for row in shapes] == [row.device_ns for row in lone.summary.analyses.op_shapes]
+    assert [row.values[1] for row in shapes] == [row.device_ns for row in analyses.op_shapes]
     for tab in TABS:
         for scene in (lone, pair, whole(("t", side_tables())), whole(("t", Trace())), whole(("a", Trace()), ("b", training()))):
             table = table_of(scene, tab, scene.differences)
@@ -483,7 +485,7 @@ def test_a_long_name_does_not_hide_the_other_details() -> None:
 def test_op_details_show_the_achieved_rate_for_any_order_of_shapes() -> None:
     trace = training()
     scene = whole(("t", trace))
-    rows = {row.op for row in scene.summary.analyses.op_shapes if row.gbps} if scene.summary is not None else set()
+    rows = {row.op for row in summarize(trace).analyses.op_shapes if row.gbps}
     told = set()
     for number in np.flatnonzero(trace.host.shapes != NONE).tolist():
         op = canonical_op(trace.strings[int(trace.host.name[number])])

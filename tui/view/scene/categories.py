@@ -90,24 +90,26 @@ def of_device(trace: Trace, rows: Column) -> Column:
     return np.where(copies, np.uint8(Category.COPY), by_name(trace, trace.device.name[rows]))
 
 
-def of_host(trace: Trace) -> Column:
+def of_host(trace: Trace, rows: Column) -> Column:
     table = np.zeros(256, dtype=np.uint8)
     table[:] = Category.OTHER
     table[HostKind.OP], table[HostKind.RUNTIME] = Category.OP, Category.RUNTIME
     table[HostKind.ANNOTATION], table[HostKind.PYTHON] = Category.ANNOTATION, Category.PYTHON
-    waits = np.array([bool(_WAITS.search(text)) for text in trace.strings.texts] or [False])
-    found = table[trace.host.kind]
-    found[(trace.host.kind == HostKind.RUNTIME) & waits[trace.host.name]] = Category.WAIT
+    kinds = trace.host.kind[rows]
+    calls = kinds == HostKind.RUNTIME
+    found = table[kinds]
+    waits = trace.strings.matching(trace.host.name[rows[calls]], _WAITS.search)
+    found[calls] = np.where(waits, Category.WAIT, Category.RUNTIME)
     return np.asarray(found)
 
 
-def of_phases(trace: Trace) -> Column:
-    return by_name(trace, trace.phases.name, PHASE_CATEGORIES)
+def of_phases(trace: Trace, rows: Column) -> Column:
+    return by_name(trace, trace.phases.name[rows], PHASE_CATEGORIES)
 
 
-def of_parts(trace: Trace) -> Column:
-    return by_name(trace, trace.parts.name, _PARTS)
+def of_parts(trace: Trace, rows: Column) -> Column:
+    return by_name(trace, trace.parts.name[rows], _PARTS)
 
 
-def of_batches(trace: Trace) -> Column:
-    return np.where(trace.batches.kind == BatchKind.WAIT, np.uint8(Category.LOADER), np.uint8(Category.COPY))
+def of_batches(trace: Trace, rows: Column) -> Column:
+    return np.where(trace.batches.kind[rows] == BatchKind.WAIT, np.uint8(Category.LOADER), np.uint8(Category.COPY))

@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.idle import IdleSpans, idle_spans
 from traces.analyses.stragglers import similar_ranks, stragglers
 from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.figures.summary import Summary, summarize
+from traces.model.each_once import each_once
 from traces.model.trace import NONE, Column, Trace
 from traces.rates.achieved_rates import OpRates, achieved
 from tui.view.scene import alignment
@@ -61,7 +63,7 @@ class SceneRow:
     def kind(self) -> TrackKind:
         return self.key.kind
 
-    @property
+    @cached_property
     def stands_for(self) -> Fold | None:
         """Returns which group of rows is replaced by this row when the user folds the group. The result is None for the row of
         a single CUDA stream or host thread."""
@@ -71,7 +73,7 @@ class SceneRow:
             return Fold("ranks", self.key.rank)
         return Fold("rank", self.key.rank) if self.key.position == ALL else Fold("device", self.key.rank, self.key.position)
 
-    @property
+    @cached_property
     def folds(self) -> tuple[Fold, ...]:
         """Returns the groups of rows that contain this row and can be folded, smallest group first."""
         rank = Fold("rank", self.key.rank)
@@ -150,8 +152,9 @@ class Scene:
         found = counterparts(first, second, self.step_pairs)
         axes = {**self._axes, Alignment.COUNTERPART: alignment.by_counterpart(first, second, found)}
         scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=compared(first, second, found))
-        for row in range(len(scene.rows)):  # compute this in the loading thread rather than in the first frame
-            scene.sums(row)
+        for number, row in enumerate(scene.rows):  # compute this in the loading thread rather than in the first frame
+            if row.similar is None or row.key.position == SIMILAR:
+                scene.sums(number)
         return scene
 
     def sums(self, row: int) -> tuple[Sums, Sums] | None:
@@ -174,7 +177,16 @@ class Scene:
         """Returns a new `Scene` with the figures that `trace diff` or, for one trace, `trace info` prints."""
         if len(self.traces) == 2:
             return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
-        return replace(self, summary=summarize(self.traces[0]))
+        return replace(self, summary=summarize(self.traces[0], details=False))
+
+    @cached_property
+    def analyses(self) -> tuple[Analyses, ...]:
+        """Returns the analyses of each trace. Those of one trace are computed when a table first shows them."""
+        if self.comparison is not None:
+            both = self.comparison.analyses
+            return both.recorded, both.replayed
+        with each_once():
+            return (analyse(self.traces[0]),)
 
     def axis(self, by: Alignment) -> Axis:
         """Returns the time axis for one kind of alignment. Until the events of the two traces have been matched, the traces are

@@ -10,14 +10,15 @@ Rows of the two traces that have the same `TrackKey` are shown together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from traces.figures.measure import device_ranks, memory_curves, work_rows
+from traces.figures.measure import device_ranks, memory_curve, work_rows
 from traces.model.trace import NONE, BatchKind, Column, DeviceKind, Thread, Trace
 from tui.view.scene import categories
 from tui.view.scene.categories import Category
@@ -66,11 +67,18 @@ SIMILAR = -3  # in `position`: all devices of similar ranks
 
 @dataclass(frozen=True)
 class Track:
-    """A row of one trace. `table` is the name of the trace's table that contains the events of the row."""
+    """A row of one trace. `table` is the name of the trace's table that contains the events of the row.
+
+    The events are computed when the row is first shown, because most rows of a trace of many ranks stay folded.
+    """
 
     label: str
     table: str
-    lane: Lane | Curve
+    make: Callable[[], Lane | Curve]
+
+    @cached_property
+    def lane(self) -> Lane | Curve:
+        return self.make()
 
 
 Tracks = dict[TrackKey, Track]
@@ -79,9 +87,15 @@ _ROLES = ("main", "backward", "loader", "other")
 _DEEPEST = 64  # maximum stack depth: deeper calls are shown in the last row
 
 
-def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Column | Category) -> Track:
-    spans = getattr(trace, table)
-    return Track(label, table, Lane(spans.start_ns[rows], spans.duration_ns[rows], np.broadcast_to(kinds, len(rows)), rows))
+def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Callable[[Trace, Column], Column] | Category) -> Track:
+    """Returns the row of the events `rows` of a table. `kinds` gives the categories of rows, or is the category of all rows."""
+
+    def lane() -> Lane:
+        spans = getattr(trace, table)
+        categories = np.broadcast_to(kinds, len(rows)) if isinstance(kinds, Category) else kinds(trace, rows)
+        return Lane(spans.start_ns[rows], spans.duration_ns[rows], categories, rows)
+
+    return Track(label, table, lane)
 
 
 def quick_tracks(trace: Trace) -> Tracks:
@@ -93,17 +107,21 @@ def quick_tracks(trace: Trace) -> Tracks:
 
 
 def phase_tracks(trace: Trace) -> Tracks:
-    phases = trace.phases
-    inside = (phases.step >= 0) & (phases.step < len(trace.steps))
-    rank = np.where(inside, trace.steps.rank[np.where(inside, phases.step, 0)], min(trace.ranks)) if len(trace.steps) else None
-    kinds = categories.of_phases(trace)
     found: Tracks = {}
-    for number in trace.ranks:
-        rows = np.flatnonzero(rank == number) if rank is not None else np.arange(len(phases))
-        if len(rows):
-            label = _of_rank(trace, number, "phases")
-            found[TrackKey(TrackKind.PHASES, number)] = _track(label, trace, "phases", rows, kinds[rows])
+    for rank, rows in _phases_of_ranks(trace, np.arange(len(trace.phases))):
+        label = _of_rank(trace, rank, "phases")
+        found[TrackKey(TrackKind.PHASES, rank)] = _track(label, trace, "phases", rows, categories.of_phases)
     return found
+
+
+def _phases_of_ranks(trace: Trace, rows: Column) -> Iterator[tuple[int, Column]]:
+    """Yields each rank with its rows among the given rows of the table of phases. Phases without a step belong to the first
+    rank."""
+    step = trace.phases.step[rows]
+    inside = (step >= 0) & (step < len(trace.steps))
+    ranks = np.where(inside, np.append(trace.steps.rank, min(trace.ranks))[np.where(inside, step, NONE)], min(trace.ranks))
+    for (rank,), chosen in groups(rows, ranks):
+        yield rank, chosen
 
 
 def gpu_tracks(trace: Trace) -> Tracks:
@@ -116,7 +134,7 @@ def gpu_tracks(trace: Trace) -> Tracks:
     for (device, stream), chosen in groups(rows, spans.device[rows], spans.stream[rows]):
         label = f"{trace.device_label(device)} stream {stream}"
         key = TrackKey(TrackKind.GPU, trace.devices[device].rank, trace.devices[device].index, stream)
-        found[key] = _track(label, trace, "device", chosen, categories.of_device(trace, chosen))
+        found[key] = _track(label, trace, "device", chosen, categories.of_device)
     return found
 
 
@@ -146,7 +164,7 @@ def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
     if track is None:
         return tracks
     key = TrackKey(TrackKind.GPU, similar[0], SIMILAR, ALL)
-    return {**tracks, key: replace(track, label=f"ranks {ranges_text(similar)}: similar")}
+    return {**tracks, key: Track(f"ranks {ranges_text(similar)}: similar", track.table, lambda: track.lane)}
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
@@ -157,22 +175,28 @@ def ranges_text(numbers: Sequence[int]) -> str:
 
 
 def _merged(label: str, tracks: list[Track]) -> Track:
-    lanes = [track.lane for track in tracks if isinstance(track.lane, Lane)]
-    columns = [np.concatenate([getattr(lane, name) for lane in lanes]) for name in ("start_ns", "end_ns", "category", "row")]
-    start_ns, end_ns, category, row = columns
-    return Track(label, tracks[0].table, Lane(start_ns, end_ns - start_ns, category, row))
+    def lane() -> Lane:
+        lanes = [track.lane for track in tracks if isinstance(track.lane, Lane)]
+        names = ("start_ns", "end_ns", "category", "row")
+        start_ns, end_ns, category, row = (np.concatenate([getattr(lane, name) for lane in lanes]) for name in names)
+        return Lane(start_ns, end_ns - start_ns, category, row)
+
+    return Track(label, tracks[0].table, lane)
 
 
 def _phases_on_devices(trace: Trace) -> Tracks:
     phases, found = trace.phases, Tracks()
     timed = np.flatnonzero((phases.device >= 0) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
     for (device,), rows in groups(timed, phases.device[timed]):
-        start_ns = phases.device_start_ns[rows]
-        lane = Lane(start_ns, phases.device_end_ns[rows] - start_ns, categories.of_phases(trace)[rows], rows)
         of = trace.devices[device]
         label = f"{trace.device_label(device)} phases"
-        found[TrackKey(TrackKind.GPU, of.rank, of.index, NONE)] = Track(label, "phases", lane)
+        found[TrackKey(TrackKind.GPU, of.rank, of.index, NONE)] = Track(label, "phases", partial(_device_phases, trace, rows))
     return found
+
+
+def _device_phases(trace: Trace, rows: Column) -> Lane:
+    start_ns, end_ns = trace.phases.device_start_ns[rows], trace.phases.device_end_ns[rows]
+    return Lane(start_ns, end_ns - start_ns, categories.of_phases(trace, rows), rows)
 
 
 def collective_tracks(trace: Trace) -> Tracks:
@@ -200,15 +224,12 @@ def loader_tracks(trace: Trace) -> Tracks:
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
     for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
         label = _of_rank(trace, rank, words.get(kind, "loader") + (f" {loader}" if int(spans.loader.max()) else ""))
-        track = _track(label, trace, "batches", rows, categories.of_batches(trace)[rows])
+        track = _track(label, trace, "batches", rows, categories.of_batches)
         found[TrackKey(TrackKind.LOADER, rank, loader, kind)] = track
-    for key, phases in phase_tracks(trace).items():
-        if not isinstance(phases.lane, Lane) or TrackKey(TrackKind.LOADER, key.rank) in found:
-            continue
-        rows = phases.lane.row[phases.lane.category == Category.LOADER]
-        if len(rows):
-            label = _of_rank(trace, key.rank, "loader")
-            found[TrackKey(TrackKind.LOADER, key.rank)] = _track(label, trace, "phases", rows, Category.LOADER)
+    loads = np.flatnonzero(trace.phases.name == trace.strings.find("loader"))
+    for rank, rows in _phases_of_ranks(trace, loads):
+        label = _of_rank(trace, rank, "loader")
+        found.setdefault(TrackKey(TrackKind.LOADER, rank), _track(label, trace, "phases", rows, Category.LOADER))
     return found
 
 
@@ -219,18 +240,22 @@ def part_tracks(trace: Trace) -> Tracks:
         rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
         position = 1 + sum(key.rank == rank for key in found)
         label = _of_rank(trace, rank, "parts" if position == 1 else f"parts {position}")
-        found[TrackKey(TrackKind.PARTS, rank, position)] = _track(label, trace, "parts", rows, categories.of_parts(trace)[rows])
+        found[TrackKey(TrackKind.PARTS, rank, position)] = _track(label, trace, "parts", rows, categories.of_parts)
     return found
 
 
 def memory_tracks(trace: Trace) -> Tracks:
     found = Tracks()
-    for device, curve in memory_curves(trace).items():
+    for device in np.flatnonzero(np.bincount(trace.memory.device + 1)[1:]).tolist():
         of = trace.devices[device]
-        lane = Curve(curve.time_ns, curve.allocated_bytes, curve.source == "recorded")
-        track = Track(f"{trace.device_label(device)} memory", "memory", lane)
+        track = Track(f"{trace.device_label(device)} memory", "memory", partial(_memory_curve, trace, device))
         found[TrackKey(TrackKind.MEMORY, of.rank, of.index)] = track
     return found
+
+
+def _memory_curve(trace: Trace, device: int) -> Curve:
+    curve = memory_curve(trace, device)
+    return Curve(curve.time_ns, curve.allocated_bytes, curve.source == "recorded")
 
 
 def host_tracks(trace: Trace) -> Tracks:
@@ -240,7 +265,6 @@ def host_tracks(trace: Trace) -> Tracks:
     host, found = trace.host, Tracks()
     depth = stack_depth(trace)
     rows = np.flatnonzero(depth != NONE)
-    kinds = categories.of_host(trace)
     positions = _thread_positions(trace.threads)
     for (thread, level), chosen in groups(rows, host.thread[rows], depth[rows]):
         of = trace.threads[thread]
@@ -248,7 +272,7 @@ def host_tracks(trace: Trace) -> Tracks:
         position = f" {number + 1}" if number else ""
         label = _of_rank(trace, of.rank, f"{_ROLES[role]}{position} +{level}" if level else f"{_ROLES[role]} thread{position}")
         key = TrackKey(TrackKind.HOST, of.rank, number * len(_ROLES) + role, level)
-        found[key] = _track(label, trace, "host", chosen, kinds[chosen])
+        found[key] = _track(label, trace, "host", chosen, categories.of_host)
     return found
 
 
