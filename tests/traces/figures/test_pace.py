@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.figures.pace import device_windows, pace, step_times, union_by_group
+from traces.figures.pace import device_windows, pace, step_times
 from traces.figures.spread import Spread, median_per_step, noise_floor, period_of, spread
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, union_by_group
 from traces.model.trace import (
     NONE,
     Column,
