@@ -9,8 +9,9 @@ cuBLAS handle. Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/Dev
 
 Note [Releases that keep workspaces]
     In PyTorch 2.0 to 2.14, cuBLAS keeps one workspace of known size per handle and stream. With ROCm, hipBLAS does the same
-    since 2.6. Until 2.9, cuBLASLt allocates additional memory and frees it again. Later releases allocate and free a workspace
-    per product. Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). This module
+    since 2.6. Until 2.9, cuBLASLt allocates additional memory and frees it again. In PyTorch 2.11, cuBLASLt keeps 1 MiB per
+    handle and stream, and since 2.12 it uses the workspace of cuBLAS. Since 2.15, each product allocates and frees a workspace.
+     Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). This module
     therefore keeps workspaces only if the recording is from a release that keeps workspaces. Imported recordings do not name
     their exact release, so their memory events decide (recording/kept_workspaces.py). A replay does not start with the
     recording's allocated memory, so nothing is counted twice. Recordings show the workspace sizes. For example, the same model
@@ -32,7 +33,7 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from traces.model.machine import Machine
-from traces.names.cublas_workspace import keeps_workspaces, workspace_bytes
+from traces.names.cublas_workspace import keeps_workspaces, lt_workspace_bytes, workspace_bytes
 
 _in_backward = torch._C._current_graph_task_id
 
@@ -76,7 +77,9 @@ class BlasWorkspaces:
         of_amd = [*architectures, *[None] * (len(majors) - len(architectures))]
         self._default_bytes = [workspace_bytes(major, amd, release) for major, amd in zip(majors, of_amd, strict=True)]
         self._chosen_bytes: int | None = None
+        self.lt_bytes = lt_workspace_bytes(release, is_amd=not machine.cuda)
         self._held: dict[tuple[Handle, int, int], AllocationHandle] = {}
+        self._held_lt: dict[tuple[Handle, int, int], AllocationHandle] = {}
         self._idle: dict[int, list[Handle]] = {}
         self._made = 0
         self._local = threading.local()
@@ -113,21 +116,25 @@ class BlasWorkspaces:
         size_bytes = self.size_bytes(device)
         if not size_bytes or (held is not None and held.size_bytes >= size_bytes):
             return
-        try:
-            handle = allocator.malloc_kept(size_bytes, stream.number)
-        except OutOfMemory as full:
-            raise full.to_torch() from None
-        assert handle is not None
-        if handle.allocator is not allocator:
-            return  # In a capture, the workspace belongs to the private memory pool of the CUDA graph.
+        handle = _allocate(allocator, size_bytes, stream)
+        if handle is None:
+            return
         self._held[key] = handle
         if held is not None:
             allocator.free(held)
 
+    def use_lt(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
+        """Allocate the calling thread's cuBLASLt workspace for a stream, unless it already exists. Raises
+        torch.OutOfMemoryError."""
+        key = self._handle(stream.device), stream.device, stream.own_number
+        if self.lt_bytes and key not in self._held_lt and (handle := _allocate(allocator, self.lt_bytes, stream)) is not None:
+            self._held_lt[key] = handle
+
     def clear(self) -> None:
         """Free all workspaces. After this call, the next matrix product allocates a new workspace."""
-        held, self._held = self._held, {}
-        for handle in held.values():
+        held = [*self._held.values(), *self._held_lt.values()]
+        self._held, self._held_lt = {}, {}
+        for handle in held:
             handle.allocator.free(handle)
 
     def _handle(self, device: int) -> Handle:
@@ -155,6 +162,16 @@ class BlasWorkspaces:
                 handle = "thread", self._made
         of_thread.handles[device] = handle
         return handle
+
+
+def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStream) -> AllocationHandle | None:
+    """Return a new workspace. Returns None in a capture, where it belongs to the private memory pool of the CUDA graph."""
+    try:
+        handle = allocator.malloc_kept(size_bytes, stream.number)
+    except OutOfMemory as full:
+        raise full.to_torch() from None
+    assert handle is not None
+    return handle if handle.allocator is allocator else None
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:

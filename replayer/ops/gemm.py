@@ -21,6 +21,9 @@ aten = torch.ops.aten
 
 _NAMES = "mm addmm addmm_ bmm baddbmm baddbmm_ mv addmv addmv_ dot vdot _addmm_activation _int_mm _scaled_mm".split()
 
+_WITH_BIAS = (aten.addmm.default, aten._addmm_activation.default)
+_LT_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
 PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES for overload in getattr(aten, name).overloads())
 
 
@@ -36,6 +39,20 @@ def use_workspace(result: TorchAny) -> bool:
     return here.blas.kept
 
 
+def _is_lt(result: TorchAny, bias: TorchAny, left: TorchAny, right: TorchAny, beta: float = 1, **_: TorchAny) -> bool:
+    """Whether PyTorch computes a product with a bias by cuBLASLt: the bias is added once to each row of the result, and no
+    matrix is a vector. See addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp."""
+    return (
+        beta == 1
+        and result.dtype in _LT_DTYPES
+        and bias.dim() > 0
+        and bias.numel() == bias.shape[-1] == right.shape[1]
+        and min(right.shape) > 1
+        and bias.is_contiguous()
+        and result.is_contiguous()
+    )
+
+
 def handlers(plans: PlanCache, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
     def product(op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         result = run(op, *args, **kwargs)
@@ -43,4 +60,12 @@ def handlers(plans: PlanCache, run: Callable[..., TorchAny]) -> dict[TorchAny, C
             plans.route(op).special = None
         return result
 
-    return {op: partial(product, op) for op in PRODUCTS}
+    def with_bias(op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        result = product(op, *args, **kwargs)
+        here = gpu()
+        if here.blas.lt_bytes and here.blas.kept and result.tensor_meta.numel and _is_lt(result, *args, **kwargs):
+            device = result.tensor_meta.index
+            here.blas.use_lt(here.devices[device].allocator, here.current.stream(device))
+        return result
+
+    return {op: partial(with_bias if op in _WITH_BIAS else product, op) for op in PRODUCTS}

@@ -7,6 +7,10 @@
 See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, a cuBLAS handle keeps one workspace per
 stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, each matrix multiplication
 allocates and frees its own workspace.
+
+In PyTorch 2.11, cuBLASLt keeps another workspace of 1 MiB, which is allocated at the first product with a bias. In PyTorch
+2.12 and later, cuBLASLt uses the workspace of cuBLAS. Both were measured with PyTorch's own allocator. PyTorch 2.10 was not
+measured.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import re
 _KEPT_SINCE, _KEPT_SINCE_WITH_HIP, _KEPT_BEFORE = (2, 0), (2, 6), (2, 15)
 _DEFAULT_BYTES = (2 * 4096 + 8 * 16) << 10
 _LARGE_BYTES = 32 << 20  # used on Hopper, and on Blackwell since PyTorch 2.12
+_LT_BYTES, _LT_RELEASES = 1 << 20, ((2, 11),)
 _ROCM_BYTES, _ROCM_LARGE_BYTES = 32 << 20, 128 << 20
 
 Release = tuple[int, int]
@@ -26,6 +31,11 @@ def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
     unknown.
     """
     return release is not None and (_KEPT_SINCE_WITH_HIP if is_amd else _KEPT_SINCE) <= release < _KEPT_BEFORE
+
+
+def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
+    """Return the size in bytes of the workspace that cuBLASLt keeps per handle and stream, or 0 if it keeps none."""
+    return _LT_BYTES if release in _LT_RELEASES and not is_amd else 0
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:

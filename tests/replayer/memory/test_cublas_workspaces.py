@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,6 +48,24 @@ def test_the_first_matrix_product_allocates_the_workspace_and_later_ones_reuse_i
     torch.bmm(torch.ones(2, 3, 3, device="cuda"), torch.ones(2, 3, 3, device="cuda"))
     assert held() == USUAL_BYTES
     assert torch.cuda.memory_reserved() == 22 * MIB
+
+
+def test_pytorch_2_11_keeps_one_mib_more_at_the_first_product_with_a_bias() -> None:
+    """The values were measured with PyTorch 2.11 and 2.12."""
+    half = partial(torch.ones, device="cuda", dtype=torch.float16)
+    for torch_release, more_bytes in (("2.11.0+cu130", MIB), ("2.12.1+cu130", 0)):
+        keeping(torch=torch_release)
+        left, right, bias = half(8, 16), half(16, 32), half(32)
+        start = held()
+        torch.addmm(bias, left, right, beta=0.5)
+        torch.addmm(half(8, 32), left, right)
+        torch.addmm(bias[:1], left, right)
+        assert held() - start == USUAL_BYTES
+        for _ in range(2):
+            torch.addmm(bias, left, right)
+            assert held() - start == USUAL_BYTES + more_bytes
+        torch._C._cuda_clearCublasWorkspaces()
+        assert held() == start
 
 
 def test_training_keeps_a_second_workspace_for_the_autograd_thread() -> None:
