@@ -83,11 +83,13 @@ def register(*, compute: bool = False) -> None:
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
-    copies = Copies(plans, HostReads(plans))
+    reads = HostReads(plans)
+    copies = Copies(plans, reads)
     contents = KnownContents(plans, run)
     by_value = DataDependentOps(plans, contents.index)
     for handlers in (copies.handlers(), contents.handlers(), by_value.handlers(), rnn.handlers(run), gemm.handlers(plans, run)):
         plans.specials |= handlers
+    plans.specials |= reads.fill_handlers(run)
     for op in _WITH_SEVERAL_TENSORS:
         plans.specials[op] = checked(op, plans.specials[op])
     plans.specials[torch.ops.aten.alias.default] = alias

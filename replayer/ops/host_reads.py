@@ -12,7 +12,8 @@ Note [Where values come from]
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -27,6 +28,7 @@ from replayer.tensor.values.value_rules import hold_the_same
 from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
+_MASKS = (torch.bool, torch.uint8)
 
 
 class HostReads:
@@ -39,6 +41,15 @@ class HostReads:
             aten.equal.default: self.equal,
             aten.allclose.default: self.allclose,
         }
+
+    def fill_handlers(self, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
+        """Return handlers of the ops that read a fill value from the device. `run` runs an op without a handler."""
+        return {op: partial(self._fill, partial(run, op), at) for op, at in _FILL_VALUES.items()}
+
+    def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
+        if is_virtual(args[at], self._tensor_class):
+            self.item(args[at])
+        return run(*args)
 
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
@@ -95,6 +106,37 @@ class HostReads:
 
     def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:
         return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))
+
+
+# Ops that read a fill value from the device, by the position of the value
+_FILL_VALUES = {
+    aten.masked_fill.Tensor: 2,
+    aten.masked_fill_.Tensor: 2,
+    aten.index_fill.int_Tensor: 3,
+    aten.index_fill_.int_Tensor: 3,
+}
+_INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
+
+
+def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
+    """Return whether PyTorch reads a value from the device before it runs this op, so that the host waits.
+
+    A fill value on the device is read with `item`. `index_put_` looks for the true elements of a mask on the device, unless
+    the value is one number on the host (`masked_fill__cuda` and `canDispatchToMaskedFill` in ATen/native).
+    """
+    at = _FILL_VALUES.get(func)
+    if at is not None:
+        return hasattr(args[at], "allocation")
+    if func not in _INDEX_PUT or not any(hasattr(index, "allocation") and index.dtype in _MASKS for index in args[1]):
+        return False
+    value = args[2]
+    return hasattr(value, "allocation") or value.numel() != 1 or bool(args[3:4] and args[3])
+
+
+def wait_for_device(index: int) -> None:
+    """Wait until the current stream has no work left, as for a value that the host reads."""
+    before_sync()
+    gpu().streams.synchronize(gpu().current.stream(index))
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:

@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+from replayer.ops.host_reads import reads_an_argument, wait_for_device
 from replayer.tensor.allocation import KNOWN_LIMIT, Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_virtual
@@ -110,6 +111,8 @@ class KnownContents:
         **options: TorchAny,
     ) -> TorchAny:
         known, there = target.allocation.known, self._on_device(target, indices)
+        if reads_an_argument(op, (target, indices, *rest)):
+            wait_for_device(target.tensor_meta.index)
         result = self._run(op, target, there, *rest, **options)
         if target.tensor_meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):
             target.allocation.known = known

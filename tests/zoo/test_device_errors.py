@@ -176,6 +176,24 @@ for call in (lambda: M + 1, lambda: host.cuda(non_blocking=True), torch.cuda.syn
 
 
 @VALUES
+def test_fill_values_on_the_gpu_and_masks_of_index_put_are_read_by_the_host(values: str, tmp_path: Path) -> None:
+    code = """
+mask, index, one, ones = M > 0, torch.zeros(1, dtype=torch.long, device="cuda"), torch.ones((), device="cuda"), M[0] + 1
+torch.cuda.set_sync_debug_mode("error")
+for call in (
+    lambda: M.masked_fill(mask, one), lambda: M.masked_fill_(mask, one), lambda: M.index_fill(0, index, one),
+    lambda: M.index_put_((mask,), one), lambda: M.index_put((mask[:, 0],), ones),
+):
+    print(said(call))
+host = torch.tensor(1.0)
+for call in (lambda: M.masked_fill(mask, 1.0), lambda: M.masked_fill_(mask, host), lambda: M.index_put_((index,), ones)):
+    print(said(call))
+M[mask] = 2.0  # PyTorch calls masked_fill_ with a value on the host
+"""
+    assert _run(code, values, tmp_path) == ["RuntimeError: called a synchronizing CUDA operation"] * 5 + ["ok"] * 3
+
+
+@VALUES
 def test_softmax_of_half_precision_under_autocast_trains(values: str, tmp_path: Path) -> None:
     code = """
 q = torch.randn(2, 4, 8, device="cuda", requires_grad=True)

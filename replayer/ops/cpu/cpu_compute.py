@@ -36,8 +36,8 @@ from replayer.ops.copies import Copies
 from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
-from replayer.ops.host_reads import HostReads, equal_without_kernel
-from replayer.state import before_sync, gpu
+from replayer.ops.host_reads import HostReads, equal_without_kernel, reads_an_argument, wait_for_device
+from replayer.state import gpu
 from replayer.tensor.allocation import adopt, allocate, make, make_view
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, numbers_drawn, philox_of
@@ -143,7 +143,9 @@ def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAn
         return any(index is not None and index.dtype in _MASKS for index in args[1])
     if kwargs.get("output_size") is not None:
         return False
-    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+    if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+        return True
+    return reads_an_argument(func, args)
 
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
@@ -262,8 +264,7 @@ class CpuCompute:
         )
         here.launches.launch(signature, index)
         if _waits_for_size(func, args, kwargs):
-            before_sync()
-            here.streams.synchronize(here.current.stream(index))
+            wait_for_device(index)
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from replayer.torch_types import TorchAny
 from traces.names.collectives import SCALAR_TYPES
@@ -25,11 +26,14 @@ _INDICES = (torch.int64, torch.int32, torch.bool)
 
 
 def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    """Raise PyTorch's error if the CUDA kernel of the op does not support the dtype of the first tensor argument."""
+    """Raise PyTorch's error if the CUDA kernel of the op does not support the dtype of the first tensor argument.
+
+    No kernel runs for tensors without elements, so these are accepted.
+    """
     name = op_name(func)
     missing = _missing().get(name) or _missing().get(name.replace(".Scalar", ".Tensor"))
-    tensors = [] if missing is None else [value for value in args if isinstance(value, torch.Tensor)]
-    if missing is None or not tensors or tensors[0].layout is not torch.strided:
+    tensors = [] if missing is None else [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    if missing is None or not tensors or tensors[0].layout is not torch.strided or not all(map(torch.Tensor.numel, tensors)):
         return
     dtype = tensors[0].dtype
     if any(tensor.dtype not in (dtype, *_INDICES) for tensor in tensors):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from replayer.tensor.planning.mixed_dtypes import partial_overlaps
 from replayer.tensor.planning.results import complete
 from replayer.tensor.planning.shape_inference import infer
 from replayer.tensor.tensor import VirtualTensor
@@ -82,7 +83,8 @@ def test_cached_plans_equal_newly_inferred_plans() -> None:
             if plan is not None:
                 compared += 1
                 fresh = infer(plans.metas, func, args, kwargs, 0)
-                complete(fresh, func, gpu.workspaces_of(fresh.signature))
+                overlaps = partial_overlaps(func, args, kwargs, VirtualTensor)
+                complete(fresh, func, gpu.workspaces_of(fresh.signature), overlaps)
                 for field in ("outcome", "writes", "reshaped", "device", "kind", "tensor_meta", "size_bytes", "at"):
                     assert getattr(fresh, field) == getattr(plan, field), (func, field)
             return plan
