@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _SESSION = pytest.StashKey["GpuSession"]()
 _ASSERTED = "device-side assert"
 _PROPERTY = "virtual GPU"  # of a report: what was refused, not computed or asserted in the test
-_OPTIONS = ("values", "clock", "gpus", "memory", "speed", "strict")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -201,9 +200,9 @@ def _of_marker(item: pytest.Item) -> StartOptions | None:
     marker = item.get_closest_marker("gpu")
     if marker is None or not (marker.args and isinstance(marker.args[0], str)):
         return None
-    unknown = marker.kwargs.keys() - set(_OPTIONS)
-    if unknown or len(marker.args) > 1:
-        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.gpu takes a GPU's name and the options {', '.join(_OPTIONS)}")
+    known = [name for name in StartOptions.__annotations__ if name != "what"]
+    if marker.kwargs.keys() - set(known) or len(marker.args) > 1:
+        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.gpu takes a GPU's name and the options {', '.join(known)}")
     options = {"what": marker.args[0], "values": item.config.getoption("--gpu-values"), **marker.kwargs}
     return cast(StartOptions, options)
 
