@@ -263,7 +263,7 @@ CARDS: tuple[Card, ...] = (
     _H100_NVL,
     _like(_H100_SXM, "NVIDIA H800", memory_bytes=85_045_477_376, link=_NVLINK_A800, source="same as H100 but half the links, according to reports"),
     Card(("NVIDIA H20",), _HOPPER, 78, 60 * _MIB, 96 * _GIB, 4000, _rates(1, 44, 148, 296, tf32=74, bf16=148, fp8=296), _NVLINK_H100, "as reported; NVIDIA has no public data sheet"),
-    _like(_H100_SXM, "NVIDIA H200", memory_bytes=150_110_011_392, memory_gbps=4800, source="NVIDIA H200 data sheet"),
+    _like(_H100_SXM, "NVIDIA H200", l2_bytes=60 * _MIB, memory_bytes=150_109_880_320, memory_gbps=4800, source="NVIDIA H200 data sheet; L2 and memory as PyTorch reports them on an H200"),
     _like(_H100_NVL, "NVIDIA H200 NVL", memory_bytes=150_110_011_392, memory_gbps=4800, link=_NVLINK_H100, source="NVIDIA H200 data sheet"),
     _like(_H100_SXM, "NVIDIA GH200 480GB", "NVIDIA GH200 120GB", "NVIDIA GH200", memory_bytes=96 * _GIB, memory_gbps=4000, source="NVIDIA GH200 data sheet"),
     _like(_H100_SXM, "NVIDIA GH200 144G HBM3e", memory_bytes=144 * _GIB, memory_gbps=4900, source="NVIDIA GH200 data sheet"),

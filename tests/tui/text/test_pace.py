@@ -1,11 +1,15 @@
-"""The notes on the time of a replay."""
+"""The notes on the time of a replay, and the sentence about what limits the pace."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from tests.traces.handmade import replay_of, training
+from tests.traces.handmade import phase_grained, replay_of, training
 from traces.comparison.compare import Comparison, compare
+from traces.figures.bottleneck import PaceLimit
+from traces.figures.summary import summarize
+from tui.text.bottleneck import bottleneck_text
 from tui.text.pace import event_sentences, loader_note, pace_sentences
 
 
@@ -36,3 +40,12 @@ def test_notes_on_speed_and_virtual_clock_explain_their_effect() -> None:
 def test_events_that_were_never_recorded_are_counted() -> None:
     assert "an event that it never recorded" in event_sentences(facts(events_never_recorded=1))[0]
     assert "1,200 events that it never recorded" in event_sentences(facts(events_never_recorded=1_200))[0]
+
+
+def test_a_recording_without_kernels_says_which_phase_shows_that_the_gpu_waits() -> None:
+    of = PaceLimit("host", None, None, caught_up_in="forward", behind_ns=19_000)
+    said = bottleneck_text(replace(summarize(phase_grained()), bottleneck=of))
+    assert said == (
+        "The GPU waits for the host. A step takes 100.0 µs, and the GPU finishes the forward pass 19.0 µs after the host has"
+        " launched it."
+    )
