@@ -34,8 +34,16 @@ from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_bytes, recorded_batch
 from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
 from replayer.recording.recorded_run import RecordedRun
-from traces.figures.measure import busy_ns, launch_phase_names, launch_steps, memory_peaks, window_ns
-from traces.figures.pace import pace
+from traces.figures.measure import (
+    busy_ns,
+    launch_phase_names,
+    launch_steps,
+    memory_peaks,
+    profiled_steps,
+    steady_steps,
+    window_ns,
+)
+from traces.figures.pace import DEVICE, pace
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.model.workload import InputTensor
 from traces.names.cards import UNKNOWN_CARD, card_of
@@ -186,7 +194,7 @@ class Predictor:
                 )
                 scaling.keep_shorter(split.durations_ns(scaling.durations_ns, self.recorded.device.is_work, scaling.costs))
             trace = self._retiming.at(scaling.durations_ns, conditions.host_speed, scaling.origins)
-            known = self._known[conditions] = scaling, trace, step_ns(trace)
+            known = self._known[conditions] = scaling, trace, predicted_step_ns(self.recorded, trace)
         return known
 
     def _require_one_rank(self, conditions: Conditions) -> None:
@@ -301,6 +309,24 @@ def step_ns(trace: Trace) -> float:
         first_ns, last_ns = window_ns(trace)
         return float(last_ns - first_ns)
     return float(found.pace_ns)
+
+
+def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
+    """Return the step time of a predicted trace.
+
+    In a recording of `trace record`, the clean steps determine the step time, but only profiled steps have kernels. New kernel
+    times therefore do not change the clean steps. If the device limits the pace, the step time changes by as much as the GPU
+    time. If the host limits the pace, the step time stays, unless the GPU time becomes longer.
+    """
+    before, after = pace(recorded), pace(predicted)
+    if before is None or after is None or before.busy_share is None or after.busy_share is None:
+        return step_ns(predicted)
+    if np.isin(profiled_steps(recorded), steady_steps(recorded)).any():
+        return step_ns(predicted)
+    before_ns, after_ns = before.busy_share * before.pace_ns, after.busy_share * after.pace_ns
+    if before.limit == DEVICE:
+        return max(before.pace_ns + after_ns - before_ns, after_ns)
+    return max(after.pace_ns, after_ns)
 
 
 def gpu_ns(trace: Trace) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -86,7 +87,7 @@ class Scaling:
                 open_rows.append(row)
                 continue
             factors[row], origins[row] = told
-        _fill(trace, factors, origins, open_rows, work, ratios.of_data_sheets())
+        _fill(trace, factors, origins, open_rows, work, ratios.of_data_sheets(), ratios.batches)
         floor_ns = recording.speed.floor_ns
         scaled = np.maximum(device.duration_ns * factors, np.minimum(device.duration_ns, floor_ns))
         durations_ns[work] = scaled[work].astype(np.int64)
@@ -165,7 +166,7 @@ class _Ratios:
             BatchShapes(batch, ((call.op, call.shapes) for call in calls if call), conditions.length) if batch else None
         )
         self.of = cache(self._ratio)
-        self._batches = self._batch / batch if batch else 1.0
+        self.batches = self._batch / batch if batch else 1.0
 
     @property
     def costs(self) -> OpCosts:
@@ -202,9 +203,9 @@ class _Ratios:
     def of_data_sheets(self) -> tuple[float, float]:
         """Return two ratios from the data sheets, one for arithmetic and one for memory traffic."""
         if self._new is None:
-            return self._batches, self._batches
+            return self.batches, self.batches
         here, there = peaks_of(self._recorded.card), peaks_of(self._new.card)
-        return self._batches * here[0] / there[0], self._batches * here[1] / there[1]
+        return self.batches * here[0] / there[0], self.batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
         """Return the shapes of all recorded ops for the new batch size. Each shape is given as an index into `trace.strings`.
@@ -236,7 +237,7 @@ class _Ratios:
         to_device, to_host = direction == "h2d", direction == "d2h"
         if call is not None and not (to_device or to_host):
             return self.of(call)
-        ratio = self._batches if to_device else 1.0
+        ratio = self.batches if to_device else 1.0
         if call is not None and self._shapes is not None:
             grown = self.shapes_of(call)
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
@@ -250,12 +251,19 @@ _UNCERTAIN = (Origin.MEASURED, Origin.SCALED, Origin.PUBLISHED, Origin.CURVE, Or
 
 
 def _fill(
-    trace: Trace, factors: Column, origins: Column, open_rows: list[int], work: Column, sheets: tuple[float, float]
+    trace: Trace,
+    factors: Column,
+    origins: Column,
+    open_rows: list[int],
+    work: Column,
+    sheets: tuple[float, float],
+    batches: float,
 ) -> None:
     """Scale kernels without shapes.
 
     A kernel without shapes is scaled by the time-weighted mean ratio of the other compute-bound or memory-bound kernels.
-    If the trace has no other kernels of the same kind, the data sheets give the ratio.
+    If the trace has no other kernels of the same kind, the data sheets give the ratio. Kernels of the optimizer are compared
+    only with each other, because their work does not depend on the batch. (Kineto omits the shapes of long tensor lists.)
     """
     if not open_rows:
         return
@@ -264,11 +272,14 @@ def _fill(
     arithmetic = np.array([names[int(name)] for name in device.name])
     is_open = np.zeros(len(device), dtype=bool)
     is_open[open_rows] = True
-    for kind in (True, False):
-        those = is_open & (arithmetic == kind)
-        known = work & ~is_open & (arithmetic == kind) & (device.kind == DeviceKind.KERNEL)
+    updates = launch_phase_names(trace) == "optimizer"
+    for kind, of_optimizer in product((True, False), (True, False)):
+        alike = (arithmetic == kind) & (updates == of_optimizer)
+        those = is_open & alike
+        known = work & ~is_open & alike & (device.kind == DeviceKind.KERNEL)
         weight = device.duration_ns[known]
-        told = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else sheets[not kind]
+        of_sheets = sheets[not kind] / (batches if of_optimizer else 1.0)
+        told = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else of_sheets
         factors[those] = told
         if told != 1.0:
             origins[those] = int(Origin.ROOFLINE)

@@ -13,7 +13,7 @@ import pytest
 from replayer.cost_model.efficiency import peaks_of
 from replayer.prediction.batch_shapes import BatchShapes
 from replayer.prediction.conditions import Conditions, conditions_of
-from replayer.prediction.predict import Predictor, as_estimated, predict
+from replayer.prediction.predict import Predictor, as_estimated, predict, predicted_step_ns
 from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import ScaledOp, recorded_batch
 from replayer.recording.indexer import RecordingIndexer
@@ -22,7 +22,7 @@ from replayer.recording.recorded_step import RecordedStep
 from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import phase_grained, training
 from traces.format.trace_file import load, save
-from traces.model.trace import NONE, Collectives, DeviceKind, Origin, Trace, TraceError
+from traces.model.trace import NONE, Collectives, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.cards import card_of
 from traces.rates.estimate_errors import TABLE
@@ -419,3 +419,31 @@ def test_a_kernel_starts_after_its_launch_its_predecessor_and_a_kernel_of_anothe
     device = Retiming(trace).at(np.array(durations_us) * 1000).device
     (found_ns,) = device.start_ns[device.name == trace.strings.find("kernel of c")].tolist()
     assert found_ns - int(trace.steps.start_ns[0]) == 1000 * start_us
+
+
+def test_kernel_times_decide_the_step_although_the_clean_steps_have_no_kernels() -> None:
+    """GIVEN clean steps of 100 us and profiled ones with 50 us of GPU time, so the host is the limit WHEN kernels take half or
+    three times as long THEN a step takes 100 us or the GPU time of 150 us."""
+    recorded = training(steps=8)
+    recorded.device = recorded.device.take(recorded.device.start_ns >= recorded.steps.start_ns[4])
+    recorded.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
+
+    def at(factor: float, trace: Trace) -> float:
+        durations_ns = np.round(trace.device.duration_ns * factor).astype(np.int64)
+        # Kernels start one after the other, so that no two overlap.
+        start_ns = trace.device.start_ns[0] + np.append(0, np.cumsum(durations_ns)[:-1])
+        device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns)
+        return predicted_step_ns(trace, replace(trace, device=device))
+
+    assert [at(factor, recorded) for factor in (0.5, 1.0, 3.0)] == [100_000, 100_000, 150_000]
+
+
+def test_an_optimizer_without_shapes_does_not_grow_with_the_batch() -> None:
+    recorded = training()
+    ops = recorded.host.name == recorded.strings.find("aten::add_")
+    recorded.host.shapes[ops] = NONE
+    rows = recorded.device.name == recorded.strings.find("vectorized_add")
+    assert rows.any()
+    grown = predict(recorded, Conditions(batch=128)).trace
+    same = grown.device.name == grown.strings.find("vectorized_add")
+    assert grown.device.duration_ns[same].tolist() == recorded.device.duration_ns[rows].tolist()
