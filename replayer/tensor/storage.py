@@ -84,8 +84,8 @@ class VirtualStorage(torch.UntypedStorage):
         raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
     def resize_(self, size_bytes: int) -> Self:
-        """Change the size of the storage in bytes. A size of 0 frees the memory. All tensors that share the storage see the new
-        size."""
+        """Change the size of the storage in bytes. A size of 0 frees the memory. Resizing the storage affects all tensors that
+        share it."""
         if size_bytes != self.allocation.size_bytes:
             self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
         return self
@@ -123,7 +123,7 @@ class VirtualStorage(torch.UntypedStorage):
         return self
 
     def __getitem__(self, index: TorchAny) -> TorchAny:
-        """Return one byte, or a slice as a storage on the host. In CUDA a slice is a view."""
+        """Return one byte as an integer, or copy a slice of bytes to a storage on the host. In CUDA a slice is a view."""
         return self.as_bytes()[index].item() if isinstance(index, int) else self.cpu()[index]
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:

@@ -1,8 +1,8 @@
 """Supports virtual tensors of other tensor classes, such as subclasses of nn.Parameter, lazy parameters and torchvision's
 tv_tensors.
 
-For each tensor class of a script, a class is generated that derives from it and from VirtualTensor. The generated class has the
-same name as the script's class.
+For each tensor class of the script, a class is generated that derives from the script's class and from VirtualTensor. The
+generated class has the same name as the script's class.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 
@@ -50,7 +50,7 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
 
 
 def plain_class(tensor: TorchAny) -> type:
-    """Return which class a virtual tensor has after it was copied to the host."""
+    """Return the class of the tensor that results if this virtual tensor is copied to the host."""
     plain: type = type(tensor).plain_class
     return plain
 

@@ -72,8 +72,8 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"]):
-    """A dictionary of the attributes that a script has set on a virtual tensor. Changes of this dictionary change the tensor's
-    attributes."""
+    """A dictionary of the attributes that a script has set on a virtual tensor. Changing the dictionary changes the attributes
+    of the tensor."""
 
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
@@ -262,8 +262,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
         """Set elements. When a number is assigned to an element, PyTorch first creates a CPU tensor (`THPVariable_setitem`).
 
-        The assignment `x[0] = 1.0` is therefore a copy from the host for which the script waits, if `x[0]` is a scalar.
-        Otherwise, it fills elements.
+        If `x[0]` is a scalar, the assignment `x[0] = 1.0` is a copy from the host, and the script waits for the copy. If `x[0]`
+        has several elements, the assignment fills them with the number.
         """
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
@@ -374,11 +374,11 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Do the assignment `tensor.data = data` between a host tensor and a virtual tensor, in either direction.
+    """Assign `tensor.data = data` if one of the two is a host tensor and the other a virtual tensor.
 
-    A host tensor cannot become a virtual tensor, but the C++ tensors of two Python objects can be swapped. The Python object
-    stays the same, so references from optimizers remain valid. The gradient of `tensor` moves too. Autograd graphs that were
-    built before the swap keep the old C++ tensors.
+    A host tensor cannot be turned into a virtual tensor, so the C++ tensors behind the two Python objects are swapped. The
+    Python object of `tensor` stays the same, so an optimizer's references to it remain valid. The gradient of `tensor` moves
+    too. Autograd graphs from before the assignment keep the old C++ tensors.
 
     Raises PyTorch's error if the tensor is not a leaf of the autograd graph.
     """

@@ -1,6 +1,6 @@
 """Defines the metadata of virtual tensors: shape, strides, storage offset, dtype and device.
 
-Tensors with equal metadata share one `TensorMeta` object. Metadata objects can therefore be compared by identity, which makes
+Tensors with equal metadata share one `TensorMeta` object. Metadata objects can be compared by identity (`is`), which makes
 cache lookups fast.
 
     metas = TensorMetaTable(VirtualTensor)
@@ -41,8 +41,8 @@ def in_words_of_cuda(error: RuntimeError) -> RuntimeError:
 
 
 def on_one_device(error: Exception) -> Exception:
-    """Return the error of a CPU kernel, with the CPU tensor types in its message replaced by those of CUDA. The message then
-    describes all tensors as GPU tensors."""
+    """Return the error of a CPU kernel, with the CPU tensor types in its message replaced by those of CUDA. The changed error
+    message describes all tensors as GPU tensors."""
     text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))
     return error if text == str(error) else type(error)(text)
 
@@ -50,7 +50,7 @@ def on_one_device(error: Exception) -> Exception:
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
     """Return whether `value` is a virtual tensor or virtual parameter with a strided layout.
 
-    Sparse tensors, and tensors of classes that the script defines, give False.
+    Return False for sparse tensors, and for tensors of classes that the script defines.
     """
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class
@@ -112,8 +112,8 @@ class TensorMeta:
 
 
 class TensorMetaTable:
-    """The table of interned metadata. If an entry of this table is lost, a second object with equal metadata is created, which
-    is harmless.
+    """The table of interned metadata. If an entry of the table is lost, a second object with equal metadata is created, which
+    does no harm.
     """
 
     def __init__(self, tensor_class: type) -> None:
@@ -130,7 +130,7 @@ class TensorMetaTable:
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:
-        """Return the shape, strides and dtype that a host tensor will have on GPU `index`."""
+        """Return the metadata that a host tensor will have after a copy to GPU `index`."""
         return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:

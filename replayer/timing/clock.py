@@ -6,7 +6,7 @@
     clock = ScaledClock(WallClock(), "2")       # --speed 2: recorded time runs twice as fast as the script's
     clock.wait_until(clock.now_ns() + 2_000_000)
 
-Waits have absolute deadlines, so that the errors of single waits do not add up.
+Waits have absolute deadlines, so the errors of many short waits do not add up.
 
 Note [Recorded time and the script's time]
     The replay calculates in *recorded time*: durations are as recorded, and the timeline can be compared with the recording
@@ -56,12 +56,11 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the time for a script that may be waiting in a loop until the clock advances. See
-        Note [A clock that stands still]."""
+        """Return the time to a script that may be polling the clock in a loop. See Note [A clock that stands still]."""
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
-        """Wait until `deadline_ns`. If this time has passed, return at once."""
+        """Wait until `deadline_ns`. Return at once if the deadline has passed."""
 
     def pause(self) -> None:
         """Stop the clock until `resume` is called. Waits still advance it.
@@ -102,7 +101,7 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """A clock on which waits take no real time. It shows the machine's time plus the durations of all skipped waits. See
+    """A clock on which waits take no real time. The clock shows the machine's time plus the durations of all skipped waits. See
     Note [Virtual time]."""
 
     def __init__(self) -> None:
@@ -115,10 +114,11 @@ class VirtualClock(Clock):
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        """Set the two values of the clock: the machine's time at which it was paused, and its offset from the machine's time.
+        """Set the state of the clock: the machine time at which the clock was paused, and the clock's offset from the machine
+        time.
 
-        `paused_ns` is None if the clock runs. Both values are stored in one tuple, so that another thread never reads a new
-        value together with an old one.
+        `paused_ns` is None if the clock runs. The two values are stored in one tuple, so another thread never reads a new value
+        together with an old one.
         """
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
@@ -156,21 +156,22 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """Reset the lock and the number of pauses in a forked child process. Threads that held the lock or paused the clock do
-        not exist in the child process."""
+        """In a forked child process, create a new lock and let the clock run again. Threads that held the lock or paused the
+        clock do not exist in the child process."""
         self._new_lock()
         self._pauses = 0
         self.resume()
 
     def replays(self) -> None:
-        """Prepare the clock when this process starts to replay a recording. A child process can also become a replay of its
-        own, after `after_fork` has changed its clock."""
+        """Prepare the clock when this process starts to replay a recording. A forked child process may also call this method,
+        after `after_fork`, if it starts its own replay."""
 
 
 class RecordedClock(VirtualClock):
     """Advances only by waits.
 
-    In a forked child process that does not use the GPU, real time advances the clock too. See Note [A clock that stands still].
+    In a forked child process that does not use the GPU, the clock also advances with real time. See
+    Note [A clock that stands still].
     """
 
     def __init__(self) -> None:

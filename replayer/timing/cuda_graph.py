@@ -5,9 +5,9 @@
     graph = capture.end()
     for call, args in graph.calls: ...
 
-While a CUDA graph is captured, its ops take no time on the GPU. Phases of the step, such as "backward", are captured too and
-begin again each time the graph is replayed. A script that uses CUDA graphs can therefore be replayed from a recording of the
-same program without CUDA graphs.
+While a CUDA graph is captured, its ops take no time on the GPU. The start of a phase, such as "backward", is captured too, so
+the phase begins again each time the graph is replayed. The recording may therefore come from the same program without CUDA
+graphs.
 
 Note [Streams of a graph]
     A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number. The stream
@@ -40,9 +40,10 @@ _STREAMS_OF_A_POOL = 64
 class CapturedGraph:
     """Holds the ops of a captured CUDA graph as function calls.
 
-    When the graph is replayed, `calls` are executed in order, on the stream of the replay instead of `origin`. `others` are the
-    further streams that took part in the capture. `computing` are functions that compute the values of tensors when the graph
-    is replayed. If values are not computed, the functions in `computing` mark the values as unknown instead.
+    When the graph is replayed, its `calls` are executed in order. Calls on the stream `origin` run on the stream that replays
+    the graph. `others` lists the streams besides `origin` that took part in the capture. `computing` lists functions that
+    compute tensor values each time the graph is replayed. If tensor values are not computed in this replay, the functions in
+    `computing` mark the values as unknown instead.
     """
 
     origin: VirtualStream
@@ -55,8 +56,8 @@ class GraphCapture:
     """A capture that has not ended.
 
     The capture begins on `stream`. If `everywhere` is set (capture mode "global"), calls that CUDA forbids during a capture
-    fail in all threads. Otherwise, forbidden calls fail in the capturing thread only. `refuse` returns the error for a
-    forbidden call.
+    fail in all threads. If `everywhere` is not set, forbidden calls fail in the capturing thread only. `refuse` creates the
+    exception for a call that CUDA forbids during a capture.
     """
 
     def __init__(
@@ -92,9 +93,10 @@ class GraphCapture:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """Arrange that a state, such as the values of a tensor, is restored when the capture ends.
+        """Save a state, such as the values of a tensor, and restore it when the capture of the CUDA graph ends.
 
-        `undo` saves the state, and returns a function that restores it. Further calls with the same key are ignored.
+        `undo` saves the state, and returns a function that restores it. Calls of `put_back` with a key that was already used
+        are ignored.
         """
         if key not in self._as_before:
             self._as_before[key] = undo()
@@ -113,15 +115,16 @@ class GraphCapture:
         return event in self._events
 
     def join(self, stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-        """Add a stream to the capture when it waits for captured work, as CUDA does. See Note [Joined streams]."""
+        """Add a stream to the CUDA graph capture when the stream waits for captured work, as CUDA does. See
+        Note [Joined streams]."""
         if stream not in self:
             self._add(stream)
         before = self._events[awaited] if isinstance(awaited, VirtualEvent) else self._preceding[awaited]
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread) -> None:
-        """Fail the capture and raise CUDA's error. Called when the script does something that CUDA forbids during a capture,
-        such as waiting for the GPU.
+        """Fail the capture and raise CUDA's error. This method is called when the script does something that CUDA forbids
+        during a capture, such as waiting for the GPU.
         """
         if self._everywhere or thread is self.thread:
             self.is_broken = True
@@ -134,7 +137,8 @@ class GraphCapture:
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:
-        """End the capture and return the graph. The numbers of streams and the contents of memory are restored."""
+        """End the capture and return the graph. The streams get their own numbers back, and memory gets its contents from
+        before the capture back."""
         for undo in self._as_before.values():
             undo()
         for stream in self._preceding:
@@ -148,5 +152,5 @@ class GraphCapture:
 
 
 def pool_numbers(pool: int) -> range:
-    """Return the stream numbers that belong to a private memory pool."""
+    """Return the range of stream numbers that is reserved for a private memory pool."""
     return range(_POOLS_FROM + pool * _STREAMS_OF_A_POOL, _POOLS_FROM + (pool + 1) * _STREAMS_OF_A_POOL)

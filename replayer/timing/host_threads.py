@@ -1,8 +1,8 @@
-"""Keeps the virtual time of each CPU thread of the script, and assigns threads to rows of the timeline. When a thread has
-ended, a new thread can use its row in the timeline.
+"""Keeps the virtual time of each CPU thread of the script, and assigns threads to rows of the timeline. After a thread has
+ended, a new thread can use the ended thread's row in the timeline.
 
-nn.DataParallel, for example, creates a new thread for each replica in each step. If each of these threads had its own row, the
-timeline could have thousands of rows.
+nn.DataParallel, for example, creates a new thread for each replica in each step. The timeline could have thousands of rows if
+each thread had its own row.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
@@ -22,8 +22,8 @@ from traces.model.trace import Thread
 class HostThread:
     """Represents one host thread of the script. `host_ns` is the thread's virtual time.
 
-    `position_ns` says how far the thread has come in the recorded `segment`, in ns of recorded host time. Each thread has its
-    own position in the recorded segment, because threads can run at the same time.
+    `position_ns` is the recorded host time (in ns) up to which the thread has replayed the recorded `segment`. Each thread has
+    its own position in the recorded segment, because several threads can run at once.
     """
 
     row: int
@@ -40,7 +40,7 @@ class HostThread:
         self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
 
     def wait_for(self, other: HostThread) -> None:
-        """Advance this thread to the virtual time and the recorded position of `other`, if they are later."""
+        """If `other` is ahead of this thread, advance this thread to the virtual time and the recorded position of `other`."""
         self.host_ns = max(self.host_ns, other.host_ns)
         if other.segment is self.segment:
             self.position_ns = max(self.position_ns, other.position_ns)
@@ -48,8 +48,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in `segment`. If the thread was in another segment before, its position is set to
-        `first_ns`."""
+        """Return the thread's position in `segment`. When a thread enters a new segment, its position is set to `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns
@@ -71,7 +70,8 @@ class Caller:
 class _Tenancy:
     """Keeps a timeline row reserved for a running thread.
 
-    The object is stored in thread-local data, so it is deleted when the thread ends, and the row becomes free.
+    The `_Tenancy` object is stored in thread-local data. When the thread ends, the object is deleted, and other threads can use
+    the row.
     """
 
     def __init__(self, idle: list[int], row: int) -> None:
@@ -94,7 +94,7 @@ class HostThreads:
         self._lock = threading.Lock()
 
     def begin(self, now_ns: int) -> HostThread:
-        """Register the calling thread when it first uses the GPU. The thread's virtual time is `now_ns`."""
+        """Register the calling thread, which uses the GPU for the first time. The thread's virtual time is `now_ns`."""
         with self._lock:
             try:
                 row = self._idle.pop()

@@ -1,10 +1,10 @@
-"""Computes keys of the plan cache. The key of a call contains everything in its arguments that determines the shapes and dtypes
-of its results.
+"""Computes keys of the plan cache. The cache key of an op call contains all properties of the arguments that determine the
+shapes and dtypes of the results.
 
-For tensors, the key contains shape, strides, dtype and device. For integers, bools, dtypes, devices and strings, the key
-contains the value. For a scalar that cannot change a shape, the key contains only the type. Scalars that differ in each step,
-such as Adam's bias corrections, therefore do not make the cache grow. The functions that compute keys are generated as Python
-code, one for each op and number of arguments:
+For a tensor argument, the cache key contains its shape, strides, dtype and device. For an integer, bool, dtype, device or
+string argument, the cache key contains the value. For a scalar that cannot change a result's shape, the cache key contains only
+the type. The cache would grow in each step if the key contained the values of scalars such as Adam's bias corrections. For each
+op and number of arguments, a function that computes cache keys is generated as Python code:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
@@ -37,7 +37,7 @@ def keyer(
 ) -> Keyer:
     """Return a function of (args, kwargs) that computes the cache key for calls of `func` with `count` positional arguments.
 
-    If `get` is given, the returned function returns `get(key)` instead of the key. Tensors of `tensor_class` have a `meta`.
+    If `get` is given, the generated function looks up the key and returns `get(key)`. Tensors of `tensor_class` have a `meta`.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
@@ -50,7 +50,7 @@ def keyer(
     def key_of_tensor(value: TorchAny) -> TorchAny:
         """Return the key of a tensor argument.
 
-        If a number is passed instead of a tensor, as in `x + 2`, the key contains the type of the number.
+        If a number is passed instead of a tensor, as in `x + 2`, the cache key contains the type of the number.
         """
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 

@@ -60,7 +60,7 @@ def infer(
 def run_elsewhere(
     tensor_class: type, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
-    """Run a call whose result is not on a GPU, such as `zeros_like(x, device="cpu")`."""
+    """Run an op call whose result is not on a GPU, such as `zeros_like(x, device="cpu")`."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
     if "sparse" in func._schema.name:
@@ -217,10 +217,10 @@ _TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op that has no meta kernel on the CPU with tensors of ones, and return the results as meta tensors.
+    """Run an op without a meta kernel on the CPU with tensors of ones, and return meta tensors with the shapes of the results.
 
-    Raises OverflowError for large arguments. Raises RuntimeError if the CPU kernel fails, or if the result's shape depends on
-    tensor values.
+    Raises OverflowError for large arguments. Raises RuntimeError if the op's CPU kernel fails, or if the shape of the op's
+    result depends on tensor values.
     """
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
@@ -262,10 +262,10 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> None:
-    """Raise PyTorch's error if the op does not support the dtypes on any device. PyTorch's meta kernels do not always check
-    this.
+    """Raise PyTorch's error if the op supports the arguments' dtypes on no device. PyTorch's meta kernels do not always check
+    dtypes.
 
-    The check runs the op on the CPU with small tensors of ones, if an argument has an integer, boolean or complex dtype.
+    If an argument has an integer, boolean or complex dtype, the op is tried on the CPU with small tensors of ones.
     """
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     if all(tensor.is_floating_point() for tensor in tensors) or sum(map(torch.Tensor.numel, tensors)) > _TRIED_FOR_DTYPES:
@@ -303,10 +303,10 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
-    """Return whether a package's op changes the tensors that it returns, although its schema does not say so.
+    """Return True if an op of another package may change the tensors that it returns without declaring it in its schema.
 
-    Some packages define ops that return an argument, although the schema declares a new tensor. An example is
-    `fsdp::all_gather_copy_in`, which copies parameters into the buffer that it returns.
+    Some packages define ops that return an argument, although the schema declares a new tensor. For example,
+    `fsdp::all_gather_copy_in` copies parameters into a buffer that was passed to it, and returns the buffer.
     """
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)

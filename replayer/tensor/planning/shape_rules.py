@@ -73,8 +73,8 @@ def _cudnn_rnn(
 ) -> TorchAny:  # fmt: skip
     """Return the results of cuDNN's recurrent layers: output, hidden state, cell state, reserve memory and weights.
 
-    cuDNN does not document how large its reserve memory is. The reserve memory is assumed to contain the gates and states of
-    each time step and layer and, for an LSTM, the cell states.
+    cuDNN does not document the size of its reserve memory. It is assumed that the reserve memory contains the gates, the hidden
+    states and (for an LSTM) the cell states of each layer and time step.
     """
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
@@ -120,9 +120,9 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Return the CTC loss and its workspace, for the case that the longest target has the maximum length.
+    """Return the CTC loss and its workspace. The workspace is computed as if the longest target had the maximum length.
 
-    With shorter targets, the workspace would be smaller.
+    With shorter targets, CUDA would allocate a smaller workspace.
     """
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
@@ -140,7 +140,7 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
     """Return the results of `lstsq` with the driver "gels", because CUDA supports no other driver.
 
-    Rank and singular values are empty, and residuals exist only if there are more equations than unknowns.
+    The returned rank and singular values are empty, and residuals are returned only if there are more equations than unknowns.
     """
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))

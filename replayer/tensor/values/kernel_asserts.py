@@ -36,7 +36,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 
 
 def _along_dim(kernel: str, file: str, condition: str) -> _Check:
-    """Return a check that all indices of an op are at least 0 and smaller than the size of a dimension."""
+    """Return a function that checks whether all indices passed to an op are at least 0 and less than the size of the indexed
+    dimension."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         tensor = args[0]
@@ -128,8 +129,8 @@ def can_fail(func: torch._ops.OpOverload) -> bool:
 
 
 def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return the position of the first invalid element and the source line of the kernel's assertion, or None if no assertion
-    fails.
+    """Return the position of the first invalid element and the source line of the CUDA assertion that fails, or None if no
+    assertion fails.
 
     `host` is a function that returns the values of a tensor, or None if they are unknown.
     """

@@ -1,10 +1,10 @@
 """Stores the known values of virtual tensors, and computes the results of small ops on the host.
 
 Some branches of a script depend on the values of small GPU tensors. For example, a script compares a step counter or the number
-of valid labels with a limit. A further example: an attention layer checks whether its mask hides anything, and chooses its
-kernel accordingly. Step counters, label counts and masks come from the host or from index arithmetic, and do not depend on
-weights. If all inputs of a small op are known, the result is computed on the host (constant folding). The ops that are computed
-on the host are chosen in value_rules.py.
+of valid labels with a limit. An attention layer may check whether its mask hides any element, and choose a kernel accordingly.
+Step counters, label counts and masks come from the host or from index arithmetic, and do not depend on weights. If all inputs
+of a small op are known, the result is computed on the host (constant folding). The ops that are computed on the host are chosen
+in value_rules.py.
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
@@ -43,9 +43,10 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host storage with the contents of a virtual tensor's memory, which exists only under `--values compute`.
+    """Return the host storage that contains the values of a virtual tensor's memory. It exists only with the option `--values
+    compute`.
 
-    Memory that was not written yet contains zeros. See Note [Payloads].
+    Memory that the script has not written yet is treated as zeros. See Note [Payloads].
     """
     known = allocation.known
     if not isinstance(known, torch.Tensor):
@@ -75,7 +76,7 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
     """Return the known values of a tensor as a writable host tensor, or None if they are unknown.
 
-    `replaced` says that all elements will be overwritten, so that the old values do not matter.
+    If `replaced` is True, the caller will overwrite all elements, so their old values need not be known.
     """
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
@@ -92,7 +93,7 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor
 
 
 def fills_allocation(tensor: TorchAny) -> bool:
-    """Return whether `tensor` covers its whole memory block, so that it is not just a view of a part."""
+    """Return True if `tensor` covers its whole memory block, and False if it is a view of a part."""
     meta: TensorMeta = tensor.tensor_meta
     return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
@@ -153,7 +154,7 @@ class Folding:
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
         """Compute the values of the results `made`, and of the arguments that the op changes.
 
-        Return whether this was possible.
+        Return whether the values could be computed.
         """
         self._unknown = self.assumed = False
         host_args = [self._on_host(value, i) for i, value in enumerate(args)]

@@ -8,8 +8,8 @@ With the chosen truth value, assertions hold, and branches that raise an error a
     if better:                             # None: neither branch is an error
         save()
 
-The truth value is found by analysing the bytecode of the calling function. A truth value is chosen only if a conditional jump
-follows, and if one of its two branches raises an error before the next jump.
+The truth value is found by analysing the bytecode of the calling function. A truth value is chosen only if the next jump in the
+bytecode is conditional, and one of its branches leads straight to an error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def answer_without_error() -> bool | None:
-    """Return the truth value with which the script's current condition does not lead to an error.
+    """Return True or False, whichever value of the script's current condition does not lead to an error.
 
-    Returns None if neither branch raises an error.
+    Returns None if the script does not fail with either truth value.
     """
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)

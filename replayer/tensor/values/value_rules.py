@@ -1,7 +1,7 @@
 """Decides for which ops the result's values are computed or assumed on the host.
 
-If the inputs are known, the results are computed. If the inputs are unknown, results such as a loss are assumed to be as in a
-run without problems.
+If the values of an op's inputs are known, the values of its results are computed. If they are unknown, results such as a loss
+get the values that are usual in a run without problems.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
@@ -63,9 +63,9 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
-    """Return a function that is called after the op and stores the values of its results, or None.
+    """Return a function that stores the values of an op's results after each call of the op, or None.
 
-    The returned function must also mark values that the op overwrites as unknown.
+    The returned function must mark values that the op overwrites as unknown.
     """
     outcome = plan.outcome
     if (
@@ -122,8 +122,8 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
     """Mark overwritten values as unknown while a CUDA graph is being captured. `stream` is the stream of this call.
 
-    A capture writes nothing. After the capture, the old values are valid again until the graph is first replayed. Values that a
-    CUDA graph computes are unknown after each replay of the graph.
+    A capture writes nothing. After the capture of a CUDA graph, the old values of its tensors are valid again until the graph
+    is first replayed. Values that a CUDA graph computes are unknown after each replay of the graph.
     """
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
@@ -210,7 +210,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return the largest possible number of true elements in `one == other`.
+    """Return an upper limit for the number of true elements in `one == other`.
 
     For example, `top5 == labels.expand_as(top5)` has at most one true element per label.
     """
@@ -244,7 +244,7 @@ def _and(made: torch.Tensor, args: TorchAny) -> TorchAny:
 
 
 def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """If an operand is known to be 0, the result is 0, as in `unfinished & ~stopped`."""
+    """In `unfinished & ~stopped`, the result is known to be 0 if one operand is known to be 0."""
     is_nothing = any(_all_are(argument, False) for argument in args[:2])
     return Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype) if is_nothing else None
 
@@ -329,8 +329,8 @@ _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
 
 
 def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-    """New memory is treated as zeros, so that its contents are known after values are written to some elements. An example is
-    the computation of an inverse permutation with `scatter_`."""
+    """New memory is treated as zeros, so all its values are known even if a script writes only some of them. For example,
+    scripts compute inverse permutations with `scatter_` into new memory."""
     made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
 
 
@@ -353,7 +353,7 @@ def _uniform(func: torch._ops.OpOverload, made: TorchAny, args: TorchAny, kwargs
 
 
 def _counting(otherwise: Rule) -> Rule:
-    """Return a function that computes `steps.add_(1)`, with which batch norm layers count their steps."""
+    """Return a function that computes `steps.add_(1)`, the op with which batch norm layers count their steps."""
 
     def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
         counter = args[0]
