@@ -9,7 +9,7 @@ library.
     traces.compare(trace, traces.load("replay.msgpack")).steps.error    # the facts of `trace diff`
     traces.to_pandas(trace, "phases").groupby("name").duration_ns.median()
 
-A name is imported when it is first used, so that `import traces` is fast and does not load numpy.
+Names are imported when they are first used, so `import traces` is fast and does not load numpy.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     of.idle["cuda:0"].by_reason         # {"data": 352_470_000, "host": 77_120_000, ...}
     of.critical_path.by_kind            # {"host": 103_441_000, "data": 70_913_000, ...}
 
-Each analysis is defined in a module of its own, together with the type of its result. `Summary.analyses` holds the results for
-one trace, and `Comparison.analyses` holds the results for two compared traces.
+Each analysis has its own module, which also defines the type of its result. `Summary.analyses` holds the results for one trace,
+and `Comparison.analyses` holds the results for two compared traces.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Analyses:
 
 
 def analyse(trace: Trace, *, details: bool = True) -> Analyses:
-    """Return the results of all analyses. Without `details`, the results that the first screen of `trace info` does not need
-    are left out: launches, transfers, achieved rates, modules and the critical path."""
+    """Return the results of all analyses. If `details` is False, launches, transfers, achieved rates, modules and the critical
+    path are left out, because the first screen of `trace info` does not show them."""
     lacks_work = bool(hides_work(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path = critical_path(trace) if details and not lacks_work else None

@@ -29,8 +29,8 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 def communication_kernels(trace: Trace) -> Column:
     """Return, for each kernel or copy of the trace, whether it is a kernel of NCCL or a similar library.
 
-    If the trace has no collectives, no kernel counts as communication. Without collectives, NCCL kernels are launched by
-    nn.DataParallel, which uses NCCL to copy parameters. Kernels of nn.DataParallel belong to the ops that launch them.
+    If the trace has no collectives, the result is False for all kernels, because NCCL kernels then come from nn.DataParallel,
+    which copies parameters with NCCL. NCCL kernels of nn.DataParallel are counted as work of the ops that launch them.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)
@@ -54,8 +54,9 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 class Operation:
     """Describes all calls of one collective operation in one phase, summed over ranks.
 
-    `bytes` is the total size of the inputs on all ranks, or None if sizes were not recorded. Calls whose end was not recorded
-    do not count in `duration_ns`. If only an upper bound of a collective's duration is known, the upper bound is counted.
+    `bytes` is the total size of the inputs on all ranks, or None if sizes were not recorded. `duration_ns` leaves out calls
+    whose end was not recorded. If only an upper bound of a collective's duration is known, `duration_ns` includes the upper
+    bound.
     """
 
     name: str
@@ -67,11 +68,13 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Describes communication of all ranks. `exposed_ns` is the communication time without other work on the same device, and
-    `hidden_ns` is the time with other work. Both are sums over all devices and the whole trace.
+    """Describes communication of all ranks. `exposed_ns` is the time in which a device only communicates, and `hidden_ns` is
+    the time in which other work runs at the same time. `exposed_ns` and `hidden_ns` are sums over all devices and the whole
+    trace.
 
-    `steps` counts the steps whose kernels were recorded, summed over ranks. Times per step are averages over the communication
-    kernels that the steps launched. Without steps, they are the times of the whole trace.
+    `steps` is the number of steps with recorded kernels, summed over ranks. Times per step are means over these steps, and
+    include only communication that was launched in the steps. If the trace has no steps, the times per step are the times of
+    the whole trace.
     """
 
     operations: tuple[Operation, ...]  # most bytes first
@@ -83,7 +86,8 @@ class Communication:
 
 
 def communication(trace: Trace) -> Communication:
-    """Return the calls of each operation, and how much communication time overlaps with other work on the same device."""
+    """Return the calls of each collective operation, and how much communication time overlaps with other work on the same
+    device."""
     kernels, rows = communication_kernels(trace), profiled_steps(trace)
     exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True

@@ -23,8 +23,8 @@ Note [The walk]
     data                            the host waited for a batch
     host                            the host was busy (by phase), including time inside launching calls
 
-Another tool, Holistic Trace Analysis, searches the longest path in a weighted graph of all events. The walk in this module
-follows the work that the host or GPU really waited for in the recorded run.
+Another tool, Holistic Trace Analysis, searches for the longest path in a weighted graph of all events. This module instead
+follows the work that the host or GPU actually waited for in the recorded run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from traces.model.trace import NONE, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """Describes a part of the critical path, which was spent on the host or on a GPU."""
+    """Describes a part of the critical path, either on the host or on a GPU."""
 
     start_ns: int
     end_ns: int
@@ -56,9 +56,9 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Holds the critical path of one step: its time by kind, and the time of up to ten kernels or copies on it, longest first.
+    """Summarizes the critical path of one step: the time of each kind of segment, and the ten longest kernels or copies.
 
-    `step` is the number of a step on the rank `rank`, and `duration_ns` is the length of its critical path. See
+    `step` is the number of the step, `rank` is the rank of the step, and `duration_ns` is the length of the critical path. See
     Note [Where a path begins and ends].
     """
 
@@ -76,9 +76,10 @@ class CriticalPath:
 
 
 def median_step(trace: Trace, times: StepTimes) -> int:
-    """Return the row of the step with the median duration, or NONE if the trace has no steps.
+    """Return the row (in `trace.steps`) of the step with the median duration, or NONE if the trace has no steps.
 
-    The step is chosen from the `profiled_steps` of the slowest rank or device. Steps that follow another step are preferred.
+    The returned step is one of the `profiled_steps` of the slowest rank or device. Steps that follow another step are
+    preferred.
     """
     decides = pace_series(times, profiled_steps(trace))
     if decides is None:
@@ -91,7 +92,7 @@ def median_step(trace: Trace, times: StepTimes) -> int:
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
     """Return the critical path of a step, or None if the trace has no steps or no device work. `step` is a row of
-    `trace.steps`. The default is the step with the median duration.
+    `trace.steps`. If `step` is None, the step with the median duration is used.
     """
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
@@ -119,7 +120,7 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 
 
 class _Walk:
-    """Finds the critical path of a step from its end back to its start. See Note [The walk]."""
+    """Finds the critical path of a step, beginning at the end of the step and going backwards. See Note [The walk]."""
 
     def __init__(self, trace: Trace, step: int, times: StepTimes) -> None:
         self.trace = trace

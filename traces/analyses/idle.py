@@ -7,8 +7,8 @@
 
 A device is idle between the end of one kernel or copy and the start of the next. Within the steps, the time before a device's
 first work and after its last work is idle time too. Until the next work is launched, the host is the reason for the idle time,
-because the device has nothing to do. From the launch of the next work to its start, the device is the reason for the idle time.
-Work counts as launched when the call that launches it returns, or when the work begins if that is earlier
+because the device has nothing to do. After the launch, the device is the reason for the idle time until the work starts. The
+launch time of a kernel or copy is when the launching call returns, or when the kernel or copy starts if that is earlier
 (`traces.analyses.launches.launched_ns`). The reasons are:
 
     data                before the launch: the host waited for a batch
@@ -32,9 +32,10 @@ Note [Idle time of clean steps]
     streams and launch latency take as long as measured. The rest of the idle time is due to the host. `idle_spans` lists the
     measured idle time.
 
-Another tool, Holistic Trace Analysis, assigns an idle period completely to the host ("host_wait") if the next launch was called
-after its start. This module divides an idle period at the launch of the next work. A test (tests/traces/chrome/test_hta.py)
-computes the result of Holistic Trace Analysis from `Gaps.called_ns` and compares both.
+Another tool, Holistic Trace Analysis, attributes a whole idle period to the host ("host_wait") if the next launch was called
+after the idle period began. This module instead splits an idle period at the launch of the next work. A test
+(tests/traces/chrome/test_hta.py) computes "host_wait" from `Gaps.called_ns` and compares it with the result of Holistic Trace
+Analysis.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class IdleSpans(Table):
 class Gaps:
     """Holds the idle periods of one device or stream in time order, and the time of its first and last work.
 
-    `called_ns` and `launch_ns` describe the kernel or copy that ends an idle period. The launching call began at `called_ns`,
-    and the kernel or copy counts as launched at `launch_ns`. An unknown time is NONE.
+    For the kernel or copy that ends an idle period, `called_ns` is the start of the launching call, and `launch_ns` is the
+    launch time. An unknown time is NONE.
     """
 
     device: int
@@ -107,8 +108,8 @@ class IdleTime:
     """Holds the idle time of one device during the counted steps. If the trace has no steps, idle time is measured from the
     device's first work to its last work.
 
-    `by_reason` contains all reasons. `steps` is the number of steps. If a recording has clean steps without kernels, all times
-    are those of as many clean steps.
+    `by_reason` contains all reasons. `steps` is the number of steps. If the recording has clean steps (without the profiler and
+    without kernels), the times describe an equal number of clean steps.
     """
 
     window_ns: int
@@ -125,8 +126,8 @@ class IdleTime:
 class IdleCall:
     """Describes calls of one CUDA runtime function during which GPUs were idle because of the host.
 
-    A GPU is idle because of the host if the reason is "host" or "synchronization". `share` is the fraction of the idle time
-    caused by the host that falls into these calls. `count` is the number of these calls.
+    The host causes the idle time with the reasons "host" and "synchronization". `share` is the fraction of all idle time caused
+    by the host that passed during these calls. `count` is the number of these calls.
     """
 
     call: str
@@ -163,7 +164,8 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
 
 @once
 def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
-    """Return the idle time of each device, or of each stream. Each row is a period of idle time with one reason.
+    """Return the idle time of each device, or of each stream. Each row of the returned table is a period of idle time with one
+    reason.
     """
     found = [_explained(trace, _to_the_ends_of_steps(trace, of)) for of in gaps(trace, by_stream=by_stream)]
     return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()

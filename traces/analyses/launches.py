@@ -1,4 +1,4 @@
-"""Measure how far the host runs ahead of the GPU, by the delays of launches and the lengths of launch queues.
+"""Measure how far the host runs ahead of the GPU, using launch delays and the lengths of launch queues.
 
     launch_figures(trace)[0]        # StreamLaunches(device="cuda:0", stream=7, count=8772, delay_median_ns=..., ...)
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
@@ -81,9 +81,9 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
     """Return the times at which kernels and copies (rows of the device table) were launched, or NONE if the launch was not
     recorded.
 
-    Work counts as launched when the launching call returns, or when the work begins if that is earlier. A long call is
-    therefore host time. If the launching call waited for a GPU (`traces.analyses.waits`), the work counts as launched when the
-    wait began. A replay records no runtime calls for launches, so the op takes the place of the launching call.
+    The launch time is when the launching call returns, or when the work begins if that is earlier. The time inside a long
+    launching call is therefore host time. If the launching call waited for a GPU (`traces.analyses.waits`), the launch time is
+    the start of the wait. A replay records no launching calls, so the launching op is used instead.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -103,8 +103,8 @@ def _returned_ns(trace: Trace) -> Column:
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
-    """Return the time from the end of each launching call to the start of the launched work, at least 0. `rows` come from
-    `launched_rows`.
+    """Return the time from the end of each launching call to the start of the launched work, or 0 if the work starts before the
+    end. `rows` come from `launched_rows`.
     """
     host, launch = trace.host, trace.device.launch[rows]
     is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay, the launch is an op and counts from its start
@@ -127,7 +127,7 @@ def _queue(trace: Trace, rows: Column) -> QueueLength:
 
 def launch_figures(trace: Trace) -> list[StreamLaunches]:
     """Return launch delays and queue lengths for each stream. Streams with the most launches come first. If the trace has
-    steady steps, only launches of these steps count.
+    steady steps, launches outside of steady steps are ignored.
     """
     rows, steps = launched_rows(trace), profiled_steps(trace)
     if len(steps):
@@ -147,7 +147,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Describes calls of one function that launched work and took long (at least LONG_LAUNCH_NS) for the same reason.
+    """Describes the long launching calls (at least LONG_LAUNCH_NS) of one runtime function that have the same reason.
 
     See Note [Long launch calls].
     """

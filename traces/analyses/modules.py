@@ -1,15 +1,15 @@
-"""Measure the host time of each nn.Module, and its GPU time in the forward and backward pass. A module's time includes the
-modules inside it.
+"""Measure the host time of each nn.Module, and its GPU time in the forward and backward pass. A module's time includes the time
+of its submodules.
 
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
 Modules are found by ranges named "nn.Module: ...", which `trace record` and torch.profiler with Python stacks write. In
-profiles of old PyTorch releases, modules are found by the Python stack of each op. The path of a module then consists of the
-file and line of each Python function named `forward` or `_forward_impl`.
+profiles of old PyTorch releases, modules are found by the Python stack of each op. In such old profiles, the path of a module
+consists of the file and line of each Python function named `forward` or `_forward_impl`.
 
-Work of the backward pass counts for the module that called the corresponding forward op. The forward op of an autograd node is
-the last op with the same sequence number. Earlier ops with the same sequence number did not create an autograd node.
+Work of the backward pass is attributed to the module that called the corresponding forward op. The forward op of an autograd
+node is the last op with the same sequence number. Earlier ops with the same sequence number did not create an autograd node.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PREFIX = "nn.Module: "
 
 
 class ModuleNames:
-    """Names modules as torch.profiler does, by the class and a number that counts the called modules of the class from 0.
+    """Names modules as torch.profiler does: by class and number, such as `Conv2d_0` for the first Conv2d that is called.
 
-    If a module is deleted, no other module gets its name.
+    The name of a deleted module is never given to another module.
     """
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class ModuleNames:
         return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
 
     def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
-        """Give a module a new name, and return the index of the name in the trace's string table. The index is stored in
-        `known` by the id of the module until the module is deleted."""
+        """Give a module a new name, and return the index of the name in the trace's string table. Until the module is deleted,
+        `known` maps the module's id to the index."""
         number = known[id(module)] = number_of(self.name(module))
         finalize(module, known.pop, id(module), None).atexit = False
         return number
@@ -56,11 +56,11 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
     """Holds the average times of one module per counted step. Steps in which the backward pass cannot be distinguished from the
-    forward pass do not count. If no step counts, times are totals of the whole trace.
+    forward pass are not counted. If no step is counted, times are totals of the whole trace.
 
-    GPU times are sums of kernels. `own_ns` is the forward and backward time of work that no inner module launched. `host_ns` is
-    the duration of the module's calls on the host, including inner modules. `host_ns` and `calls` are None if modules were
-    found only by the Python stacks of ops.
+    GPU times are sums of kernels. `own_ns` is the GPU time of forward and backward work without the work of submodules.
+    `host_ns` is the duration of the module's calls on the host, including submodules. `host_ns` and `calls` are None if modules
+    were found only by the Python stacks of ops.
     """
 
     path: str  # names of the enclosing modules and the module, joined by "/"
@@ -72,7 +72,8 @@ class ModuleTime:
 
 
 def module_times(trace: Trace) -> list[ModuleTime]:
-    """Return the times of all modules in the order of their first calls. The list is empty if the trace shows no modules."""
+    """Return the times of all modules in the order of their first calls. The returned list is empty if the trace contains no
+    modules."""
     paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
     if module_of is None or calls is None:
         return []
@@ -99,7 +100,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
     """Return the paths of all modules, and the index of the innermost module around each row of the host table, or NONE.
 
-    Both results are empty if the trace has no ranges of modules.
+    If the trace has no module ranges, the returned list and the returned array are empty.
     """
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
@@ -173,8 +174,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return the row of the forward op for each row of the host table that belongs to the backward pass. All other rows get
-    NONE."""
+    """For each row of the host table that belongs to the backward pass, return the row of the corresponding forward op. All
+    other rows get NONE."""
     host = trace.host
     ranks = host_ranks(trace)
     node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
@@ -194,8 +195,8 @@ def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column
     """Return the durations of the kernels and copies launched in `steps`, their callers, and whether the backward pass launched
     them.
 
-    `caller` holds a caller, or NONE, for each row of the host table. Work of a backward node counts for the caller of the
-    forward op that created the node.
+    `caller` has one entry per row of the host table: a number for the row's caller (such as a module), or NONE. Work of a
+    backward node is attributed to the caller of the forward op that created the node.
     """
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]

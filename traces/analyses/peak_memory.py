@@ -1,4 +1,4 @@
-"""List the memory that is in use at the peak of a device, by the op and the phase that allocated it.
+"""List the memory in use at a device's peak, by the op and phase that allocated it.
 
     peak = held_at_peak(trace, device=0)
     peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first
@@ -34,8 +34,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """Lists the memory held at the peak. `by_size` is true if addresses were not recorded, so that frees were matched with
-    allocations of the same size.
+    """Lists the memory held at the peak. `by_size` is true if addresses were not recorded, and each free was matched with an
+    allocation of the same size.
     """
 
     time_ns: int

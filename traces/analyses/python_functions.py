@@ -5,12 +5,13 @@
     function_changes(a, b)[0]       # the function with the largest difference
 
 The trace must contain Python stacks (`trace record --stacks`, or `with_stack=True` of torch.profiler). Older PyTorch releases
-stored the Python stack of each op, but no calls of functions. In older profiles, the host time of a function is the time of its
-ops, and each line of a function that calls others has a row.
+stored the Python stack of each op, but no function calls. In older profiles, the host time of a function is the time of its
+ops. In older profiles, a function has one row for each of its lines that call another function.
 
-Work of the backward pass counts for the functions that called the corresponding forward op. C functions and the module ranges
-of torch.profiler are left out. Only the last folder and the name of a file are kept, so that recordings from different machines
-can be compared. The name of a function includes its line number, because a file may contain two functions of the same name.
+Work of the backward pass is attributed to the functions that called the corresponding forward op. C functions and the module
+ranges of torch.profiler are left out. File paths are shortened to the last folder and the file name, so that recordings from
+different machines can be compared. The name of a function includes its line number, because a file may contain two functions of
+the same name.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
     """Holds the times of one function. Times are averages per counted step, or totals if the trace has no steps. `calls` is 0
-    if the trace has stacks of ops but no calls of functions.
+    if the trace has Python stacks of ops but no function calls.
 
     `gpu_ns` is the GPU time of all work that the function launched, including nested functions and the backward pass.
     `own_gpu_ns` excludes nested functions. `backward_ns` is the backward part of `gpu_ns`. `host_ns` is the total duration of
@@ -55,7 +56,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """Describes a function in two traces. The value of a trace that does not have the function is None."""
+    """Describes a function in two traces. A value is None if the trace does not contain the function."""
 
     name: str
     recorded: FunctionTime | None
@@ -201,7 +202,7 @@ def without_folders(trace: Trace) -> Trace:
 
 
 def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:
-    """Sum the weights of calls by function. The result has one row for each array in `weights`.
+    """Sum the weights of calls by function. The returned array has one row for each array in `weights`.
 
     The weight of a call is added to the called function and to each function that encloses the call.
     """

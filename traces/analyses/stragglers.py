@@ -3,8 +3,9 @@
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, collectives=84, last=71, waited_ns=1_200_000, late_ns=310_000_000)
 
-The kernel of a collective starts when its rank arrives, and ends when the data of the last rank has arrived. The last rank
-therefore has the shortest kernel. Every other rank has waited for as long as its kernel is longer. No common clock is needed.
+The kernel of a collective starts when its rank arrives, and ends when the data of the last rank has arrived. The rank that
+arrives last therefore has the shortest kernel. The waiting time of every other rank is the duration of its kernel minus the
+duration of the shortest kernel. No common clock is needed.
 
 Note [Late ranks]
     A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. Of an
@@ -15,7 +16,7 @@ Note [Late ranks]
     If ranks differ only by chance, all of them are late for similar times in total. A straggler is therefore late for at least
     STRAGGLER_SHARE of the time of the latest rank, and for more than STRAGGLER_TIMES the median time of all ranks.
 
-Calls on different ranks are matched by the communicator's id and the number of the operation, if these were recorded. Without
+Calls on different ranks are matched by the communicator's id and the number of the operation, if both were recorded. Without
 recorded ids, the k-th call of an operation in a process group is assumed to be the same collective on all ranks. A process
 group is ignored if its ranks have called different numbers of collectives. Collectives without a measured duration are ignored.
 
@@ -84,7 +85,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 def without_waits(trace: Trace) -> Trace:
     """Return a copy of the trace in which communication kernels do not include waits for slower ranks.
 
-    A kernel is not changed if its collective was not found on other ranks. Only device spans differ from `trace`.
+    A kernel keeps its duration if the same collective was not found on other ranks. Only device spans differ from `trace`.
     """
     table, spans, ranks = trace.collectives, trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
@@ -104,7 +105,7 @@ def without_waits(trace: Trace) -> Trace:
 def _waits(trace: Trace) -> Iterator[tuple[Column, Column]]:
     """For each group of ranks, yield the rows of matching calls in `trace.collectives`, and how long each call waited.
 
-    Each array has one row per rank and one column per collective.
+    Each yielded array has one row per rank and one column per collective.
     """
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     seen = seen[np.argsort(trace.collectives.call_ns[seen], kind="stable")]

@@ -4,8 +4,8 @@
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
 Bytes per nanosecond equal gigabytes per second. The rate of a kind of copy is its bytes divided by its total duration, like the
-"memory bandwidth" that profilers write. The rate over time is the copied bytes divided by the elapsed time in each interval, so
-that it is 0 without copies.
+"memory bandwidth" that profilers write. The rate over time is the number of bytes copied in each interval divided by the length
+of the interval.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Describes all copies or memsets of one kind, summed over devices. A transfer of unknown size counts only in `count` and
-    `duration_ns`.
+    """Describes all copies or memsets of one kind, summed over devices. Transfers of unknown size are included only in `count`
+    and `duration_ns`.
     """
 
     kind: str
@@ -35,8 +35,8 @@ class TransferSum:
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the copies and memsets by kind. The kind with the most bytes comes first. `over_time` holds the rate in each of
-    `parts` intervals of equal length, into which the trace is divided.
+    """Return the copies and memsets by kind. The kind with the most bytes comes first. The trace is divided into `parts`
+    intervals of equal length, and `over_time` has the rate in each interval.
     """
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)

@@ -57,9 +57,9 @@ _QUERIES = ("EventQuery", "StreamQuery")
 class HostWaits(Table):
     """Holds the waits of one rank's host process for a GPU, ordered by `end_ns`.
 
-    A wait begins when the runtime call begins. If no earlier work was pending, it begins with the copy that the call launched.
-    A wait ends when the awaited work ends, or when the runtime call returns if that is earlier. `returned_ns` is when the call
-    returned.
+    A wait begins when the runtime call begins. If no earlier work was pending, the wait begins with the copy that the call
+    launched. A wait ends when the awaited work ends, or when the runtime call returns if that is earlier. `returned_ns` is when
+    the call returned.
     """
 
     start_ns: I8
@@ -76,7 +76,8 @@ class HostWaits(Table):
 
 @dataclass(frozen=True, slots=True)
 class _PossibleWaits:
-    """Describes runtime calls that may have waited. A loop in which the host queries an event or stream counts as one call."""
+    """Describes runtime calls that may have waited. A loop in which the host queries an event or stream is treated as one
+    call."""
 
     row: Column
     start_ns: Column
@@ -87,15 +88,14 @@ class _PossibleWaits:
 
     @property
     def tolerance_ns(self) -> Column:
-        """Return how long after the end of the GPU work a call may return and still count as a wait. Calls that always wait
-        according to CUDA's documentation have no limit.
+        """Return the maximum delay between the end of GPU work and the return of a call that waited for the work. There is no
+        maximum for calls that always wait according to CUDA's documentation.
         """
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // LAST_PART_OF_A_WAIT, RETURN_NS))
 
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
-    """Return all waits of a rank's threads for a GPU, except threads that neither run ops nor launch work. See
-    Note [A wait is what happened]."""
+    """Return the waits for a GPU on all threads of a rank that run ops or launch work. See Note [A wait is what happened]."""
     return waits_by_rank(trace).get(rank, HostWaits.empty())
 
 

@@ -1,4 +1,4 @@
-"""Imports the tool's packages from given folders, then frees their names for modules of the user's script.
+"""Imports the tool's packages from given folders, then frees the names of the packages for modules of the user's script.
 
     with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
         child = importlib.import_module("replayer.child")
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """Imports the modules in `packages` from the folders in `path`, as a context manager and a finder on `sys.meta_path`.
+    """A context manager that imports the modules in `packages` from the folders in `path`, using a finder on `sys.meta_path`.
 
     The private names of the tool's packages begin with `prefix`. `libraries` maps the name of each imported library to its
     folder.

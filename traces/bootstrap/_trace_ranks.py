@@ -171,7 +171,7 @@ def _next_end(running: dict[int, int]) -> tuple[int, int]:
 
 
 def _end_before(running: dict[int, int], deadline: float) -> None:
-    """Wait until all ranks have ended, but no longer than until `deadline`."""
+    """Wait until all ranks have ended or `deadline` has passed."""
     while running and monotonic() < deadline:
         for rank, process in list(running.items()):
             ended, _ = os.waitpid(process, os.WNOHANG)

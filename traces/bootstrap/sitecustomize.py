@@ -12,8 +12,8 @@ unchanged.
 If the environment has TRACE_RANKS=8, this module first forks the process into eight ranks (see _trace_ranks.py).
 
 In `os.environ`, the script can see TRACE_SESSION and this folder on PYTHONPATH, because its child processes need both. In
-`sys.modules`, it can see the tool's modules under private names (_trace_names.py). `sys.path` is unchanged. If the user has a
-`sitecustomize` module, it still runs, and `import sitecustomize` returns it.
+`sys.modules`, the script can see the tool's modules under private names (_trace_names.py). `sys.path` is unchanged. If the user
+has a `sitecustomize` module, it still runs, and `import sitecustomize` returns it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """Calls `then` after the module `trigger` has been executed, as an entry of `sys.meta_path`. Other entries find the
+    """An entry of `sys.meta_path` that calls `then` after the module `trigger` has been executed. Other entries find the
     module."""
 
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:

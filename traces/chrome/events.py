@@ -4,9 +4,10 @@
     # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
 
-Events have no fields for facts that are missing from the trace. Correlation ids are renumbered. Spans without a thread or
+If the trace lacks a value, the event lacks the corresponding field. Correlation ids are renumbered. Spans without a thread or
 stream are put on separate tracks (tracks.py). Spans that partially overlap are clipped (Note [Strict nesting] in
-strict_nesting.py). `RankEvents.notes` stores clipped times and facts that events cannot express (export_notes.py).
+strict_nesting.py). `RankEvents.notes` stores the original times of clipped spans, and facts that events cannot express
+(export_notes.py).
 """
 
 from __future__ import annotations
@@ -127,9 +128,9 @@ class RankEvents:
     def _correlate(self) -> None:
         """Number the launches.
 
-        Correlation ids start above the ids of ops, so a correlation is never mistaken for an op's id. The numbers also start
-        above 16 bits. Holistic Trace Analysis stores row numbers in the smallest integer type that can hold the correlation
-        ids.
+        Correlation ids are larger than the ids of all ops, so a correlation id is never mistaken for an op's id. Correlation
+        ids also need more than 16 bits, because Holistic Trace Analysis stores row numbers in the integer type of the
+        correlation ids.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)
@@ -200,11 +201,11 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Return time ranges around steps and nn.DataParallel stages, or none if the trace already has them. Also return their
-        names.
+        """Return time ranges around steps and nn.DataParallel stages, unless the trace already has such ranges. Also return
+        their names.
 
-        Step ranges go on the main thread, where readers look for the contents of a step. If the trace has no threads, step
-        ranges go on the track of the phases.
+        Step ranges are placed on the main thread, because other tools look there for the ops of a step. If the trace has no
+        threads, step ranges are placed on the track of the phases.
         """
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]

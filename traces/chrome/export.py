@@ -7,7 +7,7 @@ so on. If the output path is a folder, the files in it are named rank0.json.gz, 
 
 The format is the one that torch.profiler has written since release 2.4. Time stamps are microseconds since
 `baseTimeNanoseconds` with up to three decimals, so nanoseconds are exact. The module `events` makes the events. The module
-`export_notes` makes the notes from which an import restores the same trace.
+`export_notes` writes additional notes, which allow an import to restore the same trace.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Store notes in the header of an exported Chrome trace. From the events and the notes, an import restores the exported trace.
 
 Chrome's trace format has no fields for a step's kind, a phase, or a value that the host read. The export changes the times of
-some events, because viewers need spans to nest. The file's header, which viewers ignore, stores the following facts as one
-text:
+some events, because viewers need spans to nest. The notes are stored as one text in the file's header, which viewers ignore:
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
@@ -87,8 +86,8 @@ class ExportNotes:
 
     @classmethod
     def parse(cls, text: Any, strings: Strings) -> Self:
-        """Parse a text that `text` wrote, and add the strings of its tables to `strings`. Raises ValueError if `text` is
-        invalid."""
+        """Parse notes in the format of `text`, and add the strings of the notes' tables to `strings`. Raises ValueError if
+        `text` is invalid."""
         try:
             told = json.loads(text)
             if told["format"] != FORMAT:
@@ -126,7 +125,7 @@ class ExportNotes:
             raise ValueError(f"not the notes of an export ({error})") from error
 
     def same_whole(self, other: ExportNotes) -> bool:
-        """Return whether both notes describe the same trace."""
+        """Return whether the two notes belong to files of the same trace."""
         return all(
             getattr(self, name) == getattr(other, name) for name in ("grain", "provenance", "problems", "lacks", "ranks")
         )
@@ -134,7 +133,7 @@ class ExportNotes:
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
         """Return which events of a category were recorded, and the recorded start and duration of all events.
 
-        If the notes refer to events that are not in the file, the times of the events are used.
+        If the notes refer to events that are not in the file, the times in the file are used unchanged.
         """
         own = self.events.get(category, EventNotes())
         if own.times:
@@ -145,7 +144,7 @@ class ExportNotes:
         return slice(own.added, None), start_ns, duration_ns
 
     def origins(self, category: str, count: int) -> Column:
-        """Return the origin of each of the `count` events of a category."""
+        """Return the origin (such as measured or estimated) of each of the `count` events of a category."""
         told = self.events[category].origins if category in self.events else []
         known = len(told) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in told)
         return np.array(told if known else [Origin.MEASURED] * count, "u1")

@@ -5,7 +5,7 @@
 The second trace is shifted so that the first pair of corresponding steps begins at the same time. An arrow connects each
 kernel, copy or memset to its counterpart (`traces.comparison.counterparts`) and shows how they differ. Processes of the second
 trace get new process numbers, so that no number occurs twice. The file is only for viewers. The file's header says that the
-file holds two recordings, and `trace import` rejects such a file.
+file contains two recordings, so `trace import` rejects the file.
 """
 
 from __future__ import annotations
