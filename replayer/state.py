@@ -4,8 +4,7 @@
     gpu()                              # created at the first use of CUDA, like a CUDA context
     host_memory()                      # the pinned memory, also created at its first use
 
-The module state.py stores the objects that exist once per process: the virtual GPU, the pinned memory and the rank. Other
-modules get these objects from state.py.
+This module stores the objects that exist once per process: the virtual GPU, the pinned memory and the rank.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
     """Set the function that creates this process's virtual GPU, and drop an existing virtual GPU.
 
-    All processes of a replay share `run_folder`. Each process of a run writes the size of its pinned memory to a folder that
-    all processes share.
+    All processes of a replay share `run_folder`, and each writes the size of its pinned memory to a file there.
     """
     STATE.make, STATE.gpu, STATE.described, STATE.forked_in_use, STATE.run_folder = make, None, None, False, run_folder
 
@@ -102,10 +100,9 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that is told when the script begins a phase or a step. Returns None before the script has used the
-    virtual GPU.
+    """Return the object that tracks the script's steps and phases. Returns None before the script has used the virtual GPU.
 
-    Returns None while AOTAutograd traces a graph, because the calls it makes are not work of the script.
+    Returns None while AOTAutograd traces a graph, because the script does not make the traced calls itself.
     """
     made = STATE.gpu
     if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):
@@ -126,7 +123,7 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. The object is created when this function is first called.
+    """Return the virtual GPU of this process, which is created at the first call.
 
     Raises RuntimeError with CUDA's message in a child process that was forked after its parent had used the GPU.
     """
@@ -145,9 +142,9 @@ def gpu() -> VirtualGpu:
 
 
 def describe_gpu() -> VirtualGpu:
-    """Return the virtual GPU to read facts such as versions and the number of devices.
+    """Return the virtual GPU, for callers that only read facts such as versions and the number of devices.
 
-    On a GPU machine, reading these facts does not start CUDA. Processes that are forked afterwards can therefore use the GPU.
+    On a real GPU, reading versions or the device count does not start CUDA, so processes that are forked later can use the GPU.
     """
     with STATE.lock:
         found = STATE.gpu or STATE.described
@@ -175,7 +172,7 @@ def host_memory() -> HostMemory:
 def is_pinned_address(address: int) -> bool:
     """Return whether a host address is pinned.
 
-    This check runs for every copied tensor, so it does not create the pinned memory pool.
+    The function does not create the pinned memory pool, because it is called for every copied tensor.
     """
     return STATE.host_memory is not None and STATE.host_memory.holds(address)
 

@@ -2,7 +2,8 @@
 
 Each GPU runs the same forward and backward ops as the recorded GPU, but on a part of the batch. The recorded durations of ops
 are scaled to the smaller batch of each GPU (scheduler.py). Work that runs on one GPU only, such as the optimizer step, is not
-repeated on the other GPUs. The duration of a copy between devices is its bytes divided by the link's bandwidth (cards.py).
+repeated on the other GPUs. The duration of a copy between two GPUs is its size in bytes divided by the link's bandwidth
+(cards.py).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)
@@ -49,7 +50,7 @@ def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
 
 
 def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
-    """Raise TraceError if a recording that was made with `recorded` GPUs cannot be replayed with `gpus` GPUs."""
+    """Raise TraceError if a recording made on `recorded` GPUs cannot be replayed with `gpus` GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
         raise TraceError(f"--gpus {gpus} needs a recording with the kernels of one GPU, but this recording has {has}")

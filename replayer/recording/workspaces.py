@@ -1,7 +1,7 @@
 """Reads workspaces from a recording: memory that cuDNN or cuBLAS allocates for an op and frees before the op returns.
 
 Sizes of workspaces cannot be derived from shapes, because cuDNN and cuBLAS choose among several algorithms. Memory that is
-allocated and freed during the same op is a workspace of the op, not a result.
+allocated and freed during the same op is a workspace of the op, and not its output.
 
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
@@ -43,9 +43,7 @@ class Workspaces:
 
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
-        """Read the workspaces from the memory events of all devices of a rank.
-
-        Without memory events, there are no workspaces.
+        """Read the workspaces from the memory events of all GPUs of a rank. Without memory events, there are no workspaces.
         """
         if not recording.match_keys.has_shapes:  # without shapes, all calls of an op look alike
             return cls({}, {})
@@ -69,9 +67,9 @@ class Workspaces:
 
 
 class _CallKind(NamedTuple):
-    """Identifies a kind of recorded call. The integers are indices into the trace's strings.
+    """Identifies a kind of recorded call. The integer fields are indices into `trace.strings`.
 
-    `outermost` is False if the op was called by an equivalent op with another name.
+    `outermost` is False if an equivalent op called the op, as `conv2d` calls `convolution`.
     """
 
     name: int
@@ -148,7 +146,8 @@ def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
 
 
 def _form(sequence: WorkspaceSequence) -> tuple[tuple[tuple[int, bool], ...], ...]:
-    """Describe each allocation as (index of the allocation, True), and each release as (index of the allocation, False)."""
+    """Replace each allocation by the pair (index of the allocation, True), and each release by (index of the allocation,
+    False)."""
     count, opened, result = 0, [], []
     for sizes in sequence:
         entries = []

@@ -1,7 +1,7 @@
 """Replaces the functions of PyTorch and Python that a script can call to reach a GPU.
 
-Each file in this package patches one Python module and is named after this module. In this project, a module that patches
-another module is called a surface.
+Each file in this package patches one Python module, and is named after the patched module. A module that patches another module
+is called a surface in this project.
 
     start(lambda: VirtualGpu(...))      # replayer.state
     install_all(torch)                  # this process now has a GPU, created at first use

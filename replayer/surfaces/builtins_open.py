@@ -1,13 +1,13 @@
 """Patches builtins.open for `trace stalls`.
 
-While a DataLoader fetches a batch, file reads are counted and take as long as on a simulated disk.
+While a DataLoader fetches a batch, file reads are counted and delayed to the speed of a simulated disk.
 
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
-All reads through Python's own files count, including those of PIL, numpy, torch.load, zip and tar archives, and pickle. Files
-that C or C++ code opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are not counted and not slowed down. The report shows
-how many bytes were counted.
+All reads through Python's `open` are counted, including those of PIL, numpy, torch.load, zip and tar archives, and pickle.
+Files that C or C++ code opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are not counted and not slowed down. The report
+shows the number of counted bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """A file opened for reading. Bytes that were read before do not count again and cost no time on the simulated disk.
+        """A file opened for reading. If bytes are read twice, the second read is not counted and takes no time on the simulated
+        disk.
 
         Image libraries often read a file's header first, and then read the whole file from the start.
         """
@@ -151,7 +152,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time that all programs together used on the cores of this process, plus steal time.
+    """Return the CPU time that all programs used on the cores available to this process, plus steal time.
 
     The CPU time is the sum of user, nice, system, irq, softirq and steal in /proc/stat (Linux, man 5 proc), whose resolution is
     about 10 ms.
@@ -185,8 +186,8 @@ def _timed_pinning(storage: StorageClient) -> Iterator[None]:
 def _with_script_time(storage: StorageClient) -> Any:
     """Wrap `next_data` of a loader with workers.
 
-    With each batch, the CPU time that the script's process used since the previous batch is reported. Batches for evaluation
-    are reported separately, because only training batches count as steps.
+    Together with each batch, the replay reports how much CPU time the script's process has used since the previous batch.
+    Batches for evaluation are reported separately, because only training batches count as steps.
     """
     evaluated = False
     before = (0, 0, 0)

@@ -2,8 +2,8 @@
 
     del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
 
-After the first training step, a replay calls `gc.freeze`, which excludes all existing objects from garbage collection. Some of
-the frozen objects may belong to the script.
+After the first training step, a replay calls `gc.freeze`, which excludes all existing objects from garbage collection. The
+frozen objects may include objects of the script, such as a model that the script deletes later.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ replay uses.
     install(folder)                                     # writes folder/bin/nvidia-smi and puts it on PATH
     subprocess.check_output(["nvidia-smi", "-L"])       # GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-00000000-...)
 
-The command is implemented in nvidia_smi_command.py, which reads the state of the virtual GPUs from a file. The file with the
-state of the virtual GPUs is rewritten whenever the script starts a process with "nvidia-smi" in its arguments.
+The command is implemented in nvidia_smi_command.py, which reads the state of the virtual GPUs from a file. The replay rewrites
+the state file whenever the script starts a process with "nvidia-smi" in its arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MIB = 1 << 20
 def install(folder: Path) -> None:
     """Install the command in the run's `folder`.
 
-    If a parent process has already put the `nvidia-smi` command on PATH, nothing is done.
+    Does not change PATH if a parent process has already added the `nvidia-smi` command.
     """
     commands = folder / "bin"
     facts = folder / f"{_NAME}.json"

@@ -1,15 +1,15 @@
 """Implements the `nvidia-smi` command that subprocesses of a replayed script call.
 
-The command prints names, memory and driver of the virtual GPUs.
+The command prints the names, memory and driver version of the virtual GPUs.
 
     nvidia-smi -L
     nvidia-smi --query-gpu=name,memory.used --format=csv,noheader,nounits -i 0
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-Recordings do not contain temperature, power, clocks or utilization. Temperature, power, clocks and utilization are printed as
-"[N/A]", as nvidia-smi does for a card without the sensor. Unknown options end the command with exit code 2. This file runs as a
-script without the project's packages, so it imports only the standard library.
+Temperature, power, clocks and utilization are printed as "[N/A]", because recordings do not contain them. The real nvidia-smi
+prints "[N/A]" if a GPU lacks a sensor. Unknown options end the command with exit code 2. This file imports only the standard
+library, because it runs as a script without access to the project's packages.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class SmiDevice(TypedDict):
 
 
 class SmiFacts(TypedDict):
-    """The content of the JSON file from which the command reads. `driver` and `cuda` are versions."""
+    """The content of the JSON file that the command reads. `driver` and `cuda` are versions."""
 
     driver: str
     cuda: str

@@ -4,9 +4,9 @@
     import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
-Memory use and utilization are those of the virtual GPU. Reading temperature, power or clocks raises NVML's error "Not
-Supported", because recordings do not contain them. Monitoring tools handle the error "Not Supported", because many GPUs lack
-some sensor.
+The emulated NVML reports the memory use and utilization of the virtual GPU. Reading temperature, power or clocks raises NVML's
+error "Not Supported", because recordings do not contain them. Monitoring tools handle the error "Not Supported", because many
+real GPUs lack some sensors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NVMLError_NotSupported(NVMLError):
 
 
 class NVMLError_DriverNotLoaded(NVMLError):
-    """Exists so that scripts can catch it, but is never raised."""
+    """Scripts may catch this exception class, but the emulation never raises it."""
 
 
 class Handle:
@@ -58,7 +58,7 @@ class Handle:
 
 
 class _Utilization:
-    """Computes GPU utilization like NVML: the share of time in which a GPU was busy since utilization was last read.
+    """Computes GPU utilization like NVML: the share of time in which the GPU was busy since the previous query.
 
     NVML averages utilization over a period of at least 1/6 s.
     """

@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap `os._exit`. In forked children, such as the workers of a DataLoader, os._exit is unchanged, because they write no
+    """Wrap `os._exit`. Forked children, such as DataLoader workers, keep the original os._exit, because they write no
     timeline."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:

@@ -30,7 +30,8 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make each function in `advice` raise NotEmulated. Names that do not exist in this release of PyTorch are skipped."""
+    """Make each function in `advice` raise NotEmulated. Names that do not exist in the installed PyTorch release are
+    skipped."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
@@ -45,8 +46,8 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions by functions that only return a constant. `answers` gives each function's constant, and a reason that
-    only serves as documentation."""
+    """Replace functions by functions that return a constant and do nothing else. `answers` maps each function's name to the
+    constant and a reason, which is not used at runtime."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 
@@ -70,9 +71,8 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
-    """Create a class named torch.`name`, whose constructor calls `make`.
-
-    For `isinstance` and `issubclass`, the created class is the same as `base`.
+    """Create a class named torch.`name`, whose constructor calls `make`. `isinstance` and `issubclass` treat the created class
+    like `base`.
     """
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

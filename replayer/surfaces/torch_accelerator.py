@@ -2,8 +2,8 @@
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
 
-PyTorch's C++ code has no accelerator in a replay, so this module replaces the functions `torch._C._accelerator_*` by calls of
-torch.cuda.
+In a replay, PyTorch's C++ code finds no accelerator, so this module replaces the functions `torch._C._accelerator_*` with calls
+to torch.cuda.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Patches torch.amp, torch.autocast and torch.cuda.amp. In calls without a device type, the device type "cuda" is assumed.
+"""Patches torch.amp, torch.autocast and torch.cuda.amp. Calls without a device type use "cuda".
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled() is True
 
-C++ keeps autocast state per device type. The classes autocast, GradScaler and custom_fwd of PyTorch read and set the autocast
-state through functions that are patched here. autocast and GradScaler take the supported dtypes from torch.cuda.
+C++ keeps autocast state per device type. PyTorch's autocast, GradScaler and custom_fwd read and set the autocast state through
+functions that this module patches. autocast and GradScaler read the list of supported dtypes from torch.cuda.
 
 Note [Autocast's key]
     A tensor carries the autocast dispatch key of its device type, and C++ has no such key for "lazy". While autocast is on,
@@ -25,11 +25,11 @@ def install(torch_module: ModuleType) -> None:
     c: TorchAny = torch_module._C
 
     def for_cuda(call: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-        """Wrap an autocast function so that old calls without a device type, such as `is_autocast_enabled()`, still work."""
+        """Call an autocast function with the device type "cuda" if a script uses the old form without a device type."""
         return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
     def set_autocast_enabled(call: Callable[..., TorchAny], *args: TorchAny) -> None:
-        """Turn autocast on or off for "cuda", and include or exclude autocast's dispatch key in this thread. See
+        """Turn autocast for "cuda" on or off, and add or remove autocast's dispatch key in the current thread. See
         Note [Autocast's key]."""
         for_cuda(call, *args)
         if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":

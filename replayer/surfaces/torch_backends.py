@@ -1,13 +1,13 @@
 """Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda.
 
-A flag returns the value that the script has set. Versions, such as cuDNN's, are the recorded ones.
+Reading a flag returns the value that the script has set. The reported versions of cuDNN and CUDA are those of the recording.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Every build stores most flags in C++. Only flags that depend on how PyTorch was built are replaced. Backend flags, such as
-`allow_tf32`, do not change the times of a replay. The recorded times depend on the backend flags of the recorded run, which
-`trace info` shows.
+Every build stores most flags in C++. This module replaces only the flags whose value depends on how PyTorch was built, for
+example with or without CUDA. Backend flags, such as `allow_tf32`, do not change the times of a replay. The recorded times
+depend on the backend flags of the recorded run, which `trace info` shows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "effic
 
 
 def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
-    """Return a getter and a setter for a flag that PyTorch builds without CUDA refuse to set."""
+    """Return a getter and a setter for a flag that cannot be set in PyTorch builds without CUDA."""
     chosen: list[TorchAny] = []
 
     def choose(value: TorchAny) -> None:
@@ -75,13 +75,14 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _tell_recorded_cuda(version: TorchAny) -> None:
-    """Make a PyTorch build without CUDA report the recorded CUDA version, because scripts take None as "no GPU".
+    """Make a PyTorch build without CUDA report the recorded CUDA version, because scripts interpret the version None as "no
+    GPU".
 
-    A CUDA build of PyTorch reports its own CUDA version, because packages such as torchvision compare it with theirs.
+    A CUDA build of PyTorch reports its own CUDA version, because packages such as torchvision check that it equals theirs.
     """
 
     def recorded_version(name: str) -> TorchAny:
-        """Return `torch.version.cuda` when a script reads it, so that importing torch does not open the recording."""
+        """Look up `torch.version.cuda` only when a script reads it, so that importing torch does not open the recording."""
         if name != "cuda":
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
         if in_bad_fork():

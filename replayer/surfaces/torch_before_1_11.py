@@ -1,15 +1,15 @@
 """Makes autograd save the same tensors for backward as PyTorch before 1.11 did.
 
-To replay a recording from a release before 1.11, autograd must save the same tensors as this release did.
+A replay of a recording from PyTorch 1.10 or earlier must save the same tensors, because saved tensors use GPU memory.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 
-Two changes in PyTorch 1.11 affect how much memory a model needs. Before PyTorch 1.11, in-place ReLU6 and Hardtanh saved their
-result. Since PyTorch 1.11, autograd saves a copy of the input of in-place ReLU6 and Hardtanh. With the behaviour of PyTorch
-before 1.11, MobileNetV2 needs 31 % less memory. Before PyTorch 1.11, a convolution saved a contiguous copy of its input. Since
-PyTorch 1.11, a convolution saves its input itself. If the input is a view, the whole tensor behind the view stays alive.
-ShuffleNet, whose convolutions take halves of tensors, needs 7 % less memory than with later releases. Reference:
-tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
+PyTorch 1.11 made two changes to saved tensors. Before PyTorch 1.11, autograd saved the result of in-place ReLU6 and Hardtanh.
+Since PyTorch 1.11, autograd saves a copy of the input of in-place ReLU6 and Hardtanh. MobileNetV2 uses ReLU6, and needs 31 %
+less memory with PyTorch before 1.11. Before PyTorch 1.11, a convolution saved a contiguous copy of its input. Since PyTorch
+1.11, a convolution saves its input without a copy. If the input is a view, the memory of the whole viewed tensor stays
+allocated. ShuffleNet, whose convolutions get halves of tensors as inputs, needs 7 % less memory with PyTorch before 1.11.
+Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Patches torch.compile. PyTorch's Dynamo still traces the compiled functions, but replayer/compiled/ takes the place of
+"""Patches torch.compile. PyTorch's Dynamo still traces the compiled functions, but the package replayer/compiled/ replaces
 Inductor.
 
     compiled = torch.compile(model, mode="reduce-overhead")
     compiled(x)                         # traced by Dynamo and AOTAutograd, and run op by op on virtual tensors
 
-Guards, graph breaks and recompilations therefore work as in an unpatched PyTorch, including counters, logs and errors. The
-torch.compile backends "inductor" and "cudagraphs" need a CUDA driver, so replayer/compiled/backend.py replaces them. All other
-backends run unchanged.
+Because Dynamo is unchanged, guards, graph breaks and recompilations work as in an unpatched PyTorch, including counters, logs
+and errors. The torch.compile backends "inductor" and "cudagraphs" need a CUDA driver, so replayer/compiled/backend.py replaces
+them. All other backends run unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def install(torch_module: ModuleType) -> None:
         return compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
 
     def get_compiler_config(self: TorchAny) -> TorchAny:
-        """Return the same value as PyTorch's function, but without its import of Inductor, which takes half a second."""
+        """Return the same value as PyTorch's function, but do not import Inductor, because the import takes half a second."""
         config: TorchAny = import_module("torch._inductor.config")
         with config.patch(self.config):
             return config.get_config_copy()

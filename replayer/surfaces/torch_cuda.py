@@ -1,8 +1,8 @@
 """Patches the functions of torch.cuda that report which GPUs exist, which one is current, and their properties.
 
-torch's own Python code is not replaced. Only the C functions `torch._C._cuda_*`, which torch.cuda's Python code calls, are
+torch's own Python code is not replaced. Only the C functions that torch.cuda's Python code calls (`torch._C._cuda_*`) are
 replaced. CPU builds lack these C functions. The original C functions of a CUDA build would try to load NVIDIA's driver. Python
-code of the installed PyTorch is unchanged, for example `with torch.cuda.device(1)` and the error "Invalid device id".
+code in PyTorch, such as `with torch.cuda.device(1)` and the error "Invalid device id", is unchanged.
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 
@@ -88,9 +88,9 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of recorded GPUs, or the number of entries in CUDA_VISIBLE_DEVICES if this is smaller.
+        """Return the number of recorded GPUs or of entries in CUDA_VISIBLE_DEVICES, whichever is smaller.
 
-        Only the number of entries in CUDA_VISIBLE_DEVICES matters: "2,3" means two GPUs.
+        The numbers in CUDA_VISIBLE_DEVICES are ignored: "2,3" means two GPUs.
         """
         if self._visible is not None:
             return self._visible
@@ -102,8 +102,9 @@ class CudaDriver:
         return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
-        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA. This call of the
-        CUDA runtime counts as a use of CUDA, unlike `device_count`, which asks the driver's management library (NVML)."""
+        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA. Unlike
+        `device_count`, which uses NVML on a real GPU, this function calls the CUDA runtime there and therefore initializes
+        CUDA."""
         if in_bad_fork():
             return 0
         gpu()
@@ -113,8 +114,8 @@ class CudaDriver:
 def refuse_c_functions(torch_module: ModuleType) -> None:
     """Replace all C functions for CUDA and NCCL in this build of PyTorch by functions that raise NotEmulated.
 
-    Functions that a replay supports are then patched again by the other modules in surfaces/. C functions that a later release
-    of PyTorch adds are replaced too, so that none of them calls a real driver.
+    The other modules in surfaces/ then replace the functions that a replay supports. C functions that future PyTorch releases
+    add are replaced too, so that they cannot call a real driver.
     """
     c: TorchAny = torch_module._C
     for name in dir(c):
@@ -143,8 +144,8 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(checked_index(index))
 
     def exchange_device(index: int) -> int:
-        """Make device `index` the current device, and return the previous current device. A negative index changes nothing and
-        returns -1."""
+        """Make device `index` the current device, and return the previous current device. If `index` is negative, nothing
+        changes and the function returns -1."""
         if index < 0:
             return -1
         checked_index(index)
@@ -153,13 +154,12 @@ def install(torch_module: ModuleType) -> None:
         return before
 
     def maybe_exchange_device(index: int) -> int:
-        """Make device `index` the current device, like `exchange_device`. In PyTorch, `_cuda_exchangeDevice` and
-        `_cuda_maybeExchangeDevice` differ only for devices without a CUDA context."""
+        """Do the same as `exchange_device`. In PyTorch, `_cuda_exchangeDevice` and `_cuda_maybeExchangeDevice` differ only for
+        devices without a CUDA context."""
         return exchange_device(index)
 
     def arch_flags() -> str:
-        """Return the architectures of the recorded devices. Return the GPU architectures for which the recorded build of
-        PyTorch had kernels."""
+        """Return the architectures of the recorded GPUs, such as "sm_70 sm_80"."""
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
 

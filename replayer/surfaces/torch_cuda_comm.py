@@ -1,8 +1,8 @@
 """Implements broadcast, scatter and gather between GPUs for torch.cuda.comm and torch.nn.parallel.comm.
 
 `torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which is not replaced. Only the C functions that torch.cuda.comm calls
-are replaced. The replacements follow torch/csrc/cuda/comm.cpp. The replacements make the same copies as PyTorch's C++
-functions, in the same order and on the same streams.
+are replaced. The Python replacements make the same copies as PyTorch's C++ functions (torch/csrc/cuda/comm.cpp), in the same
+order and on the same streams.
 
     torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view if it is already there
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
@@ -36,7 +36,7 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 class Comm:
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device. For the device on which `tensor` already is, the result is `tensor` itself."""
+        """Copy `tensor` to each device. `tensor` itself is returned for the device that it is already on."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -154,7 +154,7 @@ def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
 class _Nccl:
     """The functions of torch.cuda.nccl that torch.nn.parallel.comm calls.
 
-    If a script calls torch.cuda.nccl itself, NotEmulated is raised.
+    Calls of torch.cuda.nccl by the script itself raise NotEmulated.
     """
 
     def is_available(self, tensors: Sequence[TorchAny]) -> bool:
@@ -162,7 +162,7 @@ class _Nccl:
         return not computing() and gpu().recording.transport is not Transport.COPIES
 
     def reduce(self, inputs: Sequence[TorchAny], output: torch.Tensor, root: int) -> None:
-        """Launch the reduction as one op, without computing the sum."""
+        """Launch the reduction as one op. Its sum is not computed."""
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
             pass
 

@@ -29,7 +29,7 @@ _TEXTS: dict[int, str] = {
 
 
 class VirtualCudart:
-    """Replaces the module `torch._C._cudart`. All other functions of the CUDA runtime raise NotEmulated."""
+    """Replaces the module `torch._C._cudart`. CUDA runtime functions that are not defined in this class raise NotEmulated."""
 
     cudaError = RuntimeResult
 
@@ -37,15 +37,14 @@ class VirtualCudart:
         return _TEXTS.get(error, f"CUDA error {int(error)}")
 
     def cudaProfilerStart(self) -> RuntimeResult:
-        """Do nothing, because a replay always records its whole timeline, whether or not the script has started a profiler."""
+        """Do nothing, because a replay always records its whole timeline."""
         return RuntimeResult.success
 
     def cudaProfilerStop(self) -> RuntimeResult:
         return RuntimeResult.success
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
-        """Pin memory that the script allocated. Later copies from this host memory have the speed of copies from pinned
-        memory."""
+        """Pin memory that the script allocated. Later copies from this host memory are as fast as copies from pinned memory."""
         if host_memory().register(address, size_bytes):
             return RuntimeResult.success
         return RuntimeResult.errorHostMemoryAlreadyRegistered

@@ -31,13 +31,13 @@ class TorchDeviceProperties(DeviceProperties):
 
     @classmethod
     def made(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
-        """Return the properties of device `index`. Identifiers of a single card, such as the UUID, are invented."""
+        """Return the properties of device `index`. Identifiers that are unique to a card, such as the UUID, are invented."""
         unknown = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())
 
     def __dir__(self) -> list[str]:
-        """Return the names that PyTorch's class has, without our methods."""
+        """Return the attribute names of PyTorch's class, and not the methods that this project adds."""
         return [name for name in super().__dir__() if name.startswith("_") or name in vars(self)]
 
     def __repr__(self) -> str:

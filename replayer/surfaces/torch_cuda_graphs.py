@@ -1,15 +1,15 @@
 """Emulates torch.cuda.graphs.
 
-While a CUDA graph is captured, its ops are stored, and their memory is allocated from a separate pool. A call of `replay`
-launches all kernels of the captured ops at once.
+While a CUDA graph is captured, the replay stores the captured ops and allocates their memory from a separate pool. A call of
+`replay` launches all kernels of the captured ops at once.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
     g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
 
 Python functions of PyTorch, such as `torch.cuda.graph` and `make_graphed_callables`, are not replaced. The module
-torch.cuda.graphs is reloaded with `VirtualGraph` as base class instead of the C++ class. The kernels' times come from
-replayer/timing/cuda_graph.py.
+torch.cuda.graphs is reloaded, so that `torch.cuda.CUDAGraph` inherits from `VirtualGraph` instead of the C++ class. The
+kernels' times come from replayer/timing/cuda_graph.py.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ class VirtualGraph:
     capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts
 
     def capture_end_post(self) -> None:
-        """Do nothing. PyTorch destroys the captured template of the CUDA graph here, which does not exist in a replay."""
+        """Do nothing. PyTorch destroys the captured template of the CUDA graph here, but a replay has no such template."""
 
     def instantiate(self) -> None:
-        """Do nothing, because CUDA graphs of a replay are not compiled for a GPU."""
+        """Do nothing, because CUDA graphs in a replay are not compiled for a real GPU."""
 
     @property
     def _has_graph_exec(self) -> bool:

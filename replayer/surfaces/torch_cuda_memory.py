@@ -1,14 +1,13 @@
 """Patches torch.cuda.memory so that it reports the memory of the virtual GPU.
 
-The Python code of torch.cuda.memory calls C functions such as `torch._C._cuda_memoryStats`. The C functions for memory
-statistics are replaced by functions that read `DeviceMemory` (device/caching_allocator.py). Four functions, such as
-`memory_allocated`, are replaced as a whole, because PyTorch's Python code for them sorts all memory statistics at each call.
+torch.cuda.memory reads memory statistics with C functions such as `torch._C._cuda_memoryStats`. These C functions are replaced
+by functions that read `DeviceMemory` (device/caching_allocator.py). Four functions, such as `memory_allocated`, are replaced
+entirely for speed, because PyTorch's Python code sorts all memory statistics at each call.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())
 
-Functions of torch.cuda.memory that are not emulated raise NotEmulated. Unsupported functions are listed in REFUSED_C,
-REFUSED_CLASSES and REFUSED.
+Functions of torch.cuda.memory that are listed in REFUSED_C, REFUSED_CLASSES and REFUSED raise NotEmulated.
 """
 
 from __future__ import annotations
@@ -64,7 +63,8 @@ def memory_of(index: int) -> DeviceMemory:
 
 
 class RawBlocks:
-    """Maps addresses to blocks from torch.cuda.caching_allocator_alloc. Other libraries allocate and free blocks by address."""
+    """Maps addresses to blocks from torch.cuda.caching_allocator_alloc, with which other libraries allocate GPU memory by
+    address."""
 
     def __init__(self) -> None:
         self._handles: dict[int, AllocationHandle] = {}
@@ -90,13 +90,13 @@ class RawBlocks:
 
 
 def stats_of_release(stats: dict[str, Any], torch_version: str) -> dict[str, Any]:
-    """Leave out the statistics that this PyTorch release does not have."""
+    """Return `stats` without the statistics that the PyTorch release `torch_version` does not have."""
     running = Machine(torch=torch_version)
     return {key: value for key, value in stats.items() if not running.is_before(*STATS_SINCE.get(key, (0, 0)))}
 
 
 def enable_caching(enabled: bool) -> None:
-    """Raise an error for False, because the caching allocator of the virtual GPU cannot be turned off."""
+    """Raise NotEmulated if `enabled` is False, because the caching allocator of the virtual GPU cannot be turned off."""
     if not enabled:
         raise NotEmulated("torch.cuda.caching_allocator_enable(False)", _CACHE)
 

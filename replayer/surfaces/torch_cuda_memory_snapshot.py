@@ -6,8 +6,8 @@ A snapshot contains all memory blocks of each device, the call stacks of their a
     train()
     torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
 
-Only the C functions that torch.cuda.memory calls are replaced. While the history of allocations is recorded, each allocation of
-a repeated step is executed one by one (memory/allocation_cycles.py).
+This module replaces only the C functions that torch.cuda.memory calls. While a script records the allocation history, repeated
+steps run their allocations one by one, without the shortcut in memory/allocation_cycles.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Start, change or stop the recording of allocations on all devices. None for `enabled` stops the history.
+    """Start, change or stop the recording of allocations on all devices. None for `enabled` stops the recording.
 
     Raises RuntimeError for invalid arguments, as PyTorch does. The last two parameters were added in PyTorch 2.15. The history
     of pinned memory is not supported.
@@ -86,8 +86,8 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """Return a snapshot. `wanted` is None, or a tuple: the id of a memory pool, and whether to include past allocations and
-    frees.
+    """Return a snapshot. `wanted` is None or a tuple that ends with whether to include past allocations and frees, after the id
+    of a memory pool.
 
     The id (0, 0) means all pools.
     """

@@ -3,9 +3,9 @@
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-PyTorch's module `torch.cuda.random` is not patched, because it uses the replaced `torch.cuda.default_generators`. PyTorch's C++
-code takes a virtual generator for a CPU generator, and would accept it for CPU tensors. The random functions are therefore
-patched too.
+PyTorch's module `torch.cuda.random` is not patched, because it reads `torch.cuda.default_generators`, which this module
+replaces. PyTorch's C++ code treats a virtual generator as a CPU generator, and would accept it for CPU tensors. The random
+functions are therefore patched to check the generator's device.
 """
 
 from __future__ import annotations

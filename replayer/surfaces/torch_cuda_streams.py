@@ -5,8 +5,8 @@
         y = f(x)                                        # y's kernels are timed on `side`
     torch.cuda.current_stream().wait_stream(side)
 
-This module replaces the classes of streams and events, but not functions such as `torch.cuda.synchronize`. The replacing
-classes derive from `torch.Stream` and `torch.Event`, so that `isinstance` works with the names in torch and in torch.cuda.
+This module replaces the classes of streams and events, but not functions such as `torch.cuda.synchronize`. The new classes
+derive from `torch.Stream` and `torch.Event`, so that `isinstance` works with torch.Stream as well as torch.cuda.Stream.
 
 Note [Streams come from a pool]
     PyTorch takes CUDA streams one after the other from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is
@@ -60,8 +60,8 @@ class StreamPool:
         return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
-        """Return the id of the pool's next stream for a device and a priority. As in PyTorch, the id of a stream consists of
-        bits for its index and its kind, and ends with a 1."""
+        """Return the id of the pool's next stream for a device and a priority. As in PyTorch, a stream's id consists of bits
+        for the stream's index and kind, followed by a 1."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1
@@ -159,7 +159,7 @@ class Stream(BaseStream):  # type: ignore[misc]
 
 
 class ExternalStream(Stream):
-    """Replaces torch.cuda.ExternalStream. The handle must be that of a virtual stream.
+    """Replaces torch.cuda.ExternalStream. The argument `stream_ptr` must be the handle of a virtual stream.
 
     Handles of real streams raise NotEmulated.
     """
@@ -173,8 +173,8 @@ class ExternalStream(Stream):
 
 
 class Event(BaseEvent):  # type: ignore[misc]
-    """Replaces torch.cuda.Event. The argument `blocking` has no effect, because it does not change when the host's wait
-    ends."""
+    """Replaces torch.cuda.Event. The argument `blocking` has no effect: it only decides whether the host sleeps or spins while
+    it waits."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -197,7 +197,7 @@ class Event(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """Return an invented address as handle (cudaEvent_t), or 0 if the event was never recorded.
+        """Return an invented address as the event's handle (cudaEvent_t), or 0 if the event was never recorded.
 
         As in PyTorch, a CUDA event is created when it is first recorded.
         """
@@ -261,7 +261,8 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Return whether `device` means the virtual GPU. None as device means the current accelerator, which is the virtual GPU."""
+    """Return whether `device` means the virtual GPU. The device None means the current accelerator, which is the virtual
+    GPU."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 

@@ -6,7 +6,7 @@ assumed value.
     assumed.share()     # 0.5; after 100 training steps 0.75: share of true comparisons
     assumed.count(6)    # 3: number of selected elements out of six
 
-Because assumed losses decrease, the script saves its best model, continues training and keeps its learning rate.
+Assumed losses decrease, because a script may otherwise stop early, lower its learning rate or save no best model.
 
 Note [Loops end]
     A script may loop until a number is small. After a thousand scalars within one training step, each further value is half of
@@ -56,11 +56,11 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the share of elements for which a comparison of unknown tensors is assumed to be true."""
+        """Return the fraction of elements that are assumed to be true if the script compares tensors with unknown values."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """Return an assumed count of elements, such as correct predictions: `share` of all elements, rounded half up.
+        """Return an assumed count, such as the number of correct predictions: `share()` times `elements`, rounded half up.
 
         See Note [Loops end].
         """
@@ -74,12 +74,12 @@ class AssumedValues:
         return self.improving and self._asked % PATIENCE == 0
 
     def note_scalar(self) -> None:
-        """Count a scalar that the script reads from the GPU although its value was not recorded."""
+        """Increment the count of scalars that the script has read from the GPU but that were not recorded."""
         self._step_now()
         self._asked += 1
 
     def note_data(self) -> None:
-        """Note that the script copies a batch to the GPU. The script's loop therefore makes progress."""
+        """Record that the script has copied a batch to the GPU, which means that the script's loop makes progress."""
         self._made_at.clear()
 
     def _step_now(self) -> int:

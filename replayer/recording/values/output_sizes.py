@@ -4,10 +4,10 @@
     selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)
     # 7: a mask of ten elements had seven true ones; None if the size was not recorded
 
-The recorder of this project stores every data-dependent output size in the table `sizes` (tracer/surfaces/torch_sizes.py). Step
-`step` of the script gets the output sizes of the recorded step `valued`. In recordings imported from a profile, some output
-sizes can be derived from the shapes of later ops. Sizes that were derived from a profile belong to the step `driving`, whose
-kernels the replay uses.
+The recorder of this project stores every data-dependent output size in the table `sizes` (tracer/surfaces/torch_sizes.py). The
+script's step number `step` gets the output sizes that were recorded in step number `valued`. In recordings imported from a
+profile, some output sizes can be derived from the shapes of later ops. Sizes derived from a profile are taken from step number
+`driving`, whose kernel times the replay uses.
 
 Note [Sizes in a profile]
     On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all call `aten::nonzero`. The next op takes the result,
@@ -35,16 +35,16 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """Provides the recorded data-dependent output sizes of one rank in the order of the steps.
+    """Provides the recorded data-dependent output sizes of one rank, step by step.
 
-    Each time a recorded step is replayed, each output size in this step is returned once. The key NONE stands for ops that were
-    called outside of all steps.
+    Each replay of a recorded step returns each output size of the step once. Sizes of ops that were called outside of any step
+    have the key NONE.
     """
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """Group the recorded output sizes by step and op (such as `nonzero`), in order of time.
+        """Store the recorded output sizes, which are grouped by step and op (such as `nonzero`) and ordered by time.
 
-        `noted` has the sizes that the recorder stored, and `shown` has the sizes that were derived from a profile.
+        `noted` contains sizes that the recorder stored, and `shown` contains sizes that were derived from a profile.
         """
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}
@@ -61,7 +61,7 @@ class RecordedOutputSizes:
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
-        """Return how many elements the next recorded op with a data-dependent output found in an input of this shape.
+        """Return the recorded output size of the script's next call of `op` with an input of shape `searched`.
 
         Returns None if no size was recorded.
         """
