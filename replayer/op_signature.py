@@ -1,6 +1,6 @@
-"""The op, shapes and dtypes of a call, by which the call is matched to recorded calls.
+"""Describes a call by its op, shapes and dtypes, which are used to find the same call in a recording.
 
-Repeated calls share one signature object, so results can be cached for each object (`KeptBySignature`).
+Equal calls share one signature object, so results can be cached by object (`KeptBySignature`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class OpSignature:
     """Describes a call by its op, shapes and dtypes.
 
     `op` is a name with namespace but without overload ("aten::add_"). `shapes` and `dtypes` describe all tensor arguments in
-    order, including the tensors in lists. A 0-dim tensor has the shape `()`. `outputs` lists the shapes of new outputs, without
-    aliases of arguments.
+    order, including the tensors in lists. A 0-dim tensor has the shape `()`. `outputs` lists the shapes of the outputs that are
+    not aliases of arguments.
     """
 
     op: str
@@ -43,7 +43,7 @@ class OpSignature:
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """A cache with the result of `make` for each signature. The cached value is `kept[signature]`."""
+    """A cache that stores the result of `make(signature)` for each signature. The cached value is `kept[signature]`."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

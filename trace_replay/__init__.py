@@ -4,8 +4,8 @@
     from trace_replay import traces     # our `traces`, even if another module has this name
 
 In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, so that they cannot collide with packages
-of other projects (see pyproject.toml). In a checkout, they are beside trace_replay. In an installation, a .pth file makes
-`import traces` work by adding a folder to the end of `sys.path`.
+of other projects (see pyproject.toml). In a checkout, they are beside trace_replay. If trace-replay is installed, a .pth file
+adds a folder to the end of `sys.path`, so that `import traces` works.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 def main() -> None:
     """Runs the `trace` command.
 
-    For the `trace` command, packages of trace-replay come before the user's modules on `sys.path`. A folder of the user may
-    contain a module such as `tui.py` or `json.py`, which must not be imported instead. The script of the user runs in a
-    separate process, where `sys.path` is unchanged.
+    The `trace` command moves the user's folders to the end of `sys.path`, so that a user's module such as `tui.py` or `json.py`
+    is not imported by mistake. The user's script runs in a separate process with an unchanged `sys.path`.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")
@@ -53,8 +52,8 @@ def unsupported(platform: str) -> str | None:
 
 
 def _users_path() -> set[str]:
-    """Return the folders of the user on sys.path: those in PYTHONPATH, and the first entry (the folder of the script or the
-    current folder).
+    """Return the folders that the user has put on `sys.path`: those in PYTHONPATH and the script's folder or the current
+    folder.
     """
     given = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     users = {os.path.abspath(entry) for entry in given.split(os.pathsep)} if given else set()
@@ -84,8 +83,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def library() -> ModuleType:
-    """Return the package `traces` of trace-replay. Normally this is the package that `import traces` imports, unless another
-    module has this name. See `trace_names`.
+    """Return the package `traces` of trace-replay. `import traces` imports the same package, unless another module is called
+    `traces`. See `trace_names`.
     """
     import importlib
     from importlib.machinery import PathFinder
@@ -104,8 +103,8 @@ def library() -> ModuleType:
 
 
 def trace_names() -> Any:
-    """Return the module traces/bootstrap/_trace_names.py, which imports trace-replay's packages even if other modules have
-    their names."""
+    """Return the module traces/bootstrap/_trace_names.py, which finds trace-replay's packages even if other modules have the
+    same names."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("_trace_names", os.path.join(PATH[0], "traces", "bootstrap", "_trace_names.py"))

@@ -50,8 +50,8 @@ class GpuChecks:
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of reserved memory during this test, in bytes. If there are several devices, the highest peak
-        counts."""
+        """Return the peak of reserved memory during this test, in bytes. With several devices, returns the highest of their
+        peaks."""
         memory = self.gpu.timeline().memory
         peaks = [0]
         for device in set(memory.device.tolist()):

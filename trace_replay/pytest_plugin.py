@@ -113,7 +113,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print which CUDA calls were not emulated and which values were not computed, with the tests that needed them."""
+    """Print the CUDA calls that were not emulated and the values that were not computed, with the names of the tests."""
     tests: dict[str, list[str]] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -128,7 +128,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> GpuChecks:
-    """Fixture for assertions about a test's time, memory and waits on the virtual GPU."""
+    """Fixture with assertions about the test's use of the virtual GPU: its step time, memory, and waits of the host."""
     started = request.config.stash[_SESSION].gpu
     if started is None:
         pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
@@ -152,7 +152,7 @@ class StartOptions(TypedDict, total=False):
 
 
 class GpuSession:
-    """Starts and stops virtual GPUs during a pytest session, and collects the calls that they refused."""
+    """Starts and stops virtual GPUs during a pytest session, and collects the CUDA calls that they do not emulate."""
 
     def __init__(self, requested: StartOptions | None) -> None:
         self.requested = requested
@@ -196,7 +196,8 @@ def _requested(asked: Any) -> StartOptions | None:
 
 
 def _of_marker(item: pytest.Item) -> StartOptions | None:
-    """Return the options of a test's marker `@pytest.mark.gpu`, or None. A marker without the name of a GPU is ignored."""
+    """Return the options in a test's `@pytest.mark.gpu`, or None if the test does not have this marker. Returns None for a
+    marker that does not name a GPU."""
     marker = item.get_closest_marker("gpu")
     if marker is None or not (marker.args and isinstance(marker.args[0], str)):
         return None

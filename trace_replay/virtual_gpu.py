@@ -9,8 +9,7 @@
     gpu.stop()
 
 After `stop`, torch behaves as before the start, and tensors of the virtual GPU raise an error if they are used. A process has
-at most one virtual GPU at a time. Python processes that this process starts can use the virtual GPU too, as they could use a
-real GPU.
+at most one virtual GPU at a time. Child processes in Python can use the virtual GPU too, as they could use a real GPU.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ class ReplayReport:
 
     @property
     def is_same_program(self) -> bool | None:
-        """Return whether both traces are of the same program. Returns None if the traces do not contain enough data to
-        decide."""
+        """Return whether both traces were made by the same program. Returns None if the traces do not have enough data to tell
+        whether the programs are the same."""
         return self.comparison.verdict.same
 
     def to_json(self) -> dict[str, Any]:
-        """Return the dict that `trace replay --report` writes."""
+        """Return the data of the JSON file that `trace replay --report` writes."""
         facts: dict[str, Any] = self.comparison.to_json()
         return facts
 
@@ -148,7 +147,7 @@ class InProcessGpu:
     def compare_with(
         self, other: Trace | InProcessGpu | str | os.PathLike[str], replayed: Trace, tolerance: float
     ) -> ReplayReport:
-        """Compare another trace (A) with a part of this replay (B)."""
+        """Compare another trace (A) with `replayed` (B), which may be a part of this replay."""
         return ReplayReport(_named_trace(other), ("this replay", replayed), tolerance)
 
     @property
@@ -170,7 +169,7 @@ class InProcessGpu:
         return max((peak.peak_allocated_bytes or 0 for peak in memory), default=0)
 
     def summary_lines(self) -> list[str]:
-        """Return lines with the GPU's name, the step time, the peak of memory, and what was estimated."""
+        """Return a summary as lines of text: the GPU's name, the step time, the peak memory, and what was estimated."""
         report = self.report()
         with our_packages():
             from tui.commands.replay_library import library_messages
@@ -190,7 +189,7 @@ class InProcessGpu:
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` in the waiting thread each time the script waits for the GPU. Pass None to stop this."""
+        """Call `listener` each time the script waits for the GPU, in the thread that waits. Pass None to stop this."""
         with our_packages():
             _child().watch_waits(listener)
 
@@ -201,7 +200,7 @@ class InProcessGpu:
             return now_ns
 
     def values_not_computed(self) -> int:
-        """Return how many GPU values the script has read that were neither recorded nor computed (placeholders)."""
+        """Return how many placeholder values the script has read from the GPU, instead of recorded or computed values."""
         with our_packages():
             return int(_child().values_not_computed())
 
@@ -246,8 +245,9 @@ def start(
     """Start a virtual GPU in this process.
 
     `what` is the path of a recording, a name from the library such as "v100/resnet50", or the name of a GPU such as "a100". If
-    `what` names a GPU, times come from the library of published measurements. Times that are not in the library are estimated.
-    All other arguments are options of `trace replay`. For example, `memory` is the option --gpu-memory, such as "8GiB".
+    `what` is the name of a GPU, step times come from the library of published measurements. Step times that are not in the
+    library are estimated. The other arguments are the same as the options of `trace replay`. For example, `memory="8GiB"` is
+    the same as `--gpu-memory 8GiB`.
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:

@@ -33,21 +33,22 @@ class OpRows:
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Record that the timeline got the next `count` ops as host rows from `row` on, and will continue at `next_row`."""
+        """Record that the next `count` ops are now in the timeline's host table, starting at `row`. The next free row is
+        `next_row`."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
-        """Look up ops by their index, counted from the op with the number `begun`.
+        """Look up ops by index, where index 0 is op number `begun`.
 
-        Rows of ops that are already in the timeline are exact. Rows of pending ops are exact unless the timeline gets other
-        rows in between.
+        For ops that are already in the timeline, the row numbers are exact. For pending ops, the row numbers are predicted,
+        which is exact if no other rows are added before them.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
 class UnresolvedOps(NamedTuple):
-    """Ops whose rows in the timeline's host table are computed later."""
+    """Ops whose row numbers in the timeline's host table are not computed yet."""
 
     ops: Column
     begun: int
@@ -59,7 +60,7 @@ class UnresolvedOps(NamedTuple):
 
 
 def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
-    """Return the rows of the ops in the timeline's host table. Computing them together is faster."""
+    """Return the row number of each op in the timeline's host table. Computing them together is faster."""
     counts = [len(one.ops) for one in unresolved]
     known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

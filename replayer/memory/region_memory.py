@@ -1,8 +1,9 @@
 """Emulates the memory of one call of a compiled region, as recorded.
 
-A replay runs a compiled region op by op, but the recorded region allocated only the outputs of its fused kernels. Inside a
-compiled region, new tensors therefore get memory that is not counted. After the compiled region, the replay executes the
-recorded requests and frees. Tensors that still exist after the compiled region get recorded blocks of their size.
+A replay runs a region compiled by torch.compile op by op, but the recorded region allocated only the outputs of its fused
+kernels. Because of this difference, the replay does not count the memory of tensors that are created inside a compiled region.
+After the compiled region, the replay executes the recorded allocations and frees. Each tensor that still exists after the
+compiled region gets a recorded block of the same size.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -35,8 +36,7 @@ class BlockRequest(NamedTuple):
     """A recorded allocation (positive bytes) or free (negative bytes) of a memory block.
 
     `block` is the number of the block in the call, or None if the block was allocated before the call. `outlives` is True for
-    an allocation that is not freed during the call. `op` is the number of ops in the call that were launched before this
-    request.
+    an allocation that is not freed during the call. `op` is the number of ops that the call launched before this request.
     """
 
     size_bytes: int
@@ -46,7 +46,7 @@ class BlockRequest(NamedTuple):
 
 
 class _RegionHandle(AllocationHandle):
-    """An allocation during a region's run. An allocation gets its block on the device later, in `take`."""
+    """An allocation during a region's run. The method `take` later assigns a block of device memory to the allocation."""
 
     __slots__ = ("real",)
 
@@ -60,10 +60,11 @@ class _RegionHandle(AllocationHandle):
 
 
 class RegionMemory:
-    """The memory that one call of a compiled region uses on one stream. All tensors in the process have different addresses.
+    """The memory that one call of a compiled region uses on one stream. Every tensor gets an address that no other tensor in
+    the process has.
 
-    `kept` lists recorded blocks of the forward pass that are still allocated but belong to no tensor of the replay. The
-    recorded backward pass may free the blocks in `kept`.
+    `kept` lists blocks that the recorded forward pass left allocated but that belong to no tensor of the replay. The recorded
+    backward pass may free the blocks in `kept`.
     """
 
     _next: ClassVar[int] = _FIRST_ADDRESS
@@ -78,7 +79,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Inside this context, new tensors get memory that is not counted, and frees are delayed until `play`.
+        """Inside the `with` block, the memory of new tensors is not counted, and frees are delayed until `play`.
 
         `workspaces`: cuBLAS workspaces also are uncounted.
         """
@@ -137,9 +138,11 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Free blocks that the replay freed but the recording did not, and return recorded blocks that belong to no tensor.
+        """Free the blocks that the replay has freed but the recording has not. Returns recorded blocks that belong to no tensor
+        of the replay.
 
-        A tensor without a recorded block gets a freed block of its size, because a fused kernel may overwrite its input.
+        A tensor without a recorded block gets a freed block of the same size, because a fused kernel may write its output over
+        its input.
         """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
@@ -157,9 +160,9 @@ def _rounded(size_bytes: int) -> int:
 
 
 def _best(handles: Iterable[Handle], block_bytes: int) -> Handle | None:
-    """Return the largest allocation for which PyTorch's allocator may have used a block of this size.
+    """Return the largest allocation that PyTorch's allocator could have placed in a block of `block_bytes`, or None.
 
-    The allocator splits a small block if any memory is left over, and a large block if more than 1 MiB is left over.
+    The allocator does not leave unused memory in a small block, and leaves at most 1 MiB unused in a large block.
     """
     smallest = block_bytes - (SMALL_BYTES if block_bytes > SMALL_BYTES else 0)
     fitting = (one for one in handles if smallest <= _rounded(one.size_bytes) <= block_bytes)

@@ -6,7 +6,8 @@
     largest_batch(scaled, capacity)                         # 117: 118 does not fit
 
 The emulated allocator (device/caching_allocator.py) executes the requests with its usual segments, splits and retries. Memory
-fragmentation therefore has the same effect as on a real GPU. This module does not need torch.
+fragmentation has the same effect as on a real GPU, because the emulated allocator splits and caches blocks in the same way.
+This module does not need torch.
 
 Note [Requests are linear in the batch]
     The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with requests in
@@ -34,7 +35,8 @@ MAX_BATCH = 1 << 24  # more samples than any script uses
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of running the requests. Memory peaks cover the script until its end or until memory ran out."""
+    """The result of running the requests. The memory peaks are the highest values before the script ended or ran out of
+    memory."""
 
     fits: bool
     peak_bytes: int
@@ -48,9 +50,9 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Run the memory requests on a device of this capacity, until the end or until memory runs out.
+    """Run the memory requests on a device with this capacity, until all have run or memory runs out.
 
-    Optional requests are left out if `has_optional` is False.
+    If `has_optional` is False, optional requests are skipped.
     """
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
@@ -88,7 +90,7 @@ class ScaledRequests:
     """Computes the memory requests of a script for any batch size. See Note [Requests are linear in the batch]."""
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """`per_sample` has the number of bytes by which each log entry grows per sample."""
+        """`per_sample` lists how many bytes each log entry grows when the batch grows by one sample."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]
@@ -97,8 +99,8 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine the logs of two runs that differ only in batch size. Returns None if the requests of the two runs have
-        different orders."""
+        """Combine the logs of two runs that differ only in batch size. Returns None if the runs do not make the same requests
+        in the same order."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
             return None

@@ -5,8 +5,8 @@
     scratch.after_output()      # after the first output: allocates and frees 8.125 MiB
     scratch.end()
 
-Workspaces are allocated and freed between the op's outputs as recorded, so that outputs get the recorded blocks. The sizes come
-from recording/workspaces.py.
+Workspaces and outputs are allocated in the recorded order, because the order determines which memory block each output gets.
+The sizes come from recording/workspaces.py.
 
 Note [A convolution that found no workspace]
     A cuDNN convolution can run without a workspace. If the allocation fails, PyTorch tries cuDNN's next algorithm. PyTorch
@@ -24,10 +24,10 @@ from traces.names.equivalent_ops import canonical_op
 
 
 class ScratchScope:
-    """The workspaces of one call of `op`. `after_output` must be called before the first output and after each output.
+    """The workspaces of one call of `op`. Call `after_output` before the first output and after each output.
 
-    `sequence[i]` lists the sizes allocated (positive bytes) or freed (negative bytes) before output i. A free releases the
-    latest allocation of the given size.
+    `sequence[i]` lists the sizes allocated (positive bytes) or freed (negative bytes) before output i. A negative size frees
+    the latest allocation with this number of bytes.
     """
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
@@ -41,8 +41,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that the recording has between this output and the next. Raises OutOfMemory, except
-        for convolutions."""
+        """Allocate and free the workspaces that were recorded between this output and the next. Raises OutOfMemory, except for
+        convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -50,13 +50,13 @@ class ScratchScope:
                 self._execute(sizes)
 
     def end(self) -> None:
-        """Allocate and free the remaining workspaces. Some workspaces remain if the recorded op has more outputs than this
-        call."""
+        """Allocate and free the remaining workspaces. Some workspaces remain if the recorded op had more outputs than this call
+        has."""
         for sizes in self._sequence[self._at :]:
             self._execute(sizes)
 
     def close(self) -> None:
-        """Free all remaining workspaces. The method is called even if the op has failed."""
+        """Free all remaining workspaces. `close` is called even if the op has failed."""
         while self._handles:
             self._allocator.free(self._handles.pop())
 
@@ -81,7 +81,7 @@ def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: in
 
 
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
-    """Allocate a workspace before output `at`. Returns None if there is no room for the workspace of a convolution.
+    """Allocate a workspace before output `at`. Returns None if the op is a convolution and the memory does not suffice.
 
     Raises OutOfMemory for other ops. See Note [A convolution that found no workspace].
     """

@@ -11,7 +11,7 @@ Note [Frees from finalizers]
     therefore takes no lock and only queues the handle. The next `malloc` or `flush` executes the queue. The script cannot
     observe this delay, because a request's block depends only on the order of requests and frees.
 
-Requests and frees of a repeated training step are only compared with those of earlier steps and not executed. See
+If training steps repeat, their requests and frees are not executed but only compared with those of earlier steps. See
 Note [Allocation cycles] in allocation_cycles.py.
 """
 
@@ -114,7 +114,7 @@ class TensorAllocator:
         return made
 
     def _execute(self, size_bytes: int, stream: int) -> AllocationHandle:
-        """Execute a request that does not match the expected request of an allocation cycle."""
+        """Execute a request that differs from the one expected by the allocation cycle."""
         self._leave_cycle()
         if self._freed:
             self._execute_frees()
@@ -144,7 +144,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """When the script frees an allocation, call `report` with its address. None ends the reporting."""
+        """Call `report` with the address of each allocation that the script frees. None ends the reporting."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:
@@ -155,13 +155,13 @@ class TensorAllocator:
         self.free = queue if report is None else free
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Record that `stream` also uses the memory. The memory is not allocated again until the work of this stream has
+        """Record that `stream` also uses the memory. The allocator does not reuse the memory until the work on `stream` has
         ended."""
         with self._lock:
             self.flush().record_stream(handle.block, stream)
 
     def flush(self) -> DeviceMemory:
-        """Execute all pending requests and return the memory, so that the caller may read or change its state."""
+        """Execute all pending requests. Returns the device memory, whose state the caller may then read or change."""
         with self._lock:
             self.execute_pending()
             self._leave_cycle()
@@ -169,7 +169,7 @@ class TensorAllocator:
             return self._memory
 
     def execute_pending(self) -> None:
-        """Execute the queued frees, and report all executed requests and frees to the callback `note`."""
+        """Execute the queued frees, and pass all executed requests and frees to the callback `note`."""
         with self._lock:
             if self._cycle is not None:
                 done = self._cycle.done(self._at, self._freed)
@@ -210,7 +210,7 @@ class TensorAllocator:
             memory.free(block)
 
     def _leave_cycle(self) -> None:
-        """Stop comparing requests with the allocation cycle, and execute the requests that were only compared."""
+        """Stop comparing requests with the allocation cycle, and execute the requests that have been skipped so far."""
         if self._cycle is not None:
             cycle, at = self._cycle, self._at
             self._cycle, self._expected, self._at = None, _NO_CYCLE, 0
@@ -222,7 +222,7 @@ class TensorAllocator:
             self._forget_steps()
 
     def _forget_steps(self) -> None:
-        """Discard all earlier steps, because no cycle can contain them any more."""
+        """Forget all earlier training steps, because they cannot be part of a repeating allocation cycle any more."""
         self._detector.clear()
         self._events, self._noted, self._step_is_complete = [], 0, False
 
@@ -237,6 +237,6 @@ class TensorAllocator:
             self._events, self._noted, self._step_is_complete = [], 0, False
 
     def _note_rows(self, rows: Column, ops: Column) -> None:
-        """Pass rows to the `note` callback. `ops` are op numbers counted from the start of the step."""
+        """Pass rows to the `note` callback. `ops` has the op number of each row, counted from the start of the step."""
         if self._note is not None and len(rows):
             self._note(rows, self._op_rows.of(ops, self._begun), self._now_ns())

@@ -2,9 +2,9 @@
 
     of_convolution(signature)       # ((), (47185920, -47185920)): allocated and freed after the op's first output
 
-For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). Winograd convolutions
-transform every tile of 4x4 outputs to 6x6 values. The workspace of a Winograd convolution holds the transformed input, output
-and weights.
+For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). In a Winograd convolution,
+every tile of 4x4 outputs needs 6x6 transformed values. The workspace of a Winograd convolution holds the transformed input,
+output and weights.
 
 Note [Which convolutions take it]
     In a V100's recording (ResNet-50, batch 32, PyTorch 1.9), the workspace sizes follow a formula exactly. The formula is 36
@@ -29,8 +29,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Which convolutions take it]
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
     """Return the bytes that a convolution or its backward pass allocates (positive) or frees (negative) as workspaces.
 
-    The first tuple has the sizes before the first output, and each further tuple has the sizes after one output. Other ops
-    return ().
+    Tuple 0 has the sizes before the first output, and tuple i has the sizes after output i. Other ops return ().
     """
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls
 """Casts arguments of ops on the virtual GPU to half precision or float32, as autocast does on a real GPU.
 
-PyTorch's own autocast kernels cast only tensors whose device in C++ is CUDA, unlike virtual tensors. PyTorch's lists of ops to
-cast (ATen/autocast_mode.h) are therefore registered again, for the dispatch key AutocastPrivateUse1.
+PyTorch's own autocast kernels do not cast virtual tensors, because their device type in C++ is not CUDA. For virtual tensors,
+the ops that PyTorch casts (listed in ATen/autocast_mode.h) are registered with the dispatch key AutocastPrivateUse1.
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
@@ -73,7 +73,7 @@ class Autocast:
         self._casts.made.clear()
 
     def cast(self, op: torch._ops.OpOverload, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in the given dtype, or in autocast's low-precision dtype if no dtype is given."""
+        """Run the op in `dtype`, or in autocast's low-precision dtype if `dtype` is None."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
@@ -85,7 +85,7 @@ class Autocast:
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
     def full_by_dtype(self, op: torch._ops.OpOverload, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """If the caller has not set the op's `dtype` argument, which is at position `at`, set it to float32."""
+        """Run the op with `dtype=torch.float32` unless the caller has passed a dtype. `at` is the position of the argument."""
         given = kwargs.get("dtype") if len(args) <= at else args[at]
         if given is None and _eligible(args[0]):
             args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
@@ -148,8 +148,8 @@ class Autocast:
 
 
 def _is_on_device(value: TorchAny) -> bool:
-    """Return whether a tensor is on the virtual GPU. Fake tensors, and wrappers of virtual tensors (DTensor, torch.func), also
-    count as tensors on the device."""
+    """Return whether a tensor is on the virtual GPU. Returns True for fake tensors and for wrappers of virtual tensors
+    (DTensor, torch.func) as well."""
     return type(value) is VirtualTensor or (isinstance(value, torch.Tensor) and value.is_cuda)
 
 
@@ -185,12 +185,11 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Apply autocast to ops of other packages, if the packages register kernels for CUDA's autocast.
+    """Apply autocast to the ops of other packages that have registered autocast kernels for CUDA.
 
-    Python autocast kernels of other packages are registered for the virtual GPU as well. A C++ autocast kernel casts only those
-    tensors whose device in C++ is CUDA. Ops of C++ libraries get the autocast rule of torchvision's ops (roi_align, nms,
-    deform_conv2d), because their own
-    kernels do not cast virtual tensors.
+    Autocast kernels written in Python are registered for the virtual GPU, too. C++ autocast kernels do not cast virtual
+    tensors, because their device type in C++ is not CUDA. Ops with a C++ autocast kernel are run in float32, as torchvision
+    runs roi_align, nms and deform_conv2d.
     """
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library

@@ -2,7 +2,7 @@
 
 The rules follow ATen/native/cuda/Copy.cu. A copy from the host to the device converts the dtype on the host. A blocking copy
 from the device to the host converts the dtype on the host. A non-blocking copy from the device to the host converts the dtype
-on the device. Tensors that are not contiguous are copied by way of a temporary tensor.
+on the device. Copies of non-contiguous tensors use a contiguous temporary tensor.
 
     x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
     x.cpu()                    # aten::_to_copy, d2h, 12 bytes, blocking; host_reads.py finds the values
@@ -222,8 +222,8 @@ class Copies:
 
 
 def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
-    """Return whether a host tensor is in pinned memory. Raises torch's error if a CUDA graph is being captured and the host
-    tensor is not pinned."""
+    """Return whether a host tensor is in pinned memory. Raises torch's error if the tensor is not pinned while a CUDA graph is
+    being captured."""
     pinned, here = is_pinned(host), gpu()
     if not pinned and here.launches.capture is not None and here.launches.is_capturing(here.current.stream(device)):
         raise RuntimeError(

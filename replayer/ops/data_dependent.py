@@ -1,6 +1,6 @@
 """Runs ops with data-dependent output shapes (torch.Tag.dynamic_output_shape).
 
-The size of a result that depends on values is computed on the host, taken from the recording, or assumed.
+Each output size is computed on the host, taken from the recording, or assumed.
 
     x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
     x[x > 0]                                        # the recorded count at this place, else an assumed share of the elements
@@ -108,10 +108,10 @@ class DataDependentOps:
         return [index]
 
     def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
-        """Return the number of true elements of `mask`, broadcast to `shape`.
+        """Return the number of true elements in `mask` after broadcasting it to `shape`.
 
-        If the values of the mask are known, the true elements are counted. If the values of the mask are unknown, the number
-        comes from the recording or is assumed. See Note [Unknown sizes] in tensor/planning/assumed_sizes.py.
+        If the values of the mask are known, the true elements are counted. If the values of the mask are unknown, the recorded
+        number is used or a number is assumed. See Note [Unknown sizes] in tensor/planning/assumed_sizes.py.
         """
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
@@ -239,7 +239,7 @@ class DataDependentOps:
 
 
 def _even_counts(total: int, size: int) -> torch.Tensor:
-    """Return assumed counts for `size` distinct values among `total` elements.
+    """Return assumed counts of `size` distinct values in a tensor with `total` elements.
 
     The counts add up to `total`, so that `split(counts.tolist())` works as on a GPU.
     """

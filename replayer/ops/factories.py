@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
 """Registers the kernels that create tensors on the virtual GPU, such as `torch.empty(..., device="cuda")`.
 
-The kernels are registered for every device type that can stand for a virtual GPU in C++ (tensor_meta.py). Scripts can therefore
-create tensors in every thread, without a TorchDispatchMode. In a PyTorch build with CUDA, the registered kernels replace
-PyTorch's own, which would load a CUDA driver.
+The kernels are registered for every device type that a virtual GPU can have in C++ (tensor_meta.py). Because the kernels are
+registered with PyTorch, scripts can create tensors in every thread without a TorchDispatchMode. In a PyTorch build with CUDA,
+the registered kernels replace PyTorch's own kernels, which need a CUDA driver.
 
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
@@ -75,7 +75,7 @@ class Factories:
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
-        """Run a function that creates a tensor and has C++ kernels only for CPU and CUDA."""
+        """Create the window on the CPU and copy it to the device, because PyTorch has C++ kernels only for CPU and CUDA."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
@@ -94,7 +94,8 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Return a host tensor when the Reducer of DistributedDataParallel asks for a tensor on device `index`.
+    """Create a tensor in host memory for the Reducer of DistributedDataParallel, which has asked for a tensor on device
+    `index`.
 
     See Note [The map of used parameters] in process_group.py.
     """

@@ -3,7 +3,7 @@ stream (cublas_workspaces.py).
 
     plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
 
-If the replay keeps no workspaces, each handler removes itself at its first call.
+If cuBLAS kept no workspaces in the recording, the handlers are not needed, and each one removes itself at its first call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES f
 
 
 def use_workspace(result: TorchAny) -> bool:
-    """Allocate the calling thread's cuBLAS workspace for a matrix product, unless the product is empty.
+    """Allocate the calling thread's cuBLAS workspace for a matrix product, unless the result is empty.
 
     Return whether workspaces are kept.
     """
@@ -40,8 +40,8 @@ def use_workspace(result: TorchAny) -> bool:
 
 
 def _is_lt(result: TorchAny, bias: TorchAny, left: TorchAny, right: TorchAny, beta: float = 1, **_: TorchAny) -> bool:
-    """Whether PyTorch computes a product with a bias by cuBLASLt: the bias is added once to each row of the result, and no
-    matrix is a vector. See addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp."""
+    """Return whether PyTorch computes this product with cuBLASLt. The bias must have one value per column, and the right factor
+    must not be a vector. See addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp."""
     return (
         beta == 1
         and result.dtype in _LT_DTYPES

@@ -4,7 +4,7 @@
     made = call.back(func(*[call.of(value) for value in args]), index)
     gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
 
-A result that shares storage with an argument on the CPU also shares the argument's memory on the virtual device.
+If a result shares storage with an argument on the CPU, the two also share memory on the virtual GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HostCall(CallArguments):
         return host
 
     def back(self, value: TorchAny, index: int) -> TorchAny:
-        """Convert a result of the CPU to a tensor on virtual device `index`."""
+        """Convert a result that the CPU has computed to a tensor on virtual device `index`."""
         if isinstance(value, (list, tuple)):
             return [self.back(item, index) for item in value]
         if not isinstance(value, torch.Tensor):
@@ -73,7 +73,7 @@ class HostCall(CallArguments):
         return result
 
     def holding(self, storage: torch.UntypedStorage, index: int) -> Allocation:
-        """Allocate memory on device `index`. With `--values compute`, `storage` holds the values of the new memory."""
+        """Allocate memory on device `index`. With `--values compute`, the values of the new memory are in `storage`."""
         made = allocate(gpu(), index, storage.nbytes())
         if computing():
             made.known = bytes_of(storage)

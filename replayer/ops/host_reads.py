@@ -43,7 +43,7 @@ class HostReads:
         }
 
     def fill_handlers(self, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-        """Return handlers of the ops that read a fill value from the device. `run` runs an op without a handler."""
+        """Return handlers for ops whose fill value may be a tensor on the device. `run` runs an op without a handler."""
         return {op: partial(self._fill, partial(run, op), at) for op, at in _FILL_VALUES.items()}
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
@@ -75,7 +75,7 @@ class HostReads:
         return self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """Run `torch.allclose`, with which scripts check that two methods give the same result.
+        """Run `torch.allclose`. Scripts use this function to check that two methods give the same result.
 
         Returns True if the values of both tensors are unknown.
         """
@@ -121,8 +121,9 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
     """Return whether PyTorch reads a value from the device before it runs this op, so that the host waits.
 
-    A fill value on the device is read with `item`. `index_put_` looks for the true elements of a mask on the device, unless
-    the value is one number on the host (`masked_fill__cuda` and `canDispatchToMaskedFill` in ATen/native).
+    If the fill value is a tensor on the device, PyTorch reads it with `item`. `index_put_` with a mask reads the number of true
+    elements, unless the value is a single number on the host (`masked_fill__cuda` and `canDispatchToMaskedFill` in
+    ATen/native).
     """
     at = _FILL_VALUES.get(func)
     if at is not None:
@@ -134,15 +135,16 @@ def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> 
 
 
 def wait_for_device(index: int) -> None:
-    """Wait until the current stream has no work left, as for a value that the host reads."""
+    """Wait until all work on the current stream has ended, as when the host reads a value."""
     before_sync()
     gpu().streams.synchronize(gpu().current.stream(index))
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal` if it follows from shapes and memory. Otherwise return None.
+    """Return the result of `torch.equal` if the shapes differ, the tensors are empty, or both are the same memory. Otherwise
+    return None.
 
-    In these cases, PyTorch runs no kernel and does not wait (`cuda_equal` in ATen/native/cuda/Equal.cpp).
+    PyTorch compares shapes and memory first, without a kernel and without a wait (`cuda_equal` in ATen/native/cuda/Equal.cpp).
     """
     if tuple(one.shape) != tuple(other.shape):
         return False

@@ -1,4 +1,4 @@
-"""Handles ops whose results the host knows without computing on the device, and indexing by tensors in host memory.
+"""Handles ops whose results the host knows without computing on the device. Also handles indexing by tensors in host memory.
 
 Each handler runs an op and then stores the values of its result in `Allocation.known`.
 
@@ -89,8 +89,7 @@ class KnownContents:
         return made
 
     def _values_unchanged(self, op: torch._ops.OpOverload, at: int, *args: TorchAny) -> TorchAny:
-        """Run an op that does not change the values of the argument at position `at`, so that the host still knows these
-        values.
+        """Run an op that keeps the values of the argument at position `at`, and mark these values as still known.
         """
         known = args[at].allocation.known
         result = self._run(op, *args)
@@ -134,8 +133,9 @@ def index_put_new(
 ) -> TorchAny:
     """Run `aten::index_put`, which copies a tensor and sets some elements of the copy.
 
-    In the backward pass of indexing, CUDA writes directly into a new tensor of zeros. For a subclass of Tensor, autograd would
-    first copy the zeros (`index_backward` in torch/csrc/autograd/FunctionsManual.cpp).
+    In the backward pass of indexing, CUDA writes into a new tensor of zeros without copying it. For subclasses of Tensor such
+    as virtual tensors, autograd calls `index_put`, which would copy the zeros (`index_backward` in
+    torch/csrc/autograd/FunctionsManual.cpp).
     """
     node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
     if node is not None and node.name().startswith("IndexBackward"):

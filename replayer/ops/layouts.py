@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Implements sparse tensors (COO, CSR and others) on the virtual GPU. A sparse tensor on the virtual GPU contains a sparse
+"""Implements sparse tensors (COO, CSR and others) on the virtual GPU. Each sparse tensor on the virtual GPU wraps a sparse
 tensor in host memory.
 
 The shapes of sparse results depend on values, and most sparse ops have no shape rule in PyTorch. So the CPU runs each op. The
@@ -39,7 +39,7 @@ _wrap: TorchAny = torch.Tensor._make_wrapper_subclass
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
     """A sparse tensor on the device.
 
-    `host` is the sparse host tensor. `parts` maps the storages of indices and values to allocations on the device.
+    `host` is the sparse host tensor. `parts` maps the host storages of the indices and the values to allocations on the device.
     """
 
     host: torch.Tensor
@@ -65,7 +65,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
-        """Run the old constructor `Tensor.new`, with which optimizers create tensors shaped like a sparse gradient."""
+        """Run the old constructor `Tensor.new`. Optimizers use it to create tensors with the shape of a sparse gradient."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -131,7 +131,7 @@ class Layouts:
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
         """Wrap a sparse host tensor for device `index`, and allocate device memory for its indices and values if necessary.
 
-        `known` is True if the host tensor has the values that the script computed.
+        `known` is True if the values in the host tensor are the ones that the script computed, not placeholders.
         """
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided

@@ -18,7 +18,7 @@ def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.d
     """Create a CPU tensor in pinned memory without initializing its values. A tensor without elements has no memory and is
     never pinned.
 
-    Raises torch.AcceleratorError with CUDA's message if the system has no memory left to pin.
+    Raises torch.AcceleratorError with CUDA's message if the system cannot pin more memory.
     """
     if not prod(shape):
         return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
@@ -32,7 +32,7 @@ def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.d
 
 
 def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a CPU tensor to pinned memory and keep its strides, as `Tensor.pin_memory` does. The data is really copied."""
+    """Copy a CPU tensor to pinned memory with the same strides, as `Tensor.pin_memory` does. The data is really copied."""
     if tensor.layout is not torch.strided:
         raise NotEmulated(f"pin_memory of a {tensor.layout} tensor", "pin its indices and values, which are plain tensors")
     with torch.no_grad():

@@ -3,7 +3,7 @@
     snapshot = memory.snapshot()
     snapshot[0]["blocks"][0]   # {"address": ..., "size": 3145728, "state": "active_allocated", "frames": [...], ...}
 
-Keys and values are those of torch/csrc/cuda/Module.cpp in PyTorch 2.13. PyTorch's viewers read this format
+The keys and values are defined in torch/csrc/cuda/Module.cpp (PyTorch 2.13). PyTorch's viewers read this format
 (torch/cuda/_memory_viz.py).
 """
 
@@ -17,8 +17,8 @@ from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """Return the blocks of a segment in order of address, given the segment's last block. In an expandable segment, unmapped
-    addresses separate one list of blocks from the next."""
+    """Return the blocks of a segment, sorted by address. `tail` is the segment's last block. An expandable segment with
+    unmapped addresses gives several lists, one for each mapped range."""
     ranges: list[list[Block]] = [[]]
     at: Block | None = tail
     while at is not None:
@@ -31,7 +31,7 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
 
 
 def segment_dict(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
-    """Return a snapshot's entry for a segment, or for a range of an expandable segment that has memory."""
+    """Return the snapshot entry of a segment, or of one mapped range of an expandable segment."""
     pool = blocks[0].pool
     active = [block for block in blocks if not block.in_pool]
     return {
@@ -62,8 +62,8 @@ def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
 
 
 def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
-    """Return the snapshot's `allocator_settings`. `text` is the content of the environment variable that has the allocator's
-    settings."""
+    """Return the snapshot's `allocator_settings`. `text` is the value of the environment variable with the settings, such as
+    PYTORCH_CUDA_ALLOC_CONF."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,
         "max_split_size": -1 if settings.max_split_bytes == UNLIMITED else settings.max_split_bytes,

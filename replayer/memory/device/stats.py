@@ -1,7 +1,7 @@
 """Counts current, peak, allocated and freed amounts of memory, as `torch.cuda.memory_stats` reports them.
 
-Each quantity is counted separately for small and for large blocks. The sum of both pools has its own peak, which may be lower
-than the sum of the pools' peaks.
+Each statistic is counted separately for the small-block and the large-block pool. The sum of both pools has its own peak, which
+may be lower than the sum of the pools' peaks.
 
     stats = MemoryStats()
     stats.small.segments.add(1)
@@ -31,7 +31,8 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """Counts one quantity, such as allocated bytes, in the small and large pools together. `peak` is the peak of their sum."""
+    """Counts one quantity, such as allocated bytes, in the small pool and in the large pool. `peak` is the peak of their
+    sum."""
 
     __slots__ = ("large", "peak", "small")
 
@@ -116,7 +117,7 @@ class MemoryStats:
         self._earlier_peak_bytes = 0, 0
 
     def note_active(self) -> None:
-        """Update the peak of active blocks after an allocation, if freed blocks are still in use by other streams."""
+        """Update the peaks of active blocks after an allocation. Freed blocks that other streams still use are active, too."""
         for name, waiting_name in _ACTIVE.values():
             blocks, waiting = self.quantities[name], self.quantities[waiting_name]
             waiting.small.peak = max(waiting.small.peak, blocks.small.now + waiting.small.now)
@@ -155,7 +156,7 @@ class MemoryStats:
         )
 
     def totals(self) -> list[int]:
-        """Return the accumulated total of each statistic, in the order that `raise_totals` expects."""
+        """Return the total of each statistic since the start, in the same order as in `raise_totals`."""
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
@@ -167,7 +168,8 @@ class MemoryStats:
         return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the statistics by torch's name for each quantity and by pool ("all", "small_pool" or "large_pool").
+        """Return all statistics as a dictionary: torch's name of the statistic, then the pool ("all", "small_pool",
+        "large_pool").
 
         Some entries are plain counts.
         """

@@ -63,7 +63,7 @@ class HostMemory:
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Allocate pinned memory that is writable and has exactly this size.
+        """Return writable pinned memory of exactly `size_bytes` bytes.
 
         The memory is freed when the last reference to it is deleted. See Note [Frees of pinned blocks].
 
@@ -83,8 +83,8 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """Allocate a block from the system. The lock is released while pages are prepared, so that other threads do not
-        wait."""
+        """Allocate a block from the system. The caller does not hold the lock, so other threads need not wait while the pages
+        are locked in memory."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
@@ -103,8 +103,8 @@ class HostMemory:
         self._returned.append(block)
 
     def _process_returned(self) -> None:
-        """Make freed blocks available in order, and stop at the first block that a copy still uses. The caller holds the
-        lock."""
+        """Make freed blocks available in the order of the frees, and stop at the first block that a copy still uses. The caller
+        holds the lock."""
         returned = self._returned
         while returned and (not returned[0].ready_ns or self._has_passed(returned[0].ready_ns)):
             block = returned.popleft()
@@ -134,7 +134,7 @@ class HostMemory:
     def register(self, address: int, size_bytes: int) -> bool:
         """Lock memory that the script has allocated, and count the memory as pinned.
 
-        Returns False if a part of the memory is already pinned.
+        Returns False if the memory overlaps with memory that is already pinned.
         """
         with self._lock:
             i = bisect_right(self._addresses, address + size_bytes - 1)

@@ -5,8 +5,8 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, active blocks are counted separately for each block size. The reported peak is the sum of the peaks of all block
-sizes, which may be higher than the true peak.
+As in PyTorch, there are separate counters of active blocks for each block size. The reported peak is the sum of the peaks of
+all block sizes, which may be higher than the true peak.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
 """Chooses the kernels of composite ops as CUDA does.
 
-PyTorch's C++ code chooses CUDA's kernels only for tensors whose device in C++ is CUDA, but virtual tensors have another device.
-This module chooses the kernels of attention, RMS norm, softmax, CTC loss and observed quantization. The module rnn.py chooses
-cuDNN's kernels for recurrent layers.
+PyTorch's C++ code does not choose CUDA's kernels for virtual tensors, because their device type in C++ is not CUDA. This module
+chooses the kernels of attention, RMS norm, softmax, CTC loss and observed quantization. The module rnn.py chooses cuDNN's
+kernels for recurrent layers.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 """
@@ -53,8 +53,8 @@ def attention_kernel(
 
     The rules are those of ATen/native/transformers/cuda/sdp_utils.cpp, in the same order.
 
-    `grouped` says whether several query heads may share one head of key and value. `cudnn` is the version of cuDNN, such as
-    91900, or 0 if cuDNN's attention cannot run. `rounds_dropout` says whether cuDNN's attention may round the dropout
+    `grouped` allows several query heads to share one key and value head (grouped-query attention). `cudnn` is the cuDNN
+    version, such as 91900, or 0 to exclude cuDNN's attention. `rounds_dropout` allows cuDNN's attention to round the dropout
     probability, as before torch 2.12.
     """
     if query.dim() != 4:
@@ -184,8 +184,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. Like CUDA's kernel, the function reads half precision and writes float32 in one op
-    (ATen/native/SoftMax.cpp).
+    """Run `torch.softmax`. As on CUDA, a single op reads half precision and writes float32 (ATen/native/SoftMax.cpp).
     """
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
@@ -200,7 +199,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. On CUDA, the kernel instead of the host checks that the labels are in range (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`. On CUDA, the kernel checks whether the labels are in range, not the host (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     classes = int(labels.max()) + 1 if num_classes == -1 else num_classes
@@ -219,8 +218,8 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    """Run `torch.ctc_loss` with the lengths in host memory, as on CUDA. PyTorch's C++ code does not copy the lengths to the
-    host for subclasses of Tensor."""
+    """Run `torch.ctc_loss` with the lengths in host memory, as on CUDA. The lengths are copied to the host here, because
+    PyTorch's C++ code does not do so for subclasses of Tensor."""
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
@@ -236,7 +235,7 @@ def observed_fake_quantization(
 ) -> TorchAny:
     """Run `torch.fused_moving_avg_obs_fake_quant`.
 
-    On CUDA, the first call of the op resizes the buffers for each channel (native/quantized/cuda/FusedObsFakeQuant.cu).
+    As on CUDA, the first call resizes empty per-channel buffers (native/quantized/cuda/FusedObsFakeQuant.cu).
     """
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
@@ -272,7 +271,7 @@ _HALF = {wide: half for half, wide in _WIDE.items()}
 
 
 def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: TorchAny, **options: TorchAny) -> torch.Tensor:
-    """Run a Fourier transform. In half precision, cuFFT accepts only sizes that are powers of two."""
+    """Run a Fourier transform. cuFFT accepts half precision only if the sizes are powers of two."""
     if data.dtype not in _WIDE:
         made: torch.Tensor = _in_words_of_cuda(op, data, n, *where, **options)
         return made

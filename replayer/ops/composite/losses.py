@@ -1,10 +1,11 @@
 # mypy: allow-untyped-calls
-"""Starts the loss phase, as in a recording, when a script calls a loss function that PyTorch decomposes into other ops.
+"""Starts the loss phase when a script calls a loss function that PyTorch decomposes into other ops.
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-PyTorch decomposes a composite loss before the device sees it, but a recording has the loss's name (LOSS_OPS in phase_rule.py).
-The function registered for a loss (dispatch key AutogradLazy) reports the call and then decomposes the loss as PyTorch does.
+PyTorch decomposes a composite loss before a device backend is called, but a recording shows the name of the loss (LOSS_OPS in
+phase_rule.py). A kernel registered for each loss (dispatch key AutogradLazy) starts the loss phase and then decomposes the loss
+as PyTorch does.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
 """Runs recurrent layers as CUDA does, with one cuDNN call for all layers, directions and time steps.
 
-PyTorch's C++ code uses cuDNN only for tensors whose device in C++ is CUDA, so this module calls it for virtual tensors.
-`torch.lstm`, `gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. The weights for cuDNN are in a single buffer, which
-`flatten_parameters` creates. Layers that cuDNN does not support are run with one fused cell per time step (rnn_cells.py).
+This module calls the cuDNN ops for virtual tensors, because PyTorch's C++ code calls them only for CUDA tensors. `torch.lstm`,
+`gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. cuDNN reads all weights from a single buffer, which
+`flatten_parameters` creates. For layers that cuDNN does not support, rnn_cells.py runs one fused cell kernel per time step.
 
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
     pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device
@@ -53,7 +53,8 @@ def _cudnn_accepts(data: torch.Tensor) -> bool:
 
 
 def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
-    """If all weights are consecutive views of one buffer, return this buffer as a one-dimensional tensor, otherwise None."""
+    """Return the buffer of the weights as a one-dimensional tensor, or None if the weights are not consecutive views of one
+    buffer."""
     first = weights[0].tensor_meta
     at = first.offset
     for weight in weights:
@@ -82,8 +83,8 @@ def _run(
 
 
 def _implementation(mode: int, data: torch.Tensor) -> Callable[..., tuple[TorchAny, ...]] | None:
-    """Return the function that runs recurrent layers as on CUDA, or None if PyTorch's own decomposition is right for this
-    input."""
+    """Return the function that runs recurrent layers as on CUDA, or None if PyTorch's own decomposition is the same as on
+    CUDA."""
     if _cudnn_accepts(data):
         return partial(_run, mode)
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
@@ -92,7 +93,7 @@ def _implementation(mode: int, data: torch.Tensor) -> Callable[..., tuple[TorchA
 def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
     """Run recurrent layers on a padded batch, or on a packed sequence with its batch sizes in host memory.
 
-    `hx` is a list of two tensors for an LSTM, and a tensor for other layers.
+    `hx` (the hidden state) is a list of two tensors for an LSTM, and one tensor for other layers.
     """
     mixed_devices.runner(op, (data, *args), {})
     run = _implementation(mode, data)
@@ -130,7 +131,7 @@ def _under_autocast(
 ) -> TorchAny:
     """Run recurrent layers in half precision, even if autocast uses another dtype.
 
-    Autograd records the cast of all weights into one new buffer.
+    All weights are cast into one new buffer, and autograd records the casts.
     """
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
@@ -144,13 +145,13 @@ def _under_autocast(
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
     """Return handlers for recurrent ops that have no shape rule (meta kernel) in PyTorch. `run` runs an op from its plan.
 
-    The packing of sequences has a handler of its own, because its output shape depends on the values of `lengths`. Another one
+    Packing a sequence needs a separate handler, because the output shape depends on the values of `lengths`. Another one
     flattens weights into cuDNN's buffer.
     """
 
     def backward(*args: TorchAny) -> TorchAny:
-        """Run cuDNN's backward and return the gradients. The gradients of the weights are views of one buffer, like the
-        weights."""
+        """Run cuDNN's backward and return the gradients. The gradients of the weights are views of one buffer, as the weights
+        are."""
         data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
 
@@ -166,7 +167,7 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
     `lengths` must be in host memory, as for CUDA's kernels.
 
-    To find the number of rows, the CPU packs a tensor of zeros with a single feature.
+    The CPU packs a tensor of zeros with one feature to find the number of rows.
     """
     meta = padded.tensor_meta
     rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
@@ -178,7 +179,8 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
 
 def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
-    """Create one buffer for all weights and make each weight a view of the buffer. The old memory of the weights is freed."""
+    """Create one buffer for all weights and make each weight a view of the buffer. The memory that the weights had before is
+    freed."""
     buffer = _buffer_for(weights, weights[0].tensor_meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.tensor_meta.shape, view.tensor_meta.dtype_name

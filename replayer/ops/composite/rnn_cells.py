@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Runs LSTM and GRU layers without cuDNN, with one fused cell per layer, direction and time step, as on CUDA.
 
-PyTorch's C++ code uses fused cells only for tensors on a GPU, so this module repeats PyTorch's loops over time steps.
+PyTorch's C++ code does not use fused cells for virtual tensors, so this module reimplements PyTorch's loops over time steps.
 
     nn.LSTMCell(6, 4).cuda()(x)     # aten::_thnn_fused_lstm_cell
 
@@ -44,13 +44,13 @@ def gru_cell(
 
 
 def _gates(data: torch.Tensor, weight: TorchAny, bias: TorchAny) -> torch.Tensor:
-    """Multiply the input by the weights of an LSTM's or GRU's gates. PyTorch uses a fused cell only on a GPU. For an input on
-    the CPU, `linear` raises the same error as PyTorch's cell that is not fused."""
+    """Multiply the input by the gate weights of an LSTM or GRU. PyTorch uses fused cell kernels only on a GPU. If the input is
+    on the CPU, `linear` raises the same error as PyTorch's CPU code."""
     return data @ weight.t() if data.is_cuda else torch.nn.functional.linear(data, weight, bias)
 
 
 def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w_hh: TorchAny) -> None:
-    """Raise PyTorch's error if input, hidden states and weights have sizes that do not match."""
+    """Raise PyTorch's error if the sizes of the input, the hidden states and the weights do not match."""
     if data.size(1) != w_ih.size(1):
         raise RuntimeError(f"input has inconsistent input_size: got {data.size(1)} expected {w_ih.size(1)}")
     for state in states:
@@ -61,7 +61,7 @@ def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w
 
 
 class LayerOptions(NamedTuple):
-    """The arguments of `torch.lstm` and similar functions that describe the layers, in PyTorch's order."""
+    """The layer options of `torch.lstm` and similar functions, in the order of their arguments."""
 
     biases: bool
     layers: int
@@ -77,8 +77,8 @@ def layers(
 
     Return the output of the last layer, followed by the hidden states after the last step.
 
-    `data` has the shape (steps, batch, features). If `sizes` has the batch size of each step, `data` is the concatenation of
-    the batches of all steps. A hidden state has the shape (layers * directions, batch, features).
+    `data` has the shape (steps, batch, features). If the batch size of each step is given in `sizes`, `data` is the
+    concatenation of the batches of all steps. A hidden state has the shape (layers * directions, batch, features).
     """
     directions = 1 + how.bidirectional
     step = len(weights) // (how.layers * directions)

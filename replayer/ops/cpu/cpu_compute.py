@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
 """With the option `--values compute`, tensors have values in host memory, and the CPU computes all ops.
 
-The virtual GPU still provides devices, streams, memory and times. Before the virtual GPU launches an op, the CPU computes the
-op on the values of the tensors. With computed values, losses and output sizes are correct, but a replay takes as long as the
-CPU needs.
+Devices, streams, memory and times still come from the virtual GPU. Before the virtual GPU launches an op, the CPU computes the
+op on the values of the tensors. With computed values, losses and output sizes are correct, but the replay runs only as fast as
+the CPU can compute.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
@@ -71,7 +71,7 @@ class ComputedCopies(Copies):
     def _fill(self, target: TorchAny, values: torch.Tensor, copy: Callable[[], None]) -> None:
         """Call `copy`, which launches the copy on the virtual GPU, and then copy the values.
 
-        Afterwards the values of the target tensor are known.
+        After the copy, the values of `target` are known.
         """
         into = payload_of(target)
         kept = target.allocation.known
@@ -106,9 +106,9 @@ def _capturing(device: int) -> GraphCapture | None:
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:
-    """Call `compute` during a CUDA graph capture and return its result.
+    """Call `compute` while a CUDA graph is being captured. Returns the result of `compute`.
 
-    At the end of the capture, all changes that `compute` has made to values are undone. See Note [Computed twice].
+    When the capture ends, the tensors in `written` get back the values that they had before. See Note [Computed twice].
     """
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
@@ -125,7 +125,7 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
 
 
 def _request(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Allocate the results of an op on the virtual GPU, so that results that are too large raise the GPU's error."""
+    """Allocate the results of an op on the virtual GPU, which raises the GPU's out-of-memory error if they are too large."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "meta"}
     results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
@@ -138,7 +138,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> bool:
-    """Return whether the host must wait for a value, or for the size of the result."""
+    """Return whether the host must wait until the device has computed a value or the size of the result."""
     if func is aten.index.Tensor:
         return any(index is not None and index.dtype in _MASKS for index in args[1])
     if kwargs.get("output_size") is not None:
@@ -160,7 +160,8 @@ def _is_low_precision(values: list[TorchAny]) -> bool:
 
 
 def _in_float32(run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op whose CPU kernel lacks half precision in float32, and convert results and modified arguments back."""
+    """Run an op in float32 if its CPU kernel does not support half precision. Results and modified arguments are converted
+    back."""
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     low = next(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER)
 
@@ -268,8 +269,8 @@ class CpuCompute:
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
-        """Return the assertion that would fail in the op's CUDA kernel, or None. If an assertion fails, the op computes with
-        zeros instead of the invalid values."""
+        """Return the device assertion that would fail in the op's CUDA kernel, or None. If an assertion would fail, the op
+        computes with zeros instead of the invalid values."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None
@@ -321,7 +322,7 @@ class CpuCompute:
 
 class _PayloadCall(HostCall):
     def adopt_storage_changes(self) -> None:
-        """Update the virtual tensors whose storage was resized or replaced by the op."""
+        """Update each virtual tensor whose storage the op has resized or replaced."""
         for tensor, view in self.given:
             meta: TensorMeta = tensor.tensor_meta
             storage = view.untyped_storage()

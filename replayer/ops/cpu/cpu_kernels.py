@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
 """Computes CUDA-only ops on the CPU for `--values compute`: attention, recurrent layers and SyncBatchNorm.
 
-Each function takes an op's arguments as CPU tensors and returns the results. If a backward op needs the random numbers of its
-forward op, the forward op returns the generator's state in a tensor. The random generator's state is stored in attention's
-output `seed` or in the output `reserve` of a recurrent layer.
+Each function takes an op's arguments as CPU tensors and returns the results. If a backward op needs the same random numbers as
+the forward op, the forward op returns the state of the random generator in a tensor. Attention returns the generator's state in
+its output `seed`, and recurrent layers return it in `reserve`.
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 """
@@ -24,8 +24,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Attention:
-    """An attention kernel with the options that were passed in one call. The forward and backward passes use the same `seed`,
-    so that both drop the same attention weights."""
+    """Computes attention with the options of one call. The forward and backward passes use the same `seed`, so that both drop
+    the same attention weights."""
 
     dropout_p: float
     causal: bool
@@ -52,11 +52,11 @@ class _Attention:
         return (weights @ wide_v).to(q.dtype)
 
     def forward(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> tuple[TorchAny, TorchAny]:
-        """Return attention's output, and zeros in place of the log-sum-exp values."""
+        """Return the output of attention, and zeros instead of the log-sum-exp values."""
         return _tokens_first(self.output(q, k, v, bias)), q.new_zeros(q.shape[:3], dtype=torch.float32)
 
     def backward(self, grad: torch.Tensor, *inputs: torch.Tensor) -> list[TorchAny]:
-        """Return the gradients of query, key and value and, if there is a bias, the gradient of the expanded bias."""
+        """Return the gradients of the query, the key, the value and, if there is one, the expanded bias."""
         return _gradients(lambda *leaves: [self.output(*leaves)], list(inputs), [grad])
 
 
@@ -68,8 +68,7 @@ def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
 def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
     """Return the gradients of the inputs by running the forward function again under autograd.
 
-    Some items of `gradients` may be None. PyTorch calls the CPU kernels without autograd, so this function enables autograd
-    again.
+    Some items of `gradients` may be None. PyTorch calls CPU kernels with autograd disabled, so this function enables autograd.
     """
     keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
     for key in (keys.AutogradCPU, keys.ADInplaceOrView):
@@ -326,7 +325,7 @@ def _softmax_backward_of(
 
 
 def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
-    """Count values in bins. As on CUDA, the input may have an integer dtype, which is then the dtype of the result."""
+    """Count values in bins. As on CUDA, an integer input is allowed, and the result has the input's dtype."""
     return aten.histc(data, *bins) if data.is_floating_point() else aten.histc(data.double(), *bins).to(data.dtype)
 
 
@@ -354,7 +353,8 @@ _DIVISIONS = [
 
 
 def _product(op: TorchAny) -> Callable[..., TorchAny]:
-    """Return a matrix product function with an argument `out_dtype`, the dtype in which sums are computed."""
+    """Return a matrix product function with the additional argument `out_dtype`, the dtype of the computation and its
+    result."""
 
     def product(*args: TorchAny, out: TorchAny = None, **scalars: TorchAny) -> TorchAny:
         *factors, out_dtype = args
