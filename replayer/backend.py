@@ -52,7 +52,8 @@ _WITH_SEVERAL_TENSORS = (
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Answers C++'s accelerator calls. No tensor is on PyTorch's private accelerator, so these hooks never have to wait."""
+    """Answers C++'s accelerator calls. The hooks never wait, because no tensor is on PyTorch's private accelerator
+    (PrivateUse1)."""
 
     def is_available(self) -> bool:
         return registered()
@@ -114,7 +115,7 @@ def register(*, compute: bool = False) -> None:
 
 
 def unregister() -> None:
-    """Remove the virtual device's kernels. After this call, using a tensor on the virtual device raises an error."""
+    """Remove the virtual device's kernels. After `unregister`, using a tensor on the virtual device raises an error."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]

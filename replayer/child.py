@@ -1,8 +1,8 @@
 """The replayer in the script's process. The replayer starts the virtual GPU, and it writes the timeline when the script ends.
 
 The package traces/bootstrap calls `start(session)` after the import of torch, in the script's process and in all its child
-processes. The argument `session` is a `ReplaySession` (traces/script/configuration.py) in JSON form. Before a process is forked
-into ranks, traces/bootstrap calls `share(session)`.
+processes. The argument `session` is a `ReplaySession` (traces/script/configuration.py) in JSON form. If one process is forked
+into all ranks, traces/bootstrap calls `share(session)` before the fork.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Import modules and load the recording once, before the process is forked into ranks. Each rank then calls the returned
-    function.
+    """Import modules and load the recording once, before the process is forked into one process per rank. Each rank then calls
+    the returned function.
 
-    After the fork, all ranks share the memory of the imported modules and of the recording. Patches of torch that need a search
-    through all loaded modules are also installed only once.
+    After the fork, the imported modules and the recording are in memory once, and all ranks share them. Patches of torch that
+    search all loaded modules are installed before the fork too, to save time.
     """
     told = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(told)

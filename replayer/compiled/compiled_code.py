@@ -21,7 +21,7 @@ _compile_ns: list[int] = []
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Count the time spent inside this context as time that this machine needs to trace functions.
+    """Measure the time spent inside this context, in which torch.compile traces functions.
 
     If torch's Dynamo cannot trace a function and raises no error, the function runs eagerly, exactly as without a replay.
     """
@@ -38,7 +38,7 @@ def compiling() -> Iterator[None]:
 
 
 def ran_eagerly(region: str, error: str, text: str) -> None:
-    """Record that a compiled region could not be traced and therefore runs eagerly, and print one line about it to stderr."""
+    """Record that a compiled region runs eagerly because it could not be traced, and print a warning to stderr."""
     reason = f"{error}: {text.splitlines()[0]}" if text else error
     _eager.append(EagerRegion(region, reason))
     print(f"trace: compiled region {region} cannot be traced and runs eagerly ({reason})", file=sys.stderr)

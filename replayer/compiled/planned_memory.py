@@ -47,9 +47,10 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Return the memory requests of one call of the graph, spread evenly over `ops` launched ops. None if a shape is symbolic.
+    """Return the memory requests of one graph call, distributed evenly over its `ops` launched ops. None if a shape is
+    symbolic.
 
-    In requests that free an input of the graph, the block number is None.
+    A request has the block number None if it frees an input of the graph.
     """
     found = _values(graph)
     if found is None:
@@ -79,8 +80,7 @@ def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | No
 
 
 def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
-    """Return the tensors of a graph, and a list that says for each kernel whether it is an external op. None if a shape is
-    symbolic."""
+    """Return the tensors of a graph, and one boolean per kernel that is True for external ops. None if a shape is symbolic."""
     found: dict[int, _Value] = {}
     kernels: list[bool] = []
     for node in graph.graph.nodes:
@@ -125,7 +125,7 @@ def _writes(target: TorchAny) -> bool:
 
 
 def _is_external(target: TorchAny) -> bool:
-    """Return whether Inductor calls an existing implementation of this op instead of generating code."""
+    """Return True if Inductor calls an existing kernel for this op instead of generating a kernel."""
     if not isinstance(target, torch._ops.OpOverload):
         return True  # an operator with functions as arguments, such as flex_attention
     return target.namespace not in ("aten", "prims") or target._schema.name.partition("::")[2].startswith(_EXTERNAL)

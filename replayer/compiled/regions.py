@@ -1,8 +1,8 @@
 """Runs the graphs of compiled regions.
 
-Each graph of a compiled region runs op by op on virtual tensors. If the recording contains the compiled region, the ops of the
-graph launch no kernels. Instead, the replay launches the recorded fused kernels, external kernels and CUDA graphs of the
-region, with the recorded host time between the launches.
+Each graph of a compiled region runs op by op on virtual tensors. If the recording contains the compiled region, these ops
+launch no kernels. The replay then launches the region's recorded kernels and CUDA graphs, with the recorded host time between
+the launches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CompiledRegion:
     """One compilation of a function. The field `name` is torch's identifier of the compilation, such as "0/1" for the second
     compilation of the first function.
 
-    The backward pass uses the input shapes of the last forward pass to find its recorded call.
+    The recorded call of a backward pass is found by the input shapes of the last forward pass.
     """
 
     def __init__(self, name: str) -> None:
@@ -113,7 +113,8 @@ class RegionGraph:
         return results
 
     def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
-        """Return estimated memory requests for a call if the recording has no memory events. None if they cannot be planned."""
+        """Estimate the memory requests of a recorded call, for recordings without memory events. None if they cannot be
+        planned."""
         if recorded.launches_graph:
             return ()
         count = len(recorded.ops)
@@ -149,5 +150,6 @@ def _ops_of(graph: TorchAny) -> Iterator[tuple[str, Shapes]]:
 
 
 def _hint(size: TorchAny) -> int:
-    """Return a size of a traced tensor as an integer. If the size is symbolic, the value at the time of tracing is returned."""
+    """Return a size of a traced tensor as an integer. For a symbolic size, return the value that the size had during
+    tracing."""
     return size if isinstance(size, int) else int(size.node.hint or 0)

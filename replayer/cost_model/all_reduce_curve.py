@@ -2,8 +2,8 @@
 
 The duration of an all-reduce is not proportional to the size of its tensor. For small tensors, NCCL uses other protocols (LL,
 LL128) and algorithms (trees) than for large tensors. A ring of GPUs reaches its full bandwidth only for tensors of tens of
-megabytes. On a machine with eight V100s, the number of ranks also determines which rings of links are possible.
-The measured durations and their source are in `all_reduce.json`, which benchmarks/cost_tables.py writes.
+megabytes. On a machine with eight V100s, the speed also depends on the number of ranks, because not all GPUs are directly
+connected. The measured durations and their source are in `all_reduce.json`, which benchmarks/cost_tables.py writes.
 
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
     curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, since this card was measured
@@ -46,8 +46,8 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the all-reduce curve for `ranks` GPUs of the type `device_name`. If `bus_gbps` is not 0, it replaces the bus
-        bandwidth of the GPUs' link."""
+        """Return the all-reduce curve for `ranks` GPUs of the type `device_name`. If `bus_gbps` is not 0, use this bus
+        bandwidth instead of the usual bandwidth between such GPUs."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:

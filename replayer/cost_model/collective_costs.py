@@ -1,10 +1,10 @@
 """Durations of collective operations, measured from the time when all ranks have called the operation.
 
 Recorded operations take their recorded durations. The duration of an unrecorded operation is computed from all-reduce durations
-measured on the same kind of link (all_reduce_curve.py). All-reduce durations measured elsewhere are scaled by the speed of the
-recorded operations. The recorded duration of a communication kernel includes the wait for the slowest rank. The shortest
-duration over all ranks is therefore used as the transfer time. For some collective operations, only an upper bound of the
-duration is known. Such an upper bound limits an estimate, but it does not influence the scale factor fitted to the recording.
+measured on the same kind of link (all_reduce_curve.py). All-reduce durations from other machines are scaled to the speed of the
+recorded operations. A recorded communication kernel also waits for the slowest rank, so the shortest duration over all ranks is
+used as the transfer time. For some collective operations, only an upper bound of the duration is known. An upper bound limits
+the estimated duration, but it is not used to fit the scale factor.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
@@ -41,8 +41,8 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """Holds the duration of a collective operation and its origin: EXACT (recorded), SCALED (from this trace), PUBLISHED (for
-    this GPU) or ROOFLINE (from the link's data sheet).
+    """The duration of a collective operation and its source: EXACT (recorded), SCALED (from this trace), PUBLISHED (for this
+    GPU) or ROOFLINE (from the link's data sheet).
 
     The field `kernel` is the index of the recorded kernel's name in `trace.strings`, or NONE.
     """
@@ -53,8 +53,8 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """Describes the position of a collective operation in a recorded training step. The step number and the position are
-    0-based, and each rank counts its own steps."""
+    """Describes the position of a collective operation in a recorded training step. Step numbers and positions start at 0, and
+    each rank counts its own steps."""
 
     step: int
     nth: int
@@ -166,7 +166,7 @@ class CollectiveCosts:
             self._origin = Origin.SCALED
 
     def _moving_ns(self, name: str, size_bytes: int, ranks: int) -> tuple[float, Origin]:
-        """Return the time to transfer the bytes according to the measured all-reduce times, without the latency. See
+        """Estimate the transfer time of the bytes, without latency, from measured all-reduce times. See
         Note [Bytes on the wire]."""
         group = 2 if name in ("send", "recv") else max(ranks, 2)
         curve = AllReduceCurve.of(self._device_name, group, self._bus_gbps)
@@ -182,8 +182,7 @@ class CollectiveCosts:
                     break
 
     def position(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> PositionInStep:
-        """Return the position of the collective operation that the script calls next in its step `step`. See
-        Note [Operations of a step]."""
+        """Return the position of the script's next collective call in the step `step`. See Note [Operations of a step]."""
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))
         if of_step != step:
@@ -238,9 +237,9 @@ _FUNCTIONS = {
 
 
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return for each recorded collective the number of the step in which it was called. Each rank counts its own steps.
+    """Return the step number of each recorded collective. Each rank counts its own steps.
 
-    Step numbers are 0-based. The number is NONE for a collective that was called outside of steps.
+    Step numbers are 0-based. A collective that was called outside of steps has the step number NONE.
     """
     table, steps = trace.collectives, trace.steps
     called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)
@@ -255,9 +254,9 @@ def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Select the recorded collectives whose GPU time is known or has an upper bound.
 
-    The duration is known if CUDA events timed the collective. The duration has an upper bound if the collective ran between the
-    first and the last recorded communication kernel of its rank. Other collectives are not selected, because only the times of
-    their host calls were recorded.
+    The duration is known if CUDA events timed the collective. The duration has an upper bound if the collective ran between its
+    rank's first and last recorded communication kernels. All other collectives are left out, because only the times of their
+    host calls were recorded.
     """
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)

@@ -1,8 +1,8 @@
 """Estimates the duration of a copy that is not in the recording, as bytes divided by a bandwidth.
 
 The bandwidth depends on the direction of the copy and on whether the host memory is pinned. torch.profiler names a copy by its
-direction and kind of memory, such as "Memcpy HtoD (Pageable -> Device)". If the trace contains copies of the same kind, the
-bandwidth is the median over these copies. Otherwise, the bandwidth is taken from published figures or data sheets.
+direction and kind of memory, such as "Memcpy HtoD (Pageable -> Device)". The bandwidth is the median over the recorded copies
+of the same kind. If none were recorded, the bandwidth is taken from published figures or data sheets.
 
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
@@ -61,7 +61,7 @@ class CopyCosts:
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
         """Set each bandwidth to the median over the recorded copies of at least 64 KiB.
 
-        If `given_link_gbps` is not 0, it replaces the bandwidth of the link between GPUs.
+        If `given_link_gbps` is not 0, it is used as the bandwidth between GPUs.
         """
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
@@ -90,9 +90,9 @@ class CopyCosts:
         return transfers
 
     def _bound(self, direction: str) -> None:
-        """Adjust the bandwidths so that copies of pageable memory are not faster than copies of pinned memory.
+        """Correct the two bandwidths if copies of pageable memory would be faster than copies of pinned memory.
 
-        If only one of the two bandwidths was measured, the other one is adjusted.
+        If only one of the two bandwidths was measured, the bandwidth that was not measured is changed.
         """
         (pinned, of_pinned), (pageable, of_pageable) = (self._bandwidths[direction, kind] for kind in (True, False))
         if pageable <= pinned or of_pinned == of_pageable:
@@ -105,7 +105,7 @@ class CopyCosts:
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
         """Return the estimated duration of a copy. The direction `kind` is "h2d", "d2h", "d2d" or "p2p".
 
-        The duration's origin is SCALED if the bandwidth was measured in the trace, otherwise PUBLISHED or ROOFLINE.
+        The returned `origin` is SCALED if the bandwidth was measured in the trace, otherwise PUBLISHED or ROOFLINE.
         """
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
@@ -113,26 +113,25 @@ class CopyCosts:
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Return the duration of a read by `item()` or a similar call.
+        """Return the duration of the copy to the host that `item()` or a similar call makes.
 
-        No distinction between pinned and pageable memory is needed, because they are equally fast for a few bytes.
+        Pinned and pageable memory are not distinguished, because reads of a few bytes are equally fast with both.
         """
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """Return a dictionary from the name of a recorded copy (as index in `trace.strings`) to the copy's direction: "h2d", "d2h"
-    or "p2p"."""
+    """Map the names of recorded copies (as indices into `trace.strings`) to a direction: "h2d", "d2h" or "p2p"."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return the possible kinds (direction, pinned or not) of a recorded copy by the copy's name.
+    """Parse the name of a recorded copy into its direction and its type of host memory (pinned or not).
 
-    The list has two kinds if the name does not say whether the host memory is pinned.
+    If the name does not show whether the host memory is pinned, both possible types are returned.
     """
     direction = copy_direction(name)
     if not direction:
