@@ -1,4 +1,4 @@
-"""Determines the memory bandwidth of a GPU and the shortest duration of its kernels, from a recording or a data sheet.
+"""Determines a GPU's memory bandwidth and shortest kernel duration from a recording or a data sheet.
 
     speed = data_sheet_speed("Tesla T4")         # DeviceSpeed(bytes_per_ns=192.0, floor_ns=1500)
     fitted_speed([(4_000_000, 40_000)] * 5, speed)      # bytes and ns of recorded ops: bytes_per_ns=100.0
@@ -32,8 +32,8 @@ def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> D
     """Compute the memory bandwidth of a GPU from recorded ops that move bytes but have no FLOPs. Each sample is (bytes,
     duration in ns).
 
-    The result is the upper decile of the bandwidths of ops longer than 20 us, so that slow kernels do not lower the result.
-    With fewer than five ops longer than 20 us, the function returns `fallback`.
+    The bandwidth is the 90th percentile over ops longer than 20 us, because inefficient kernels do not reach the full
+    bandwidth. With fewer than five ops longer than 20 us, the function returns `fallback`.
     """
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
@@ -42,8 +42,8 @@ def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> D
 def shortest_kernel_ns(durations_ns: Column) -> int:
     """Return the first percentile of the recorded kernel durations as the GPU's shortest kernel duration in ns.
 
-    The function returns `KERNEL_FLOOR_NS` if the recording has fewer than a hundred kernels, no short kernels, or durations of
-    0.
+    The default `KERNEL_FLOOR_NS` is returned if the recording has fewer than a hundred kernels, only long kernels, or durations
+    of 0.
     """
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

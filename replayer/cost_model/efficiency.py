@@ -1,4 +1,4 @@
-"""Predicts how much slower a GPU runs an operator than its data sheet promises, with networks trained on measured operators.
+"""Predicts how much slower an operator runs than the GPU's data sheet promises, with neural networks trained on measurements.
 
 For each kind of operator, `efficiency.npz` holds small neural networks with two hidden layers. benchmarks/cost_tables.py trains
 these networks on NeuSight's measurements of five GPUs (source and commit are in the file). Each network's inputs are the sizes
@@ -116,7 +116,8 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
 
 @cache
 def _sustained(card: Card) -> float:
-    """Return the clock that a GPU can sustain, divided by the clock assumed in its data sheet. See Note [Sustained clocks]."""
+    """Return the ratio of a GPU's sustained clock rate to the clock rate assumed in its data sheet. See
+    Note [Sustained clocks]."""
     limit = SLOT_POWERED.get(card.names[0])
     if limit is None:
         return 1.0
@@ -125,13 +126,13 @@ def _sustained(card: Card) -> float:
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
-    """Return the roofline time in ns, the longer one of the time for arithmetic and the time for memory traffic."""
+    """Return the roofline time in ns: the time for arithmetic or the time for memory traffic, whichever is longer."""
     return max(flops / peaks[0], size_bytes / peaks[1])
 
 
 @dataclass(frozen=True)
 class _Net:
-    """One neural network. Its weights are numpy arrays, and `embeddings` has one row per measured GPU."""
+    """One neural network. The weights of the network are numpy arrays, and `embeddings` has one row per measured GPU."""
 
     mean: Floats
     scale: Floats
@@ -179,7 +180,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return the predicted duration on this GPU divided by the roofline time, and the origin of this ratio."""
+        """Predict the duration on this GPU divided by the roofline time, and return this ratio with its origin."""
         net = NETS[kind]
         gpus, origin = _told_by(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)
@@ -192,8 +193,8 @@ class EfficiencyCurves:
 
 @cache
 def _told_by(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
-    """Return which rows of `embeddings` are used for this GPU, and the origin of the prediction. See
-    Note [GPUs without measurements]."""
+    """Return the rows of `embeddings` used for this GPU, and whether the GPU itself was measured (PUBLISHED) or not (CURVE).
+    See Note [GPUs without measurements]."""
     cards = [card_of(name) for name in gpus]
     if card in cards:
         return (cards.index(card),), Origin.PUBLISHED

@@ -66,7 +66,7 @@ Sample = tuple[str, Shapes, Shapes, str, int]
 
 
 class Estimate(NamedTuple):
-    """An op's estimated kernel time in ns, and the kind of data that the estimate is based on."""
+    """The estimated kernel time of an op in ns, and the kind of data that the estimate is based on."""
 
     ns: float
     origin: Origin
@@ -92,8 +92,8 @@ class OpCosts:
     def learn(self, samples: Iterable[Sample]) -> None:
         """Learn corrections from recorded ops.
 
-        Ops that are as short as the shortest kernel are ignored. Autograd nodes are ignored, because a node's duration includes
-        the ops that run inside the node.
+        Ops that take at most twice the shortest kernel's time are ignored. Autograd nodes are ignored, because a node's
+        duration includes the ops that run inside the node.
         """
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
@@ -116,17 +116,17 @@ class OpCosts:
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 
     def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate an op's duration without the correction from recorded ops, to compare GPUs."""
+        """To compare GPUs, estimate an op's duration without the corrections learned from recorded ops."""
         ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return how many times longer an op takes than a recorded call with other shapes.
+        """Return the estimated duration of an op divided by the duration of a recorded call with other shapes.
 
-        Note [Along the batch] has the rule for calls that differ only in the batch size. For a layer of another shape, the
-        estimate is corrected with recorded calls of similar size. Recordings of PyTorch before 1.11 lack the window's shape in
-        both halves of a convolution's backward pass. For one half of a convolution's backward pass, the ratio is the new
-        estimate divided by the recorded time.
+        If the two calls differ only in the batch size, the rule in Note [Along the batch] applies. For a layer of another
+        shape, the estimate is corrected with recorded calls of similar size. Recordings of PyTorch before 1.11 lack the
+        window's shape in both halves of a convolution's backward pass. For an op that computes one half of a convolution's
+        backward pass, the ratio is the new estimate divided by the recorded time.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
@@ -149,7 +149,7 @@ class OpCosts:
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
     def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
-        """Return the logarithm of the factor by which similar recorded ops exceed their estimates. See
+        """Return log(recorded duration / estimated duration), averaged over similar recorded ops. See
         Note [The nearest recorded ops]."""
         coordinates = _coordinates(works)
         total = weights = 0.0
@@ -188,7 +188,7 @@ class OpCosts:
 
 
 def _in_tiles(work: OpWork) -> OpWork:
-    """Convert a grouped convolution to one matrix product, which includes the unused part of each hardware tile."""
+    """Convert a grouped convolution to one matrix product, padded to whole hardware tiles."""
     if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
         return work
     groups, rows, columns, depth = work.sizes
@@ -197,9 +197,9 @@ def _in_tiles(work: OpWork) -> OpWork:
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
-    """Return the sizes with which a duration is looked up in the measured curve.
+    """Return the sizes at which the measured duration curve is evaluated for this op.
 
-    A memory-bound op is looked up as a measured operator that moves the same number of bytes.
+    For a memory-bound op, use the sizes of a measured operator that moves the same number of bytes.
     """
     tensors = MEASURED_TENSORS.get(work.kind)
     if tensors is None:
@@ -222,9 +222,9 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
 
 
 def _class(op: str, works: list[OpWork]) -> str:
-    """Return the group of recorded ops that may correct this op's estimate.
+    """Return the name of this op's group. The estimate of an op is corrected only by recorded ops of the same group.
 
-    A memory-bound op is compared only with calls of the same op.
+    A memory-bound op is compared only with recorded calls of the same op.
     """
     return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
 
@@ -239,8 +239,8 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _coordinates(works: list[OpWork]) -> tuple[float, ...]:
-    """Return an op's coordinates, with which the distance between two ops is computed. The coordinates are logarithms of the
-    op's sizes. The number of rows has a smaller weight than the other sizes."""
+    """Return the coordinates of an op, from which the distance between two ops is computed. The coordinates are logarithms of
+    the op's sizes, and the number of rows has a smaller weight than the other sizes."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

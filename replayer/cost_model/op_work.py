@@ -2,10 +2,10 @@
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 
-An op consists of one or several pieces of work. For example, a convolution's backward pass consists of two computations, but a
-recording has only the sum of their times.
+An op does one or several pieces of work, such as a matrix product. For example, a convolution's backward pass consists of two
+computations, but a recording has only the sum of their times.
 
-Work has one of these kinds, each with its own list of sizes:
+Kinds of work, each with the list of its sizes:
 
     matmul          batch, rows, columns, depth
     conv            a convolution as a matrix product, as cuDNN computes it: groups, output channels, batch x output
@@ -69,8 +69,8 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the work of an op, given its canonical name and the shapes of its inputs. `outputs` lists the known shapes of
-    outputs, except outputs that share memory with an input."""
+    """Return the work of an op, given its canonical name and the shapes of its inputs. `outputs` lists the known output shapes,
+    without outputs that share memory with an input."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -141,7 +141,7 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return whether an op computes one half of a convolution's backward pass.
+    """Return True if an op computes one half of a convolution's backward pass (the image gradient or the weight gradient).
 
     PyTorch before 1.11 records both halves of a convolution's backward pass as ops, but without the shape of the window.
     """
@@ -151,8 +151,8 @@ def is_part(op: str, shapes: Shapes) -> bool:
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
     """Return the shapes of gradient, image and weight of a convolution's backward call.
 
-    The first argument is the gradient. In the cuDNN ops of PyTorch before 1.11, the first argument is the image. If the number
-    of channels does not identify the gradient, the smaller tensor is assumed to be the gradient.
+    The first argument is the gradient. In PyTorch before 1.11, the cuDNN ops take the image as the first argument. If gradient
+    and image have the same number of channels, the smaller tensor is assumed to be the gradient.
     """
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
@@ -202,7 +202,7 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
 
 
 class ConvolutionOutputs:
-    """The output shapes of a recording's convolutions, which are read from the backward passes. See
+    """The output shapes of recorded convolutions, taken from the gradients in their backward passes. See
     Note [Strides from shapes]."""
 
     def __init__(self, backward_calls: Iterable[Shapes]) -> None:

@@ -26,7 +26,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.1
 
 
 class FirstRankMissing(RuntimeError):
-    """Raised if the first rank of a group has not read its clock in time, so no times can be compared with the other ranks."""
+    """Raised if the clock of a group's first rank is unknown, because that rank has ended or has not answered in time."""
 
 
 class ClockOffset:
@@ -65,7 +65,7 @@ class ClockOffset:
 
 
 def ended_key(rank: int) -> str:
-    """Return the key that a rank sets in the group's store when it ends."""
+    """Return the key that a rank sets in the group's key-value store before its process ends."""
     return f"ended/{rank}"
 
 

@@ -5,8 +5,9 @@ values.
     joined([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
 
-Counts, flags and sizes on which scripts branch are therefore correct on every rank. Gradients are not exchanged. A rank sends
-the values of its inputs as one flat tensor. If all elements of the tensors have the same value, the value is sent once.
+If a script branches on exchanged counts, flags or sizes, every rank therefore takes the right branch. Gradients are not
+exchanged. A rank sends the values of its inputs as one flat tensor. If all elements of the input tensors are equal, the value
+is sent only once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from replayer.torch_types import TorchAny
 
 
 def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
-    """Build this rank's message about its inputs. If an operation has no inputs, the message has the size and dtype of the
-    tensors in `call.like`."""
+    """Build this rank's message about its inputs. If the operation has no input tensors, take the size and dtype for the
+    message from the tensors in `call.like`."""
     inputs = call.inputs
     of = inputs or call.like
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in of)
@@ -128,14 +129,14 @@ def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
 
 
 def clear_known_values(outputs: Sequence[torch.Tensor]) -> None:
-    """Mark the values of `outputs` as unknown, because an operation overwrites the tensors."""
+    """Mark the values of the tensors in `outputs` as unknown, because an operation overwrites them."""
     for output in outputs:
         if isinstance(output, VirtualTensor) and not computing():
             output.allocation.known = None
 
 
 def _assign_allocation(parts: list[tuple[TorchAny, torch.Tensor]]) -> None:
-    """Set the values of tensors that share an allocation, provided that the tensors fill the whole allocation."""
+    """Set the values of tensors that share one memory allocation, if together they fill it completely."""
     allocation = parts[0][0].allocation
     if sum(output.tensor_meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].tensor_meta.numel:
         return

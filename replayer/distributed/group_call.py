@@ -31,9 +31,9 @@ class GroupCall:
     """An operation that this rank calls.
 
     `combine` computes the outputs of this rank from the inputs of all ranks. `pair` holds the two ranks of a send or receive:
-    first the sender, then the receiver. For a call without inputs, `like` holds tensors of the right size and dtype. If sizes
-    differ between ranks, `sends` and `wants` count the elements that this rank sends to and receives from each rank. All ranks
-    must pass the same `detail`, for example the type of reduction. Inputs are multiplied by `factor`.
+    first the sender, then the receiver. If the call has no inputs, `like` has tensors that show the size and dtype of the data.
+    If sizes differ between ranks, `sends` and `wants` list how many elements this rank sends to and receives from each rank.
+    `detail`, for example the type of reduction, must be the same on all ranks. Inputs are multiplied by `factor`.
     """
 
     name: str
@@ -54,7 +54,7 @@ class GroupCall:
 
     @property
     def channel(self) -> str:
-        """Return the name of the channel, which is a sequence of operations between the same ranks."""
+        """Return the channel name. Operations between the same ranks are in one channel, and their order matters."""
         return "all" if self.pair is None else f"{self.pair[0]}-{self.pair[1]}"
 
     def members(self, size: int) -> list[int]:

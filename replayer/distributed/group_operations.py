@@ -1,4 +1,5 @@
-"""Runs the operations of one process group. Each operation is announced to the other ranks and placed on the group's streams.
+"""Runs the operations of one process group. For each operation, this rank sends a message to the other ranks, and the operation
+is queued on one of the group's streams.
 
 operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
 work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
@@ -41,7 +42,7 @@ class GroupOperations:
             self._exchange.timeout_s = timeout_s
 
     def compare_clocks(self) -> None:
-        """Compare this rank's clock with the clocks of the other ranks in the group."""
+        """Measure the clock offsets between this rank and the other ranks of the group."""
         ranks = gpu().ranks
         ranks.read_clock_offset, ranks.deadlocks = None, DeadlockDetector(self._store, self._rank)
         ranks.read_clock_offset = self._store_exchange().offset_ns
@@ -49,7 +50,7 @@ class GroupOperations:
     def finish(self, wait: bool = True) -> None:
         """Determine when the operations in flight end.
 
-        When the process exits, `wait=False` skips operations that at least one rank has not called.
+        At process exit, `wait=False` skips operations that at least one rank has not called.
         """
         for comm_stream in self._comm_streams.values():
             comm_stream.finish_until(None, wait=wait)
@@ -130,8 +131,8 @@ class GroupOperations:
         return self._exchange
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
-        """Place an operation on its stream, from the time when this rank is ready to the end of the transfer. Returns the end
-        in ns."""
+        """Add an operation to its stream. The operation lasts from the time when this rank is ready to the end of the transfer.
+        Returns the end in ns."""
         here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
         all_arrived_ns = max(other.arrived_ns for other in messages)

@@ -8,8 +8,8 @@ transfer comes from recordings.
 
 An operation between ranks starts when its data is ready on every rank and the group's previous operation has ended. Its
 duration comes from cost_model/collective_costs.py. A rank reads the messages of the other ranks in `wait`, or when its host
-waits for the device. Until then, the rank keeps running. On the device, the work after a collective starts when the slowest
-rank has taken part.
+waits for the device. Until then, the rank keeps running. GPU work queued after a collective starts when the collective has
+ended, so it also waits for the slowest rank.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
@@ -58,7 +58,7 @@ def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _for_each_pair(operation: Callable[..., TorchAny]) -> Callable[..., WorkGroup]:
-    """Call the operation once for each pair of an output list and an input list."""
+    """Call the operation for each pair in `zip(outputs, inputs)`."""
 
     def of_all(self: VirtualNccl, outputs: Sequence[TorchAny], inputs: Sequence[TorchAny], opts: TorchAny = None) -> WorkGroup:
         return WorkGroup([operation(self, o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
@@ -101,8 +101,8 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """The methods of every process group. Some methods have C++ names, because PyTorch's C++ code calls overridden methods by
-    their C++ names."""
+    """The methods of every process group. Some methods have the names of C++ methods, because PyTorch's C++ code calls Python
+    overrides by these names."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
@@ -166,7 +166,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
 class VirtualNccl(_NcclGroup):
     """A replacement for `ProcessGroupNCCL`.
 
-    CPU tensors are accepted only in object collectives, unless a second backend handles CPU tensors.
+    Without a second backend for CPU tensors, only object collectives accept CPU tensors.
     """
 
     Options, NCCLConfig = Options, NcclConfig
@@ -188,8 +188,8 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing, because this rank is in none of the new groups. `eager_connect_single_device` does nothing, because
-        creating communicators takes no time on the virtual clock."""
+        """Do nothing, because a rank that is in none of the new groups has nothing to create. `eager_connect_single_device`
+        does nothing, because creating communicators takes no time on the virtual clock."""
 
     eager_connect_single_device = perform_nocolor_split
 
@@ -226,7 +226,7 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing. A replay applies the speed of registered memory only if the recorded run registered its memory too.
+        """Do nothing. Collectives become faster through registered memory only if the recorded run registered its memory too.
         """
 
     deregister_mem_pool = register_mem_pool
@@ -358,7 +358,8 @@ def _op_of(opts: TorchAny) -> TorchAny:
 
 
 def _elements(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
-    """Return how many elements of the tensor each rank gets. If `rows` is not given, each rank gets the same number of rows."""
+    """Return the number of elements of the tensor that each rank gets. Without `rows`, the rows are divided equally among the
+    ranks."""
     each = tensor[0].numel() if tensor.dim() > 1 and tensor.shape[0] else 1
     return [count * each for count in list(rows) or [tensor.shape[0] // size] * size]
 

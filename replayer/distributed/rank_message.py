@@ -1,4 +1,4 @@
-"""Messages that ranks send each other about an operation, with a check that all ranks called the same operation.
+"""Messages with which ranks announce an operation to each other, and a check that all ranks called the same operation.
 
     first, *more = pack([message])                          # pieces that fit the store
     [message] = unpack(first, lambda number: more[number - 1])
@@ -40,7 +40,7 @@ class RankMessage:
 
     @property
     def counterpart(self) -> str:
-        """The operation that the other ranks must call."""
+        """The name of the matching operation on the other ranks, for example "recv" for "send"."""
         return {"send": "recv", "recv": "send"}.get(self.operation, self.operation)
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class RankMessage:
 def pack(messages: Sequence[RankMessage]) -> list[bytes]:
     """Serialize the messages of successive ranks, in pieces small enough for the key-value store.
 
-    Messages of successive ranks that differ only in their times are stored as one message with the latest time.
+    If messages of successive ranks differ only in their times, they are stored as one message with the latest time.
     """
     heads, payloads = [], []
     for _, alike in groupby(messages, lambda message: replace(message, arrived_ns=0, read_count=0)):
@@ -67,7 +67,7 @@ def pack(messages: Sequence[RankMessage]) -> list[bytes]:
 
 
 def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
-    """Parse messages. If a list of messages was split into several pieces, `piece(n)` returns the n-th piece after `first`."""
+    """Parse messages. If the messages were split into several pieces, `piece(n)` must return the n-th piece after `first`."""
     head, _, payload = first.partition(b"\n")
     more, heads = json.loads(head)
     payload = b"".join([payload, *map(piece, range(1, more + 1))])

@@ -69,7 +69,7 @@ class PendingExchange:
         self._messages: list[RankMessage] | None = None
 
     def is_complete(self) -> bool:
-        """Return, without waiting, whether all ranks of the group have sent their messages."""
+        """Check without waiting whether all ranks of the group have sent their messages."""
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
@@ -88,8 +88,8 @@ class DeadlockDetector:
         detector.circle("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
 
-    A deadlock is reported after `_CIRCLE_LASTS_S`, because another thread of a waiting rank may still call the missing
-    operation.
+    A deadlock is reported only after `_CIRCLE_LASTS_S` seconds, because another thread of a waiting rank may still call the
+    missing operation.
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
@@ -99,9 +99,10 @@ class DeadlockDetector:
         self._circle: tuple[str, float] | None = None  # and since when it exists
 
     def circle(self, operation: str, missing: list[int]) -> str:
-        """Record that this rank waits for the ranks `missing`, and return a description of a lasting deadlock, or "".
+        """Record that this rank waits for the ranks `missing`. If a deadlock lasts, return a description of it, else "".
 
-        In a deadlock, each rank waits for another waiting rank, so looking at `_MISSING_FOLLOWED` missing ranks is enough.
+        Only the first `_MISSING_FOLLOWED` missing ranks are checked, because in a deadlock each rank waits for another waiting
+        rank.
         """
         own = json.dumps([operation, missing[:_MISSING_FOLLOWED]]).encode()
         if own != self._own:
@@ -146,8 +147,8 @@ class StoreExchange:
     """One rank's side of the exchange. A channel is a sequence of operations between the same ranks.
 
     `offset_ns` is the difference between this rank's clock and the first rank's clock, if already known. See
-    Note [Clocks of several processes]. Deadlocks are detected if `deadlocks` and `global_ranks` (the members' numbers among all
-    ranks) are given.
+    Note [Clocks of several processes]. Deadlocks are detected only if `deadlocks` and `global_ranks` are given, the global rank
+    of each member of the group.
     """
 
     def __init__(
@@ -274,7 +275,7 @@ class StoreExchange:
         return piece
 
     def _delete_read(self, channel: str, read_count: int) -> None:
-        """Delete those messages of this rank that all other ranks have read."""
+        """Delete this rank's messages that all other ranks have read."""
         for number in range(self._deleted.get(channel, 0), read_count):
             keys = [f"{channel}/{number}/{self.rank}"]
             if self.rank == 0 and self.size > _ALL_READ_UP_TO:
@@ -288,7 +289,7 @@ class StoreExchange:
     def _await(self, awaited: Sequence[str], keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
         """Wait until the keys `awaited` exist. See Note [Waits between ranks].
 
-        Return False if a key in `awaited` is missing although all members have sent their messages.
+        Return False if all ranks have sent their messages, but one of the keys in `awaited` is still missing.
         """
         began_ns, pause_s, look_s = perf_counter_ns(), _FIRST_PAUSE_S, LIVENESS_CHECK_AFTER_S
         with self._waiting(own.operation):
@@ -328,7 +329,7 @@ class StoreExchange:
         return bool(missing)
 
     def _missing(self, keys: Sequence[str], members: Sequence[int], most: int) -> list[int]:
-        """Return the first `most` ranks that have not sent a message, with few requests if most ranks have sent one."""
+        """Return at most `most` ranks that have not sent a message. A binary search keeps the number of store requests low."""
         if self._store.check(keys):
             return []
         if len(keys) == 1:

@@ -40,7 +40,7 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, all_arrived_ns: int) -> None:
-        """End the process if the last rank arrived later than this rank by more than the timeout."""
+        """End the process if this rank had to wait for the slowest rank longer than the timeout."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         if all_arrived_ns - message.arrived_ns > limit_ns:

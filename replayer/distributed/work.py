@@ -86,8 +86,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Compute the end and the results. Before this call, all earlier operations on the communicator's stream must be
-        finished."""
+        """Compute the end and the results. All earlier operations on the communicator's stream must already be finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -135,7 +134,7 @@ class CapturedWork(_Awaited):
     """An operation between ranks that was captured in a CUDA graph. Each replay of the CUDA graph runs the operation and waits
     for the other ranks.
 
-    Ranks exchange an operation's time separately from its values, because a graph replay computes all times before any values.
+    Ranks exchange times and values in separate messages, because a graph replay computes all times before any values.
     """
 
     def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
@@ -154,8 +153,8 @@ class CapturedWork(_Awaited):
         waiting: VirtualStream | None,
         awaited: VirtualStream | None,
     ) -> None:
-        """Make the stream `waiting` wait for the stream `awaited` in the captured CUDA graph. If `waiting` or `awaited` is
-        None, the current stream is used."""
+        """Make the stream `waiting` wait for the stream `awaited` in the captured CUDA graph. If the argument `waiting` or
+        `awaited` is None, it means the current stream."""
         here = gpu()
         current = here.current.stream(self.device)
         with here.launches.looking:

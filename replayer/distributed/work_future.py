@@ -5,7 +5,7 @@
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`then` calls the callback at once. The callback runs with a current stream from the device's pool, and this stream waits for the
+`then` calls the callback at once. While the callback runs, the current stream is one from the device's pool that waits for the
 future. PyTorch does the same in `ivalue::Future::invokeCallback`.
 
 Note [Futures in the backward pass]
@@ -33,7 +33,8 @@ _Future: TorchAny = torch.futures.Future
 class WorkFuture(_Future):  # type: ignore[misc]
     """A completed future. The value of the future becomes ready on `device`, or on the host if `device` is NONE.
 
-    `finish` computes the value and when it is ready, and `join` makes the current stream or the host wait until then.
+    The function `finish` computes the future's value and completion time, and `join` makes the current stream or the host wait
+    for it.
     """
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:

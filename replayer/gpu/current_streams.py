@@ -1,4 +1,4 @@
-"""Keeps the calling host thread, the thread's current device, and its current stream on each device.
+"""Stores, for each host thread, the current device and the current stream of each device.
 
     current.device()            # torch.cuda.current_device()
     current.stream(0)           # torch.cuda.current_stream(0)
@@ -21,7 +21,7 @@ from traces.model.trace import Thread
 class CurrentStreams:
     """Stores the current device and the current streams of each host thread, as CUDA does.
 
-    `devices` is the virtual GPU's own list of devices instead of a copy.
+    `devices` is the same list object as the virtual GPU's list of devices, not a copy.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, which was started by the thread `maker`. Threads with the same `name` share a timeline
-        row."""
+        """Register the calling thread, which was started by the thread `maker`. Threads with the same `name` are shown as one
+        thread in the timeline."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -115,7 +115,8 @@ class ScriptLaunches:
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """Store autograd's sequence number of each op until `stop_numbering` is called. See Note [Numbered steps] in steps.py.
+        """From now until `stop_numbering` is called, store each op's autograd sequence number. See Note [Numbered steps] in
+        steps.py.
 
         Ops in a CUDA graph capture get no sequence numbers, because captured ops do not run before a graph replay.
         """
@@ -141,7 +142,7 @@ class ScriptLaunches:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Inside this context, ops of this thread launch nothing, because recorded ops are launched in their place."""
+        """Inside this context, the calling thread's ops launch no kernels, because recorded kernels are launched instead."""
         me = threading.get_ident()
         self._muted.append(me)
         self._set_launch(self._launch_unmuted)
@@ -190,7 +191,7 @@ class ScriptLaunches:
         return rest
 
     def calls(self) -> int:
-        """Return the number of calls that the script has made to the device so far."""
+        """Return how many calls the script has made to the device so far."""
         return self._timeline.host_rows + len(self.pending) // 3
 
     def work_ns(self) -> int:
@@ -200,7 +201,7 @@ class ScriptLaunches:
     # --- copies
 
     def copying(self) -> AbstractContextManager[None]:
-        """Return a context manager for a copy from the host, including the creation of the copy's target.
+        """Return a context manager in which a tensor is copied from the host, including the allocation of the new tensor.
 
         See Note [The host's time in a library call] in steps.py.
         """
@@ -252,9 +253,9 @@ class ScriptLaunches:
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Inside this context, copies from this thread to other devices take no time.
+        """Inside this context, the calling thread's copies between devices take no time.
 
-        Another operation already includes their time.
+        The time of these copies is already included in another operation.
         """
         self._peerless.add(threading.get_ident())
         try:
@@ -265,7 +266,8 @@ class ScriptLaunches:
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
         """Launch a copy to another device on the stream of the source tensor.
 
-        As in PyTorch (Copy.cu), the copy waits for the target device's stream, and the target's later work waits for the copy.
+        As in PyTorch (Copy.cu), the copy waits for the target device's current stream, and later work on that stream waits for
+        the copy.
         """
         if self._peerless and threading.get_ident() in self._peerless:
             return
@@ -293,7 +295,7 @@ class ScriptLaunches:
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
         """Start capturing a CUDA graph.
 
-        A capture includes all work on the current stream of this thread, and on streams that wait for the current stream.
+        A capture includes all work on this thread's current stream, and on other streams that wait for the captured work.
         `pool` is the number of the CUDA graph's private memory pool. `GraphCapture` describes the other arguments.
         """
         with self.looking as thread:
@@ -314,7 +316,7 @@ class ScriptLaunches:
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Record that a kernel failed. The error of the kernel is raised now, or when the host next waits for a device."""
+        """Record that a kernel failed. The kernel's error is raised now, or at the host's next wait for a device."""
         self._fault = error
         if now:
             self.raise_fault()

@@ -17,7 +17,7 @@ class LeavableGroup(Protocol):
         """Compute when the group's operations end. This may wait for other ranks."""
 
     def leave(self, failed: bool = False) -> None:
-        """Tell the other ranks that this rank ends."""
+        """Tell the other ranks that this rank's process ends."""
 
 
 class RankOperations:
@@ -40,9 +40,9 @@ class RankOperations:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute when the running operations of all groups end.
+        """Compute the end times of the running operations of all process groups.
 
-        If `wait` is False, operations that some rank has not called yet remain unfinished.
+        With `wait=False`, operations that some rank has not called yet get no end time.
         """
         for group in self._groups:
             group.finish(wait)
@@ -50,7 +50,7 @@ class RankOperations:
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
         """Add to the timeline that the host launches an operation between ranks.
 
-        Returns the timeline's row of the launch, and the earliest start time of the operation on `device`.
+        Returns the index of the new timeline entry, and the earliest time at which the operation can start on `device`.
         """
         launches = self._launches
         simulator = launches.simulator

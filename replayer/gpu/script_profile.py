@@ -10,15 +10,15 @@ from traces.model.trace import Column, Trace
 
 
 class ScriptProfile:
-    """Returns the work on the virtual GPU while the script profiled itself."""
+    """Collects the virtual GPU's work while the script's own profiler runs."""
 
     def __init__(self, launches: ScriptLaunches) -> None:
         self._launches = launches
         self._timeline = launches.simulator.timeline
 
     def begin_range(self) -> Callable[[str], None]:
-        """Begin a named range in the timeline row of the calling thread. The returned function takes the name of the range and
-        ends the range."""
+        """Begin a named range of the calling thread in the timeline. To end the range, call the returned function with the name
+        of the range."""
         with self._launches.looking as thread:
             start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
 
@@ -37,7 +37,7 @@ class ScriptProfile:
     def watched(self) -> tuple[Trace, Column]:
         """Return the ops, device work and memory events since the call of `watch`.
 
-        For each memory event, the second result has the next row of the host table, or NONE.
+        The returned column has, for each memory event, the index of the next row in the host table, or NONE.
         """
         simulator = self._launches.simulator
         with self._launches.looking as thread:

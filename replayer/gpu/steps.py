@@ -46,7 +46,7 @@ StepEnded = Callable[[int, int], None]
 class ScriptSteps:
     """Reports the phases, module calls and steps of a script to the step tracker.
 
-    `step_ended` is called with two numbers: the finished training steps, and all finished steps.
+    `step_ended` is called with the number of finished training steps and the number of all finished steps.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.leave, name)
 
     def loss_called(self) -> None:
-        """Called when the script calls a loss function that cannot be recognized by its ops."""
+        """Begin the loss phase when the script calls a loss function that cannot be recognized by its ops."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.loss_called)
 
@@ -111,13 +111,13 @@ class ScriptSteps:
 
     @property
     def workload(self) -> WorkloadObserver:
-        """Collects the script's workload signature until the signature is complete."""
+        """The object that collects the script's workload signature."""
         return self._tracker.script.workload
 
     def _watch_call(
         self, module: object, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
     ) -> Callable[[], None]:
-        """Look up the published times of the model whose call begins now.
+        """Look up published step times for a model when the script calls the model.
 
         Returns a function that must be called when the module returns. See Note [The host's time in a library call].
         """
@@ -148,7 +148,7 @@ class ScriptSteps:
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """Return what the module hooks of this thread need to mark the start and end of module calls.
+        """Return the object with which this thread's module hooks mark the start and end of module calls.
 
         Returns None for a replica of nn.DataParallel, because each step creates new replicas.
         """
@@ -188,9 +188,10 @@ class ScriptSteps:
     # --- steps
 
     def _look_at_steps(self) -> None:
-        """If a step has ended, prepare for the next one. Memory requests are expected to repeat in the next training step.
+        """If a step has ended, prepare for the next one. The allocator expects that the next training step repeats the memory
+        requests.
 
-        After the first step, the recording and the plans of ops consist of about 100,000 objects that are never freed.
+        After the first step, the recording and the cached op plans consist of about 100,000 objects that are never freed.
         `gc.freeze` excludes these long-lived objects from garbage collections, which would otherwise slow down some steps.
         """
         tracker = self._tracker
@@ -214,7 +215,7 @@ class ScriptSteps:
 
     @contextmanager
     def thawed(self) -> Iterator[None]:
-        """Inside this context, garbage collections also visit the objects that `gc.freeze` excluded before."""
+        """Inside this context, objects excluded by `gc.freeze` take part in garbage collections again."""
         if self._froze:
             gc.unfreeze()
         yield

@@ -58,7 +58,7 @@ class Streams:
                 stream.wait(event.time_ns)
 
     def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
-        """Make later work on `stream` wait for the work that is now on `other`."""
+        """Make later work on `stream` wait for the work that is now queued on `other`."""
         with self._launches.looking as thread:
             capture = self._launches.capture
             if capture is not None and other in capture:
@@ -126,7 +126,7 @@ class Streams:
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """Return the calling thread's virtual time or the clock's time, whichever is later."""
+        """Return the later of two times: the calling thread's virtual time and the clock's time."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
@@ -137,8 +137,8 @@ class Streams:
     def come_to_present(self) -> None:
         """Wait until the clock reaches the calling thread's virtual time.
 
-        The wait takes no real time on the virtual clock and on the recorded clock. On the real clock, a script may run ahead of
-        virtual time by up to `_AHEAD_NS` (simulator.py). For a thread that has not used the device, the method returns at once.
+        With the virtual or the recorded clock, the wait takes no real time. With the real clock, the script may run up to
+        `_AHEAD_NS` ahead of virtual time (simulator.py). For a thread that has not used the device, the method returns at once.
         """
         thread = self._launches.current.known_thread()
         if thread is not None:

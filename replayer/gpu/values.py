@@ -18,7 +18,8 @@ from traces.model.trace import Trace
 class ReadValues:
     """Supplies the values that the host reads.
 
-    `assumed` supplies values that were not recorded and, with `assumes_sizes`, result sizes that were not recorded.
+    `assumed` supplies values that were not recorded. With `assumes_sizes`, it also supplies result sizes that were not
+    recorded.
     """
 
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
@@ -30,7 +31,8 @@ class ReadValues:
         self.assumes_sizes = improving and not strict
 
     def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
-        """Wait for the stream, then return `count` values from the recording. Returns None if nothing was recorded."""
+        """Make the host wait for the stream, and return the next `count` recorded values. Returns None if nothing was
+        recorded."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream

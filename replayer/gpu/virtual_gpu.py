@@ -58,7 +58,7 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """Holds objects of the script's process that the virtual GPU needs."""
+    """Objects from the script's process that the virtual GPU uses."""
 
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace
@@ -129,8 +129,8 @@ class VirtualGpu:
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """Return the temporary memory that the op allocates and frees before it returns.
 
-        The sizes come from the recording. Workspace sizes are estimated if memory requests are logged to be rerun on other GPU
-        models (`trace fit`).
+        The sizes come from the recording. For `trace fit`, which reruns memory requests on other GPU models, the sizes are
+        estimated instead.
         """
         if self._estimates_workspaces:
             return winograd_workspaces.of_convolution(signature)

@@ -37,10 +37,9 @@ NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """Return allocations and frees as rows of a trace's memory table (device, 0, bytes, address, allocated, reserved).
+    """Convert allocations and frees to rows of the trace's memory table (device, 0, bytes, address, allocated, reserved).
 
-    `before_bytes` is the amount of allocated memory before the first event. The returned table is an int64 array with six
-    columns.
+    `before_bytes` is the allocated memory before the first event. The returned table is an int64 array with six columns.
     """
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
@@ -91,7 +90,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return the number of requests and frees done, after `at` requests followed by the frees in `freed`.
+        """Return how many requests and frees of the cycle are done after `at` requests and then the frees in `freed`.
 
         Returns None if the frees in `freed` differ from those of the cycle.
         """
@@ -99,7 +98,7 @@ class AllocationCycle:
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the new rows of the memory table, and for each row the number of the op that follows."""
+        """Return the memory events that were not returned yet, and for each event the number of the op that follows."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]
@@ -111,7 +110,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """If all rows of the allocation cycle have been returned, restart the cycle. Returns whether the cycle was
+        """Restart the allocation cycle if all of its memory events were already returned. Returns whether the cycle was
         restarted."""
         if self._rows_taken < len(self._rows):
             return False
@@ -120,7 +119,8 @@ class AllocationCycle:
         return True
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
-        """Execute the cycle's first `done` requests and frees, which have only been compared so far."""
+        """Really execute the cycle's first `done` requests and frees, which so far were skipped because they repeat earlier
+        ones."""
         memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:
@@ -145,12 +145,12 @@ class CycleDetector:
         self._driver_calls = -1
 
     def clear(self) -> None:
-        """Discard the earlier steps, because other code has read or changed the state of the allocator."""
+        """Forget the earlier steps, because other code has read or changed the state of the allocator."""
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """Return the allocation cycle that ends with this step, or None if memory requests do not repeat. `events` has all
-        allocations and frees of the step, or is None if some are missing."""
+        """If the memory requests of steps repeat, return the allocation cycle that ends with this step, otherwise None.
+        `events` has all allocations and frees of the step, or is None if some are missing."""
         if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()
         self._driver_calls = memory.usage.driver_calls

@@ -17,17 +17,18 @@ class HandleOwner(Protocol):
 
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Queue the allocation to be freed. A finalizer may call this method, because the method takes no lock."""
+        """Queue the allocation to be freed. The method takes no lock, so finalizers may call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Record that another stream uses the memory. Before the memory is reused, all queued work of this stream must end."""
+        """Record that another stream uses the memory. The memory is reused only after the work now queued on the stream has
+        ended."""
 
 
 class AllocationHandle:
-    """Identifies one allocation, with the requested size and the address.
+    """One allocation with its requested size and its address.
 
-    In an allocation cycle, a training step reuses the handles of earlier steps. If an allocation cycle reuses a handle, `block`
-    is still the block of the last executed request.
+    If training steps repeat their memory requests (an allocation cycle), they reuse the handles of earlier steps. In a reused
+    handle, `block` is still the block of the last request that was really executed.
     """
 
     __slots__ = ("address", "allocator", "block", "size_bytes", "stream")

@@ -1,4 +1,4 @@
-"""The memory size of a virtual device, and what the PyTorch release decides: the out-of-memory message and the tie rule.
+"""The memory size of a virtual device, with its out-of-memory message and its rule for free blocks of the same size.
 
     capacity = capacity_of(trace.machine_of(0), device, "2.13.0")            # as recorded
     capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # as with `--gpu-memory 8GiB`
@@ -20,8 +20,8 @@ class Capacity(NamedTuple):
     """The memory of a device.
 
     `outside_bytes` is the memory that is used outside of PyTorch's allocator (CUDA context, loaded kernels, NCCL buffers).
-    `oom_text` is the out-of-memory message (device/oom.py). `tie_rule` chooses among free blocks of the same size
-    (device/blocks.py).
+    `oom_text` is the out-of-memory message (device/oom.py). `tie_rule` decides which of several free blocks of the same size is
+    used (device/blocks.py).
     """
 
     capacity_bytes: int
@@ -31,12 +31,13 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return the capacity of a recorded device. If the recording lacks the capacity, the capacity of the usual board with this
-    chip is assumed. If it lacks the memory outside of PyTorch's allocator, a known card is assumed to use the
-    size of a CUDA context (Note [What a context takes] in traces/names/cards.py).
+    """Return the capacity of a recorded device. If the memory size was not recorded, the size of the most common board with
+    this chip is assumed. If the memory outside of PyTorch's allocator was not recorded, it is assumed to be the CUDA context of
+    a known GPU model (Note [What a context takes] in traces/names/cards.py).
 
     `torch_version` is the version of PyTorch that runs the replay. A recorded error message is used only if the recording is
-    from the same PyTorch release. The tie rule is that of the recorded release, so that blocks lie as recorded.
+    from the same PyTorch release. The tie rule is that of the recorded PyTorch release, so that blocks get the same places as
+    in the recorded run.
     """
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes

@@ -1,4 +1,4 @@
-"""Emulates the cuBLAS workspaces that PyTorch allocates and keeps at a thread's first matrix product on a stream.
+"""Emulates PyTorch's cuBLAS workspaces, which are allocated at a thread's first matrix product on a stream and then kept.
 
     workspaces = BlasWorkspaces(trace.machine_of(0), [8])   # devices of compute capability 8.x
     workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing
@@ -52,7 +52,7 @@ Handle = tuple[str, int]  # a cuBLAS handle: kind of thread, number
 class _ThreadHandles:
     """The cuBLAS handles of a thread, one per device.
 
-    When a thread ends, the object of this class is freed, and its handles can be used by other threads.
+    When the thread ends, its handles become available to other threads.
     """
 
     def __init__(self, idle: dict[int, list[Handle]]) -> None:
@@ -88,8 +88,7 @@ class BlasWorkspaces:
     def size_bytes(self, device: int) -> int:
         """Return the size of a new workspace.
 
-        A size that the script has chosen has priority over CUBLAS_WORKSPACE_CONFIG, which has priority over the device's
-        default.
+        The size is the one chosen by the script, otherwise the one in CUBLAS_WORKSPACE_CONFIG, otherwise the device's default.
         """
         if self._chosen_bytes is None:
             return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self._default_bytes[device])
@@ -100,7 +99,7 @@ class BlasWorkspaces:
         return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the minimum size of cuBLAS workspaces that are used from now on. None restores the default size."""
+        """Set the minimum size of cuBLAS workspaces for later matrix products. None restores the default size."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
@@ -131,7 +130,7 @@ class BlasWorkspaces:
             self._held_lt[key] = handle
 
     def clear(self) -> None:
-        """Free all workspaces. After this call, the next matrix product allocates a new workspace."""
+        """Free all workspaces. The next matrix product then allocates a new workspace."""
         held = [*self._held.values(), *self._held_lt.values()]
         self._held, self._held_lt = {}, {}
         for handle in held:
@@ -165,7 +164,8 @@ class BlasWorkspaces:
 
 
 def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStream) -> AllocationHandle | None:
-    """Return a new workspace. Returns None in a capture, where it belongs to the private memory pool of the CUDA graph."""
+    """Return a new workspace. Returns None during a CUDA graph capture, because the workspace then belongs to the graph's
+    private memory pool."""
     try:
         handle = allocator.malloc_kept(size_bytes, stream.number)
     except OutOfMemory as full:

@@ -36,7 +36,7 @@ _SIZE_SHIFT = _ADDRESS_BITS + _AGE_BITS
 
 
 class TieRule(Enum):
-    """The rule for free blocks of the same size. See Note [Free blocks of the same size]."""
+    """The rule for choosing among free blocks of the same size. See Note [Free blocks of the same size]."""
 
     ADDRESS = "address"
     BLOCK_AGE = "block age"
@@ -44,15 +44,15 @@ class TieRule(Enum):
 
 
 def tie_rule_of(machine: Machine) -> TieRule:
-    """Return the rule of a machine's PyTorch release. If the release is unknown, the rule is that of the newest release."""
+    """Return the tie rule of the machine's PyTorch release, or of the newest release if the machine's release is unknown."""
     if machine.is_before(2, 12):
         return TieRule.ADDRESS
     return TieRule.BLOCK_AGE if machine.is_before(2, 13) else TieRule.SEGMENT_AGE
 
 
 class Ages:
-    """Numbers blocks by age, as a tie rule requires. Of two free blocks of the same size, the block with the lower number is
-    used first."""
+    """Numbers blocks in order of their age, if the tie rule compares ages. Of two free blocks of the same size, the block with
+    the lower number is used first."""
 
     def __init__(self, rule: TieRule) -> None:
         self._next = count(1).__next__
@@ -60,16 +60,16 @@ class Ages:
         self.counts_blocks = rule is TieRule.BLOCK_AGE
 
     def of_segment(self) -> int:
-        """Return the number of a new segment's first block."""
+        """Return the age number of a new segment's first block."""
         return self._next() if self._counts_segments else 0
 
     def of_part(self, whole: Block) -> int:
-        """Return the number of a block that is cut off `whole`."""
+        """Return the age number of a block that is split off the block `whole`."""
         return self._next() if self.counts_blocks else whole.age
 
 
 class UsedStream(Protocol):
-    """The interface of a stream that uses pinned memory, or a block of another stream."""
+    """The interface of a stream that uses a block of another stream, or pinned memory."""
 
     @property
     def number(self) -> int: ...
@@ -101,7 +101,7 @@ class Block:
 
 
 class Unmapped(Block):
-    """A part of an expandable segment that has addresses but no memory.
+    """An address range of an expandable segment without memory.
 
     An unmapped range consists of whole pages and is in no list of free blocks.
     """

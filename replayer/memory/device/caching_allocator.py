@@ -1,7 +1,7 @@
 """PyTorch's caching allocator, reimplemented for one device.
 
-Blocks have addresses that a real device could return, but no memory is reserved on this
-machine. The rules are those of c10/cuda/CUDACachingAllocator.cpp in PyTorch 2.6 to 2.15.
+The addresses of blocks look like those of a real device, but no memory is reserved on this machine. The rules are those of
+c10/cuda/CUDACachingAllocator.cpp in PyTorch 2.6 to 2.15.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
@@ -163,7 +163,7 @@ class DeviceMemory:
     def record_stream(self, block: Block, stream: UsedStream) -> None:
         """Record that `stream` uses the block.
 
-        After `free`, the block is not reused until the work now queued on `stream` has ended.
+        After it is freed, the block is not reused until the work now queued on `stream` has ended.
         """
         if stream.number != block.pool.stream:
             if block.users is None:
@@ -171,7 +171,7 @@ class DeviceMemory:
             block.users[stream.number] = stream
 
     def _find_free(self, pool: Pool, size: int) -> Block | None:
-        """Return the smallest free block that is large enough, if the setting max_split_size allows its use. Reference:
+        """Return the smallest free block that is large enough, or None if max_split_size forbids its use. Reference:
         get_free_block."""
         if self._expands and pool.expandable is not None:
             block = best_fit(pool, size)
@@ -185,8 +185,8 @@ class DeviceMemory:
         return block if block.size_bytes < size + self.settings.max_non_split_rounding_bytes else None
 
     def _cut(self, block: Block, size: int) -> Block:
-        """Remove a free block from its pool and allocate its first `size` bytes. If the rest of the block is large enough,
-        the rest becomes a free block.
+        """Remove a free block from its pool and allocate its first `size` bytes. If the remaining part is large enough, it
+        becomes a free block.
 
         Reference: should_split and alloc_found_block.
         """
@@ -331,9 +331,9 @@ class DeviceMemory:
             self.counts.oversize_segments.now -= 1
 
     def _release_cached(self) -> None:
-        """Return segments without allocated blocks, and empty pages of expandable segments, to the device.
+        """Give segments without allocated blocks, and empty pages of expandable segments, back to the device.
 
-        The method first waits for streams that still use freed blocks. Reference: release_cached_blocks.
+        Before that, wait for streams that still use freed blocks. Reference: release_cached_blocks.
         """
         self.counts.stream_syncs += 1
         if self._waiting:
@@ -349,7 +349,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Return the free parts of partly used segments to the device, which is impossible with a real driver.
+        """Give the free parts of partly used segments back to the device. A real driver cannot do this.
 
         See Note [A batch that is known to fit].
         """
@@ -362,12 +362,12 @@ class DeviceMemory:
                     self._segments.give_back(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Return the smallest oversize block that has at least `size` bytes to the device.
+        """Give the smallest oversize block with at least `size` bytes back to the device.
 
         If no oversize block is large enough, the largest ones are returned until their sum reaches `size`.
 
         A free block in an expandable segment cannot be returned to the device on its own. If the chosen block is in an
-        expandable segment, smaller blocks are returned to the device, the largest first. Reference:
+        expandable segment, smaller blocks are returned to the device instead, the largest first. Reference:
         release_available_cached_blocks.
         """
         if self._max_split_bytes == UNLIMITED:
@@ -386,12 +386,10 @@ class DeviceMemory:
         return released_bytes >= size
 
     def _collect_garbage(self, threshold: float) -> None:
-        """Return unused large segments to the device until the reserved memory is below the threshold.
+        """Give unused large segments back to the device until the reserved memory is below the threshold.
 
-        Segments that are at least as old as the average segment are returned first.
-
-        Each pass visits all segments, even if the segments visited so far have released enough memory. Reference:
-        garbage_collect_cached_blocks.
+        Segments that were unused for at least the average time are returned first. All such segments are returned, even if some
+        of them would be enough. Reference: garbage_collect_cached_blocks.
         """
         surplus_bytes = self._segments.reserved_bytes - int(threshold * (self._segments.allowed_bytes or 0))
         cached = [block for pool in self._large.values() for block in pool.whole_segments()]
@@ -480,9 +478,10 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the state on which the blocks of later requests depend: address, size, use and rank by age of each block.
+        """Return all data that decide which blocks later requests get: address, size, use and age rank of each block.
 
-        Returns None if a history or request log is recorded, or if blocks also depend on their age or on waiting streams.
+        Returns None if a history or request log is recorded, if streams still use freed blocks, or if settings make other data
+        relevant.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

@@ -1,4 +1,4 @@
-"""Expandable segments. Each stream has one address range per kind of pool, and the range gets memory page by page as it grows.
+"""Expandable segments. Each stream has one address range per kind of pool. Memory is mapped into the range page by page.
 
 With `PYTORCH_ALLOC_CONF=expandable_segments:True`, free blocks can be merged with any free neighbor. Pages without an allocated
 block are returned to the device one by one. The rules are those of Note [Expandable Segments] in PyTorch's
@@ -11,7 +11,8 @@ c10/cuda/CUDACachingAllocator.cpp.
 Each address range is a linked list of blocks, like any other segment. Address ranges without memory are blocks of the class
 `Unmapped`. The last block of a range never has memory, because a range has an eighth more addresses than the device has memory.
 
-Private memory pools would need their own address ranges, so the virtual GPU raises an error (surfaces/torch_cuda_memory.py).
+Private memory pools with expandable segments are not supported and raise an error (surfaces/torch_cuda_memory.py), because they
+would need their own address ranges.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def best_fit(plain: Pool, size: int) -> Block | None:
 
     Returns None if no free block is large enough.
 
-    A block at the end of an address range can grow, so its size is compared as if it had grown to the maximum. A large enough
-    block in the middle of an address range is therefore used before the last block. Reference: get_free_block.
+    Because a block at the end of an address range can grow, its maximum size is used to compare it with other blocks. If a
+    block in the middle of an address range is large enough, it is therefore used before the last block. Reference:
+    get_free_block.
     """
     candidates = _by_size(plain, size)
     found = next(candidates, None)
@@ -45,7 +47,7 @@ def best_fit(plain: Pool, size: int) -> Block | None:
 
 
 def expandable_fits_first(plain: Pool, size: int) -> bool:
-    """Return whether the smallest free block with at least `size` bytes is in an expandable segment."""
+    """Return True if the smallest free block with at least `size` bytes is in an expandable segment."""
     if plain.expandable is None:
         return False
     first = next(_by_size(plain, size), None)
@@ -84,9 +86,10 @@ class ExpandableSegments:
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
         """Return a free block of at least `size` bytes.
 
-        Memory is mapped at the lowest address where the range has room. Returns None if the device has no memory left.
+        New memory is mapped at the lowest address where the address range has room. Returns None if the device has no memory
+        left.
 
-        If memory runs out, pages that were mapped before remain mapped. Reference: try_allocate_expandable_block.
+        Pages that were already mapped remain mapped if memory runs out. Reference: try_allocate_expandable_block.
         """
         pool = plain.expandable
         if pool is None:
@@ -102,7 +105,7 @@ class ExpandableSegments:
         return block
 
     def release(self, pool: ExpandablePool) -> None:
-        """Return all empty pages to the device, and remove address ranges that have no pages left. Reference:
+        """Give all empty pages back to the device, and remove address ranges that have no pages left. Reference:
         release_blocks."""
         for block in list(pool.blocks):
             unmapped = self._unmap(pool, block)
@@ -163,7 +166,7 @@ class ExpandableSegments:
         return block
 
     def _unmap(self, pool: ExpandablePool, block: Block) -> Unmapped | None:
-        """Return the pages that lie completely within a free block to the device. Reference: unmap_block."""
+        """Give the pages that lie completely within a free block back to the device. Reference: unmap_block."""
         reservation = pool.reservation_of(block)
         start, end = reservation.page_end(block.address), reservation.page_start(block.address + block.size_bytes)
         if start >= end:

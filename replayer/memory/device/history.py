@@ -6,7 +6,7 @@ Entries have the format of torch's entries (torch/csrc/cuda/Module.cpp), so that
     memory.malloc(3 << 20, stream=0)
     list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
 
-Frames are Python frames only. The entry of a free contains the stack frames at which the script freed the tensor.
+Frames are Python frames only. The entry for a freed block contains the stack frames of the code that freed the tensor.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
 
     def free_queued(self, address: int) -> None:
-        """Store the stack frames at which the script freed a block, until the free is executed and recorded.
+        """Store the stack frames of the code that frees a block, until the free is executed and recorded.
         """
         if self.context == "all":
             self._of_free[address] = self._frames()
@@ -87,8 +87,8 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[Frame]:
-        """Return the stack frames at which the allocated block at this address was requested. The list is empty if the stack
-        frames are unknown."""
+        """Return the stack frames of the request for the allocated block at this address. The list is empty if the stack frames
+        are unknown."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:

@@ -1,8 +1,8 @@
 """The out-of-memory error of a device, with the message of the PyTorch release that runs the replay.
 
 The text of out-of-memory messages differs between PyTorch releases (`oom_text_of`). If the recorded script ran out of memory
-with the same PyTorch release, the recorded message is the template. The numbers in a message
-are found by the words around them, and only the numbers are replaced.
+with the same PyTorch release, the recorded message is the template. Only the numbers in the template are replaced, which are
+recognized by the words around them.
 
     fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
@@ -58,7 +58,7 @@ class Figures(NamedTuple):
 
 
 class OutOfMemory(MemoryError):
-    """A failed allocation. `template` is the out-of-memory message of a PyTorch release.
+    """A failed allocation. `template` is an out-of-memory message whose numbers are replaced.
 
     `to_torch` returns the exception that the script receives.
     """

@@ -1,12 +1,12 @@
-"""Logs a script's memory requests on one device, to find out whether the script fits on another GPU model.
+"""Logs a script's memory requests on one device, to determine whether the script fits into another GPU's memory.
 
     memory.requests = log = RequestLog()    # DeviceMemory logs each executed request
     ...
     log.note(RequestKind.STEP)
     RequestLog.from_json(log.to_json())
 
-The behavior of an allocator depends only on the sizes, streams and order of requests, and on the frees between them. One run of
-the script is therefore enough to compute its memory on GPUs of any size. Two runs of the script are enough to compute any batch
+An allocator's behavior depends only on the sizes, streams and order of requests and frees. From the log of one run, the
+script's memory on GPUs of any size can therefore be computed. From the logs of two runs, memory can be computed for any batch
 size (memory/rerun_requests.py).
 """
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 class RequestKind(IntEnum):
-    """The kinds of log entries. The meaning of `value` in a log entry depends on the kind and is given in the comments
-    below."""
+    """The kinds of log entries. For each kind, a comment gives the meaning of the entry's `value`."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes of an optional workspace; Note [A convolution that found no workspace]
@@ -80,8 +79,8 @@ class RequestLog:
         return sum(entry.kind == RequestKind.STEP for entry in self.entries)
 
     def sizes_by_step(self) -> list[list[int]]:
-        """Return a list with the sizes in bytes that each step requested, in order. Requests after the last complete step are
-        left out."""
+        """Return one list per step with the requested sizes in bytes, in order. Requests after the last complete step are left
+        out."""
         found: list[list[int]] = []
         of_step: list[int] = []
         for kind, value, _, _ in self.entries:

@@ -1,10 +1,10 @@
-"""Takes segments of memory from a device with limited capacity, and returns them, like the CUDA driver.
+"""Allocates and frees memory segments on a device with limited capacity, like the CUDA driver.
 
     segments = Segments(device=0, capacity_bytes=16 << 30, outside_bytes=400 << 20)
     block = segments.take(20 << 20, pool)  # one whole block, or None if there is no room
     segments.give_back(block)
 
-For expandable segments, `reserve` takes addresses and `map` takes memory for these addresses.
+For expandable segments, `reserve` reserves addresses, and `map` allocates memory for reserved addresses.
 
 Note [Addresses]
     PyTorch up to 2.11 takes the lowest address among free blocks of the same size. The order of the segments' addresses then
@@ -51,7 +51,7 @@ class AddressSource(Protocol):
 
 
 class Holes:
-    """Free address ranges in order of address. Hole number i begins at `starts[i]` and has `sizes[i]` bytes.
+    """Free address ranges in order of address. The free range i begins at `starts[i]` and has `sizes[i]` bytes.
 
     Neighboring holes are joined.
     """
@@ -86,7 +86,7 @@ class Holes:
 
 @dataclass(slots=True)
 class _AddressRange:
-    """Addresses that the driver has reserved. `number` counts the ranges in order of their reservation."""
+    """Addresses that the driver has reserved. Ranges are numbered in the order in which they were reserved."""
 
     start: int
     size_bytes: int
@@ -158,7 +158,7 @@ def _number(range_: _AddressRange) -> int:
 class Segments:
     """The segments of one device. `outside_bytes` is the memory that the process uses outside of PyTorch's allocator.
 
-    `ages` numbers new segments. `addresses` chooses their addresses; by default, these follow Note [Addresses].
+    `ages` numbers new segments. `addresses` chooses the addresses of segments. The default is described in Note [Addresses].
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Segments:
         return max(0, self.capacity_bytes - self.outside_bytes - self.reserved_bytes)
 
     def allows(self, size_bytes: int) -> bool:
-        """Return whether a segment of this size would keep the process within its memory limit."""
+        """Return True if the process may allocate a segment of this size without exceeding its memory limit."""
         return self.allowed_bytes is None or self.reserved_bytes + size_bytes <= self.allowed_bytes
 
     def take(self, size_bytes: int, pool: Pool) -> Block | None:
@@ -197,7 +197,7 @@ class Segments:
     def give_back(self, block: Block) -> None:
         """Return a free block to the device.
 
-        If a free block is only a part of a segment, the parts before and after it become separate segments.
+        If the block is only a part of a segment, the parts before and after it become separate segments.
         """
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)

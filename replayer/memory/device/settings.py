@@ -1,6 +1,6 @@
 """Parses the allocator's settings from PYTORCH_CUDA_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF or PYTORCH_ALLOC_CONF.
 
-Every setting that changes reserved memory is either emulated, rejected with an error, or listed in `not_emulated`.
+Each setting that affects reserved memory is emulated, rejected with an error, or listed in `not_emulated`.
 
     settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     settings.max_split_bytes  # 134217728
@@ -13,7 +13,7 @@ Every setting that changes reserved memory is either emulated, rejected with an 
                       address or time in a replay
 
 Valid ranges and error messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15). A
-typing error in the settings raises the same error as on a GPU.
+misspelled setting raises the same error as on a GPU.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class AllocatorSettings:
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """Return whether the block for a request depends only on the current blocks in memory. Returns False if the settings
-        have rules for the age of blocks or for oversize blocks."""
+        """True if the choice of a block depends only on the current blocks in memory, without rules for the age of blocks or
+        for oversize blocks."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
@@ -181,9 +181,9 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """Parse a single number of divisions for all sizes, or a list of BOUNDARY_MB:DIVISIONS.
+    """Parse roundup_power2_divisions: one number for all sizes, or a list of BOUNDARY_MB:DIVISIONS.
 
-    In a list of divisions, the key `>` stands for all sizes above the last boundary.
+    In the list, the boundary `>` means all sizes above the last boundary.
     """
     if not value.startswith("["):
         return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS
