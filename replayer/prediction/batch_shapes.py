@@ -3,7 +3,8 @@
     shapes = BatchShapes(trace, batch=32)
     shapes.at(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-A recording does not tell which dimension of a tensor is the batch. The batch dimension is found with four rules:
+A recording does not show which dimension of a tensor is the batch. Four rules determine which dimension of a tensor is the
+batch dimension:
 
 * A convolution's weight and a linear layer's weight do not grow with the batch. The matrix product that computes a weight
     gradient grows in the dimension that it sums over.
@@ -48,8 +49,8 @@ class BatchShapes:
         )
 
     def _lengthened(self, size: int, is_rows: bool) -> int:
-        """Convert a dimension that depends on the length of the sequences. Only the first dimension of a shape (the number of
-        rows) may be a multiple of the sequence length plus one."""
+        """Convert a dimension that depends on the length of the sequences. A multiple of the sequence length plus one is
+        converted only in the first dimension of a shape (the number of rows)."""
         assert self._length is not None
         old, new = self._length
         for before, after in zip(_countings(old), _countings(new), strict=True):
@@ -89,8 +90,8 @@ class BatchShapes:
     def _product(self, batch: int, op: str, shapes: Shapes) -> Shapes:
         """Convert the shapes of a matrix product.
 
-        In a larger batch, the left matrix of a product has more rows. In a product that computes a weight gradient, the summed
-        dimension grows with the batch.
+        With a larger batch, the left matrix has more rows. If a matrix product computes a weight gradient, the dimension that
+        is summed over grows with the batch.
         """
         wide = [i for i, shape in enumerate(shapes) if len(shape) == 2]
         left, right = shapes[wide[-2]], shapes[wide[-1]]
@@ -105,8 +106,8 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """Return the sizes of dimensions for sequences of n tokens: n, n+1 (one extra token), n(n+1)/2 and n(n-1)/2 (pairs of
-    tokens)."""
+    """Return the dimension sizes that sequences of n tokens can cause: n, n(n+1)/2 and n(n-1)/2 (pairs of tokens), and n+1 (one
+    extra token)."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 

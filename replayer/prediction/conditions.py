@@ -74,7 +74,7 @@ def conditions_of(
 ) -> Conditions:
     """Build the conditions from command-line options.
 
-    An argument is None if the option was not given. Raises TraceError for invalid values.
+    Options that were not given have the value None. Raises TraceError for invalid values.
     """
     counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
     for option, count in counts:

@@ -54,8 +54,8 @@ class ShardedStep:
     ) -> ShardedStep:
         """Simulate one step.
 
-        `units` has the unit and the duration of each forward computation, in order. `gather` and `scatter` return the durations
-        of a unit's all-gather and reduce-scatter. If `backward_ns` is 0, the step has no backward pass.
+        `units` lists the units in forward order, each with the duration of its forward computation. `gather` and `scatter`
+        return the durations of a unit's all-gather and reduce-scatter. If `backward_ns` is 0, the step has no backward pass.
         """
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
@@ -75,8 +75,8 @@ class ShardedStep:
 def _passed(
     parts: Sequence[tuple[str, float]], gather: Callable[[str], float], scatter: Callable[[str], float] | None, begun_ns: float
 ) -> float:
-    """Return the time at which a forward or backward pass has finished computing and communicating. `begun_ns` is the time at
-    which the parameters of the root unit have been gathered."""
+    """Return the time at which all computation and communication of a forward or backward pass has finished. `begun_ns` is the
+    time at which the parameters of the root unit have been gathered."""
     wanted = [unit for unit, _ in parts if unit != ROOT]
     done_ns = [0.0, 0.0]
     communicates_ns = computes_ns = begun_ns
@@ -115,7 +115,7 @@ def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) ->
 def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameters: int, peak_bytes: int | None) -> Parallel:
     """Predict a step with `conditions.nproc` ranks.
 
-    `one_ns` is the step time of one rank without communication. `peak_bytes` is the recorded memory peak.
+    `one_ns` is the step time of a single rank without communication. `peak_bytes` is the recorded memory peak.
     """
     ranks = conditions.nproc
     layers = layers_of(trace)
@@ -182,8 +182,8 @@ def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with
 def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
     """Return the number of bytes of parameters, gradients and optimizer state that one rank stores.
 
-    `states` is the number of optimizer tensors per parameter, or None for inference. The parameters of at most the root unit
-    and the two largest adjacent units are gathered at the same time.
+    `states` is the number of tensors that the optimizer keeps per parameter, or None for inference. At most, the parameters of
+    the root unit and of the two largest adjacent units are gathered at the same time.
     """
     shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
     memory = {"parameters": shard}
@@ -196,7 +196,7 @@ def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[s
 
 
 def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tuple[str, float]], float]:
-    """Return the computation time of each unit in a forward pass, and the duration of the backward pass."""
+    """Return the forward computation time of each unit, and the duration of the whole backward pass."""
     device, launched_ns = trace.device, launch_time_ns(trace)
     first_ns = int(trace.host.start_ns[layers[0][0]])
     of, steps = launch_phase_names(trace), launch_steps(trace)

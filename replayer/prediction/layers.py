@@ -43,7 +43,7 @@ class Layer:
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
     """Return the host rows of the ops in the forward pass whose shapes were recorded, in call order.
 
-    If the recording has no phases, the rows of all ops are returned. `one_step` selects only the last complete step.
+    If the recording has no phases, returns the rows of all ops. `one_step` selects only the last complete step.
     """
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
@@ -94,8 +94,8 @@ def _item(trace: Trace, row: int) -> int:
 
 
 def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
-    """Return, for each layer, the name of the repeated module that contains the layer. The list is empty if no module class
-    occurs more than once."""
+    """Return a list with the name of the block module that contains each layer. A block is a module whose class occurs several
+    times. Returns an empty list if no module class occurs more than once."""
     paths, module_of = called_modules(trace)
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
     within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -126,7 +126,8 @@ def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
 
 
 def _blocks_by_shapes(layers: Sequence[Layer]) -> list[str]:
-    """Return the block of each layer. A block is one repetition of the longest sequence of layer shapes that repeats."""
+    """Return the block of each layer. A block is one repetition of a sequence of layer shapes. The repeated sequence with the
+    most parameters is chosen."""
     shapes = [layer.weights for layer in layers]
     sums = np.concatenate(([0], np.cumsum([layer.parameter_bytes for layer in layers])))
     best = (0, 0, 0, 0)

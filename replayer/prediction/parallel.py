@@ -1,7 +1,7 @@
 """Predicts nn.DataParallel and DistributedDataParallel from a recording of one GPU, without running the script.
 
-The commands `trace replay --gpus` and `trace replay --nproc` run the script itself. The prediction uses only the sizes of
-parameters and the recorded times, with these rules:
+Unlike this prediction, `trace replay --gpus` and `trace replay --nproc` run the script. The prediction is computed from the
+sizes of the parameters and the recorded times, with these rules:
 
 * nn.DataParallel copies all parameters to the other GPUs and all gradients back. NCCL passes the data around a ring, so the
     time hardly depends on the number of GPUs.
@@ -44,7 +44,7 @@ class Parallel:
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
     """Predict nn.DataParallel.
 
-    `one_ns` is the step time of one GPU that computes its share of the batch. `forward_ns` is the duration of a forward pass on
+    `one_ns` is the step time if one GPU computes only its share of the batch. `forward_ns` is the duration of a forward pass on
     the host.
     """
     _require_parameters(parameters)
@@ -80,10 +80,10 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Return the communication time that remains after the end of the backward pass.
+    """Return how long communication continues after the end of the backward pass.
 
-    `buckets` has the size in bytes and the duration of each gradient reduction. Reductions run one after another, and each one
-    starts when the backward pass has computed its gradients.
+    `buckets` lists the size in bytes and the duration of each gradient reduction. Reductions run one after another, and each
+    one starts when the backward pass has computed its gradients.
     """
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0

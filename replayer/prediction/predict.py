@@ -64,9 +64,9 @@ class PredictedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
-    """The predicted figures. An `expected_error` of 0.08 means that the step time is expected to be accurate to within 8 %.
+    """The predicted figures. An `expected_error` of 0.08 means that the predicted step time should be accurate to within 8 %.
 
-    `expected_error` is None if too much GPU time comes from ops without shapes, because their work is unknown.
+    `expected_error` is None if ops without recorded shapes take too much of the GPU time, because their work is unknown.
     """
 
     device: str
@@ -237,16 +237,16 @@ class Predictor:
         return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps >= 0)])), 1)
 
     def _host_ns(self, phase: str) -> float:
-        """Return the time that the host spends in a phase of one step, without waits for the device. Returns 0 if the phase was
-        not recorded."""
+        """Return the host's time in one phase of a step, excluding waits for the device. Returns 0 if this phase was not
+        recorded."""
         steps = [self.recording.steps[i] for i in self.recording.cycle]
         hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
         return float(np.median(hosts)) if hosts else 0.0
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
-    """Mark the result of replaying a predicted trace as an estimate. Ops that match recorded ops are marked with the source of
-    most of the predicted time.
+    """Mark the replay of a predicted trace as an estimate. Ops that match recorded ops get the origin from which most of the
+    predicted time comes.
     """
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
@@ -261,8 +261,8 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace) -> float:
     """Return the expected error of a prediction, which depends on the sources of GPU times, the precision and the parallelism.
 
-    Predictions in half precision were not checked. Half-precision times that are not scaled from the recording therefore get
-    the error of estimates without a recording.
+    Predictions in half precision were not checked. If half-precision times are not scaled from the recording, their expected
+    error is that of estimates without a recording.
     """
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
@@ -275,7 +275,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
-    """Return the trace with the header and devices of the prediction. See Note [What a predicted trace is]."""
+    """Replace the header and the devices of a trace by those of the prediction. See Note [What a predicted trace is]."""
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
     asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:
@@ -303,7 +303,7 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the step time of a trace (`traces.figures.pace`), or the duration of the whole trace if it has no steps."""
+    """Return the step time of a trace (`traces.figures.pace`), or the duration of the whole trace if the trace has no steps."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
@@ -314,9 +314,10 @@ def step_ns(trace: Trace) -> float:
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     """Return the step time of a predicted trace.
 
-    In a recording of `trace record`, the clean steps determine the step time, but only profiled steps have kernels. New kernel
-    times therefore do not change the clean steps. If the device limits the pace, the step time changes by as much as the GPU
-    time. If the host limits the pace, the step time stays, unless the GPU time becomes longer.
+    `trace record` measures the step time in steps without a profiler, but records kernels only in profiled steps. Because of
+    this, the step time is computed from the change of the GPU time in the profiled steps. If the GPU is the bottleneck, the
+    step time changes by the same amount as the GPU time. If the host is the bottleneck, the step time does not change until the
+    GPU time exceeds it.
     """
     before, after = pace(recorded), pace(predicted)
     if before is None or after is None or before.busy_share is None or after.busy_share is None:
@@ -330,7 +331,7 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace) -> float:
-    """Return the GPU time of one step, or of the whole trace if it has no steps."""
+    """Return the GPU time of one step, or of the whole trace if the trace has no steps."""
     found = pace(trace)
     return float(busy_ns(trace) if found is None or found.gpu_time_ns is None else found.gpu_time_ns)
 
@@ -346,10 +347,10 @@ def _shares(trace: Trace) -> dict[Origin, float]:
 
 
 def _work_of_steps(recorded: Trace) -> tuple[Column, int]:
-    """Return the rows of the device work that was launched in steps, and the number of these steps.
+    """Return the rows of the device work that was launched during steps, and the number of steps that launched work.
 
-    Device work before the first step and between steps is left out. If no step launched device work, all device work counts as
-    one step.
+    Device work before the first step or between steps is ignored. If no step launched device work, all device work is treated
+    as one step.
     """
     work = np.flatnonzero(recorded.device.is_work)
     of = launch_steps(recorded)[work]

@@ -2,9 +2,10 @@
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-As recorded, each kernel starts after its launch, after the previous kernel, or after a kernel on another stream. See
-Note [Why a kernel started when it did] in recording/indexer.py. The host waits for the same kernels as in the recording, and
-keeps its recorded speed between two waits. The new trace has the same rows as the recording and differs only in times.
+Each kernel starts for the same reason as in the recording: after its launch, after the previous kernel, or after a kernel on
+another stream. See Note [Why a kernel started when it did] in recording/indexer.py. The host waits for the same kernels as in
+the recording, and keeps its recorded speed between two waits. The new trace has the same rows as the recording and differs only
+in times.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """A map from times on the recorded host to times on the predicted host. The map from recorded to predicted time is
-    piecewise linear, with slope 1 except while the host waits."""
+    """Maps host times of the recording to host times of the prediction. The mapping is piecewise linear, with slope 1 except
+    where the host waits."""
 
     def __init__(self) -> None:
         self._old: list[int] = []
@@ -74,8 +75,8 @@ class Retiming:
 
 
 def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float) -> _HostTime:
-    """Compute in `start_ns` when each kernel of one rank starts. Returns the map from recorded to predicted host times of this
-    rank."""
+    """Compute when each kernel of one rank starts, and write the times to `start_ns`. Returns the mapping from recorded to
+    predicted host times of the rank."""
     work = index.work
     host = _HostTime()
     first_ns, last_ns = window_ns(trace)
@@ -175,8 +176,8 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """Move the phases' device marks. A phase ends on the device when all work that was launched before the phase's end has
-    ended."""
+    """Move the phases' device marks. A phase ends on the device when all work that the host launched before the end of the
+    phase has finished."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch >= 0))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -3,8 +3,9 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-The duration of a kernel is multiplied by the ratio of its op's estimated durations for new and recorded conditions. A kernel
-counts as compute-bound if its name contains a word such as gemm or conv, and otherwise as memory-bound.
+A kernel's recorded duration is multiplied by a ratio: the op's estimated duration under new conditions, divided by that under
+recorded conditions. A kernel counts as compute-bound if its name contains a word such as gemm or conv, and otherwise as
+memory-bound.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Replace the durations of kernels that take less time for one rank's share of the work. Changed kernels then count as
-        scaled."""
+        """Replace the kernel durations by those of one rank's share of the work. Changed kernels then count as scaled."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -67,8 +67,8 @@ class Scaling:
     ) -> Scaling:
         """Scale all kernels of a trace.
 
-        `calls` is the result of `calls_of`, if it has been computed before. Raises TraceError if the recording lacks necessary
-        data.
+        `calls` is the result of `calls_of(trace)`, which is computed if `calls` is None. Raises TraceError if the recording
+        lacks necessary data.
         """
         calls = calls_of(trace) if calls is None else calls
         batch = 0
@@ -97,9 +97,10 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """For each device span, return the host row of the innermost op with recorded shapes that launched the span.
+    """Return for each device span the host row of the op that launched it, or of the innermost enclosing op with recorded
+    shapes.
 
-    Device spans that were not launched by an op with shapes get the value NONE.
+    The value is NONE if the device span was not launched by an op with shapes.
     """
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
@@ -191,7 +192,7 @@ class _Ratios:
         return ratio, origin
 
     def _believable(self, ratio: float, is_measured: bool, call: ScaledOp) -> float:
-        """Limit the ratio of new to recorded duration to the range that the data sheets allow."""
+        """Limit a ratio of new to recorded duration to the range that is plausible according to the GPUs' data sheets."""
         assert self._new is not None
         if is_measured:
             return ratio
@@ -201,16 +202,17 @@ class _Ratios:
         return min(max(ratio, min(possible) / BEYOND_SHEETS), max(possible) * BEYOND_SHEETS)
 
     def of_data_sheets(self) -> tuple[float, float]:
-        """Return two ratios from the data sheets, one for arithmetic and one for memory traffic."""
+        """Return the ratios of new to recorded duration for compute-bound and for memory-bound kernels, according to the GPUs'
+        data sheets."""
         if self._new is None:
             return self.batches, self.batches
         here, there = peaks_of(self._recorded.card), peaks_of(self._new.card)
         return self.batches * here[0] / there[0], self.batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
-        """Return the shapes of all recorded ops for the new batch size. Each shape is given as an index into `trace.strings`.
+        """Return the shapes of all recorded ops for the new batch size. Shapes are given as indices into `trace.strings`.
 
-        A script that runs with the new batch size then matches the recorded ops.
+        With these shapes, the ops of a script that runs with the new batch size match the recorded ops.
         """
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
@@ -262,8 +264,9 @@ def _fill(
     """Scale kernels without shapes.
 
     A kernel without shapes is scaled by the time-weighted mean ratio of the other compute-bound or memory-bound kernels.
-    If the trace has no other kernels of the same kind, the data sheets give the ratio. Kernels of the optimizer are compared
-    only with each other, because their work does not depend on the batch. (Kineto omits the shapes of long tensor lists.)
+    If the trace has no other compute-bound or memory-bound kernels, the ratio is computed from the data sheets of the GPUs.
+    Kernels of the optimizer are compared only with each other, because their work does not depend on the batch. (Kineto omits
+    the shapes of long tensor lists.)
     """
     if not open_rows:
         return
@@ -286,13 +289,13 @@ def _fill(
 
 
 def parameter_bytes(trace: Trace) -> int:
-    """Return the size of a program's parameters in bytes, from the workload or from the optimizer's tensors.
+    """Return the size of all parameters in bytes, from the workload data or from the tensors of the optimizer ops.
 
     Returns 0 if both are missing.
 
-    An optimizer op may have the same parameter in several arguments, alone or in a list. The bytes of all tensor arguments are
-    added up for each optimizer op. Ops whose total is below 40 % of the largest total are ignored. The smallest of the
-    remaining totals is used, so that ops with each parameter in two arguments do not double the result.
+    A parameter may occur in several arguments of an optimizer op, alone or in a list. For each optimizer op, the sizes of all
+    tensor arguments are added up. Ops with less than 40 % of the largest total are ignored. The smallest remaining total is
+    used, because larger totals may contain each parameter twice.
     """
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes

@@ -53,7 +53,7 @@ _Call = tuple[ScaledOp, Shapes]
 
 @dataclass(frozen=True)
 class Product:
-    """A product of activations (rows x depth) and a weight (depth x columns)."""
+    """A matrix product of activations (rows x depth) and a weight (depth x columns)."""
 
     rows: int
     depth: int
@@ -61,7 +61,7 @@ class Product:
 
     @classmethod
     def of(cls, op: str, shapes: Shapes) -> Product | None:
-        """Parse a product. Returns None if the op is no product of activations and a weight."""
+        """Parse a product. Returns None if the op does not multiply activations by a weight."""
         left, right = (*shapes[_first_factor(op) :], (), ())[:2]
         if op not in _PRODUCTS or len(left) < 2 or len(right) != 2:
             return None
@@ -71,7 +71,7 @@ class Product:
 
 @dataclass
 class Pair:
-    """One pair of a forward pass. The fields are indices into the list of calls."""
+    """One pair of a forward pass. The fields are indices into the list of ops of a forward pass."""
 
     columns: list[int]
     between: list[int] = field(default_factory=list)
@@ -79,8 +79,7 @@ class Pair:
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """Find the pairs of matrix products that are split together, among the calls of a forward pass. See
-    Note [Pairs from shapes]."""
+    """Find the matrix products of a forward pass that are split by columns and then by rows. See Note [Pairs from shapes]."""
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
         return []
@@ -121,7 +120,7 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """The kernels that are split over the ranks, and the all-reduces that become necessary."""
+    """The kernels whose work is divided among the ranks, and the necessary all-reduces."""
 
     ranks: int
     pairs: int
@@ -136,8 +135,8 @@ class TensorSplit:
     ) -> TensorSplit:
         """Find the split kernels of a recording.
 
-        `calls` has the op that launched each device row, or None. `shapes_of` returns the shapes of an op under the new
-        conditions. Raises TraceError if the recording has no matrix products to split, or if `ranks` does not divide their
+        `calls` lists for each device row the op that launched it, or None. `shapes_of` returns the shapes of an op under the
+        new conditions. Raises TraceError if the recording has no matrix products to split, or if `ranks` does not divide their
         dimensions or heads.
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
@@ -210,9 +209,10 @@ class TensorSplit:
 
 
 def _heads(ops: Sequence[_Op], pair: Pair) -> int:
-    """Return the number of attention heads of a transformer block, or 0 if the matrix products have no attention between them.
+    """Return the number of attention heads of a transformer block, or 0 if there is no attention between the matrix products.
 
-    The first op of attention multiplies queries by keys. The last dimension of the queries has the size of an attention head.
+    The first matrix product of attention multiplies queries by keys. The last dimension of the queries has the size of an
+    attention head.
     """
     last = ops[pair.last].product
     assert last is not None
@@ -225,12 +225,12 @@ def _heads(ops: Sequence[_Op], pair: Pair) -> int:
 
 
 def _first_factor(op: str) -> int:
-    """Return the position of a product's first factor among the op's inputs."""
+    """Return the position of the left matrix among the inputs of a matrix product op."""
     return 1 if op in _ADDS_A_BIAS_FIRST else 0
 
 
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
-    """Return the ops of all forward passes, and the op of each device row that belongs to a backward pass.
+    """Return the ops of all forward passes. Also returns the op of each kernel in a backward pass, by the kernel's device row.
 
     `known` has one call per device row.
     """
@@ -253,7 +253,7 @@ def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], d
 def _backward_parts(
     trace: Trace, backward: dict[int, _Call], ops: Sequence[_Op], sizes: dict[int, int], ranks: int
 ) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
-    """Find the kernels of the backward pass that are split over the ranks. See Note [Pairs from shapes]."""
+    """Find the kernels of the backward pass whose work is divided among the ranks. See Note [Pairs from shapes]."""
     forward, op_row = forward_ops(trace), call_rows(trace)
     of_node: dict[int, int] = {}
     of_product: dict[tuple[int, ...], int] = {}
@@ -292,10 +292,10 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the shapes of the part of a call that one rank computes.
+    """Return the input shapes of an op for the part that one rank computes.
 
-    A matrix product is divided along its dimension of `size` elements. Any other op is divided along its first dimension that
-    is large enough.
+    A matrix product is divided along the dimension that has `size` elements. Other ops are divided along the first dimension
+    that is large enough.
     """
     product = Product.of(op, shapes) if size else None
     if product is None:
@@ -331,8 +331,8 @@ def tensor_parallel(
 ) -> Parallel:
     """Predict the step of each rank.
 
-    `step_ns` is the step time, which includes the all-reduces. `reduced_ns` has the total duration of the all-reduces after
-    each device row, over all `steps`.
+    `step_ns` is the step time, which includes the all-reduces. `reduced_ns` lists for each device row the total duration of the
+    all-reduces after it, summed over all `steps`.
     """
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)
