@@ -46,8 +46,10 @@ from pathlib import Path
 root, asked = sys.argv[1], json.loads(sys.argv[2])
 sys.path.insert(0, root)
 from tui.commands.record import run
+from tui.commands.record_sweep import run_sweep
 from tui.options import RecordOptions
-sys.exit(run(RecordOptions(asked.pop("script"), Path(asked.pop("output")), **asked)))
+options = RecordOptions(asked.pop("script"), Path(asked.pop("output")), **asked)
+sys.exit((run_sweep if options.sweep else run)(options))
 """
 
 # Runs a script on the virtual GPU of a recording.
