@@ -88,9 +88,9 @@ def row_of(file: Path, folder: Path) -> Row:
     steps, busy = report["steps"] or {}, report["gpu_busy"] or {}
     coverage = report.get("coverage") or {}
     peaks = [
-        one["replayed_bytes"] / one["recorded_bytes"] - 1
+        one["replayed_peak_bytes"] / one["recorded_peak_bytes"] - 1
         for one in (report.get("memory") or {}).values()
-        if one.get("recorded_bytes") and one.get("replayed_bytes")
+        if one["recorded_peak_bytes"] and one["replayed_peak_bytes"]
     ]
     return Row(
         recording=file.stem,
@@ -102,7 +102,7 @@ def row_of(file: Path, folder: Path) -> Row:
         error=steps.get("error"),
         noise=steps.get("noise_floor"),
         gpu_time=busy.get("error"),
-        matched=coverage["exact"] + coverage["equivalent"] if coverage else None,
+        matched=coverage["exact"] + coverage["equivalent"] if coverage and trace.grain == "kernel" else None,
         memory=max(peaks, key=abs) if peaks else None,
         same_program=report["same_program"],
     )

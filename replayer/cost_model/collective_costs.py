@@ -203,6 +203,8 @@ class CollectiveCosts:
             if position is not None and position.nth < len(of_step):
                 return Transfer(of_step[position.nth], Origin.EXACT, kernel)
             return Transfer(recorded[played % len(recorded)], Origin.EXACT, kernel)
+        if ranks == 1 and name in _IN_PLACE:
+            return Transfer(0, Origin.EXACT, kernel)
         estimate = self._estimates.get(key)
         if estimate is None:
             moving_ns, origin = self._moving_ns(name, size_bytes, ranks)
@@ -221,6 +223,9 @@ def kernel_label(name: str) -> str:
     """Return the kernel name that NCCL 2.19 and later use for this collective operation."""
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
+
+# With one rank, NCCL launches nothing for these operations (no kernel in recordings of DDP with one process on an H200).
+_IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
 # from operations of torch.distributed to NCCL functions
 _FUNCTIONS = {

@@ -65,16 +65,18 @@ class RankOperations:
     ) -> None:
         """Put an operation between ranks on `stream`.
 
-        In the timeline, an operation begins when this rank is ready and ends when the data has arrived.
+        In the timeline, an operation begins when this rank is ready and ends when the data has arrived. An operation that
+        takes no time in a group of one rank launches no kernel.
         """
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:
             start_ns, end_ns = max(times_ns.ready, stream.ready_ns), times_ns.end
             stream.wait(start_ns)
-            stream.push(start_ns, 0, 0, end_ns - start_ns)
-            name = timeline.strings.add(label) if transfer.kernel == NONE else transfer.kernel
-            place = stream.device, stream.number, int(DeviceKind.KERNEL), name
-            timeline.work((*place, start_ns, end_ns - start_ns, row, call.size_bytes, int(transfer.origin)))
+            if call.group_size > 1 or transfer.duration_ns:
+                stream.push(start_ns, 0, 0, end_ns - start_ns)
+                name = timeline.strings.add(label) if transfer.kernel == NONE else transfer.kernel
+                place = stream.device, stream.number, int(DeviceKind.KERNEL), name
+                timeline.work((*place, start_ns, end_ns - start_ns, row, call.size_bytes, int(transfer.origin)))
             timeline.collective(*call, (times_ns.call, start_ns, end_ns))
             simulator.stats.charged_ns[transfer.origin] += transfer.duration_ns
