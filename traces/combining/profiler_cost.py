@@ -71,7 +71,7 @@ _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """Holds the events on one rank's host and their kinds, in time order.
+    """Holds the start and end times of the events on one rank's host, and the kinds of the events, in time order.
 
     Only the main thread and threads that launch GPU work are included.
     """
@@ -114,8 +114,8 @@ class _WithoutCost:
     """Maps host times to times without the profiler's cost. See Note [The profiler's cost per event]."""
 
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """Just before each of `times_ns`, the profiler took `cost_ns` of host time. The profiler's time is subtracted within
-        the windows from `start_ns` to `end_ns`.
+        """Just before each of `times_ns`, the profiler took `cost_ns` of host time. The profiler's time is subtracted inside
+        time windows, which begin at `start_ns` and end at `end_ns`.
 
         All columns are in time order. The time windows are phases and do not overlap.
         """
@@ -193,8 +193,8 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
 
 
 class ProfiledSteps:
-    """Holds the phases of a rank's profiled steps. `rows` are rows of `trace.phases`, and `counts` are the events in each
-    phase.
+    """Holds the phases of a rank's profiled steps. `rows` are rows of `trace.phases`, and `counts` has the number of events of
+    each kind in each phase.
     """
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
@@ -213,8 +213,8 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return one array per step that has a phase with one of the given names. Each array has the indices in `rows` of the
-        step's phases with the given names."""
+        """Find the phases with one of the given names in each step. Return one array of indices in `rows` for each step that
+        has such phases."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]
@@ -281,7 +281,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return `run` with `profiler_cost` and `host_scale`, if `trace` has steps with and without the profiler."""
+    """Return `run` with the fields `profiler_cost` and `host_scale` filled in, if `trace` has steps with and without the
+    profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -396,8 +397,8 @@ def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
 
 
 def _affordable_share(phases: Sequence[_Phase], costs_ns: Column) -> float:
-    """Return the factor for the costs at which no phase with DataParallel stages costs more than its measured slowdown plus
-    noise. See Note [Threads at the same time]."""
+    """Return the factor that reduces the profiler's costs so that no phase with DataParallel stages costs more than its
+    measured slowdown plus noise. See Note [Threads at the same time]."""
     share = 1.0
     for phase in phases:
         slower_ns = max(phase.profiled_ns - (phase.clean_ns - phase.wait_ns) + phase.noise_ns, 0.0)
@@ -419,8 +420,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
-    """Return one factor per phase. The factor is the time in clean steps divided by the time in profiled steps without the
-    profiler's cost (`own_ns`).
+    """Return one factor per phase. The factor is the phase's time in clean steps divided by its time in profiled steps, after
+    the profiler's cost was subtracted (`own_ns`).
 
     See Note [The clean steps decide].
     """
@@ -450,8 +451,8 @@ def _of_same_events(own_ns: Column, counts: Column) -> Column:
 
 
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
-    """Return the time in the `loader` phase of each training step that has this phase and ran without the profiler. See
-    Note [The wait for a batch]."""
+    """Return the time in the `loader` phase of each training step without the profiler. Steps that have no `loader` phase are
+    left out. See Note [The wait for a batch]."""
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))

@@ -1,4 +1,4 @@
-"""Merges the processes of one run into one trace, in which each rank comes from the process that did its work.
+"""Merges the processes of one run into one trace, in which each rank comes from the process that did the rank's work.
 
     process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
     trace, notes = one_replay(timelines_in(folder), main=4700)
@@ -45,10 +45,10 @@ def _so_far(file: Path) -> Trace:
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
     """Return the process id of each rank, in the order of the ranks. `main` is the process id of the script itself.
 
-    Several processes may claim the same rank, because child processes inherit its number. If several processes claim a rank, a
-    process that trained wins over one that only evaluated. Among processes that are still equal, one that used the GPU wins
-    over one that did not. The next criteria are whether it is the main process, how many steps it has, and how much GPU work it
-    has. Processes without steps or GPU work, such as torchrun, count only if no other process has the rank.
+    Several processes may claim the same rank, because child processes inherit its number. Among processes of the same rank, a
+    process that trained is preferred over one that only evaluated. Further criteria, in this order, are: use of a GPU, the main
+    process, the most steps, and the most GPU work. Processes without steps or GPU work, such as torchrun, are used only if no
+    other process has the rank.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
@@ -66,8 +66,7 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
 
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """Merge the processes of a replay into one trace. The messages returned with the trace name the processes that were left
-    out.
+    """Merge the processes of a replay into one trace. The returned list of messages names the processes that were left out.
 
     The keys of `timelines` are process ids, and `main` is the id of the script's own process. Raises ValueError if `timelines`
     is empty.

@@ -66,10 +66,11 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Describes one kernel name or op name in both traces, with counts and times per step. An op's count is the number of its
-    calls that launched work on a device.
+    """Compares the work of one kernel name or op name in two traces, with counts and times per step. An op's count is the
+    number of its calls that launched work on a device.
 
-    For a kernel, `op` is the op that launched most of the kernel's time, or "" if unknown. For an op, `op` is "".
+    For a kernel, `op` is the op that launched the kernel, or "" if unknown. If several ops launched the kernel, `op` is the one
+    with the most GPU time. For an op, `op` is "".
     """
 
     name: str
@@ -82,10 +83,10 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Holds names in the first trace and different names of the same work in the second trace, with counts and times per step.
+    """Describes work that has different names in the two traces, with counts and times per step.
 
-    The names are sorted by time. If several names of one trace are listed, counts and times are sums over all listed names.
-    `op` is defined as in `NameChange`. See Note [Replaced, not gone].
+    The names are sorted by time. Counts and times are sums over all listed names of one trace. `op` is defined as in
+    `NameChange`. See Note [Replaced, not gone].
     """
 
     recorded_names: tuple[str, ...]
@@ -99,7 +100,8 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Holds several lists of changed names, each with at most `top` rows that are sorted by decreasing time difference."""
+    """Lists the changed kernels or ops by kind of change. Each list has at most `top` rows, sorted by decreasing time
+    difference."""
 
     added: list[NameChange] = field(default_factory=list)
     gone: list[NameChange] = field(default_factory=list)
@@ -119,8 +121,8 @@ class Changes:
 
 @dataclass
 class _NameTotal:
-    """Describes, for one trace, the GPU time per step of all kernels that are compared under one name. Several kernel names are
-    compared as one if they differ only in details."""
+    """Holds the GPU time per step of all kernels in one trace that are compared under one name. Kernel names that differ only
+    in details are compared as one name."""
 
     count: float = 0.0
     time_ns: float = 0.0
@@ -189,10 +191,10 @@ def changes(
 ) -> Changes:
     """Return the kernels and ops whose time or number differs between two traces.
 
-    The steps are row numbers of each trace's table `steps`; a recorded step occurs once for each replayed step. If a list of
-    steps is empty, the whole trace is compared. A name is unchanged if its time changes by less than the fraction `tolerance`.
-    A trace that has only phase times has no kernels or ops to compare. Parameter types in kernel names are ignored, because
-    they change between releases of a library.
+    The steps are row numbers of each trace's table `steps`. A recorded step occurs as often as it was replayed. If a list of
+    steps is empty, the whole trace is compared. A kernel or op is considered unchanged if its time changes by less than the
+    fraction `tolerance`. A trace that has only phase times has no kernels or ops to compare. Parameter types in kernel names
+    are ignored, because they change between releases of a library.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -206,7 +208,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return a replay's missing ops. Ops that were called only outside the compared steps do not count as missing.
+    """Return a replay's missing ops. Ops that were called only outside the compared steps are not reported as missing.
 
     For example, the first step creates the optimizer's state with ops that later steps do not call. A recording that began
     after the first step cannot contain ops of the first step.
@@ -224,7 +226,8 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return a group number for rows of both device tables: ops that replaced each other have the same number, all others NONE.
+    """Return a group number for each of the given rows of both device tables. Work of ops that replaced each other has the same
+    number, and all other rows have NONE.
 
     See Note [Replaced, not gone].
     """
@@ -267,8 +270,8 @@ def ops_in_name(kernel: str) -> str:
 def kernel_key(name: str) -> str:
     """Return the name under which a kernel is compared with kernels of the other trace.
 
-    Parameters are removed from the name. The name of a copy is its direction, and the name of a fused kernel loses the number
-    that Inductor appended.
+    Parameters are removed from the name. A copy is named by its direction. The number that Inductor appends to the name of a
+    fused kernel is removed.
     """
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
@@ -310,7 +313,7 @@ def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _
 
 
 def _launchers(trace: Trace) -> Column:
-    """Return the name of the op that launched each device span, or NONE."""
+    """For each device span, return the name of the op that launched the span, as an index of the string table, or NONE."""
     return np.where(_in_graph(trace), NONE, np.append(trace.host.name, NONE)[op_of(trace)])
 
 
@@ -344,11 +347,11 @@ def _in_graph(trace: Trace) -> Column:
 
 
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
-    """For kernels of unknown ops in `mine`, find the ops that launched the same kernels in the other trace.
+    """For kernels in `mine` that have no known op, find the ops that launched the same kernels in the other trace.
 
-    At the end of a recorded phase, a replay plays the phase's remaining kernels without an op that launches them. An op never
-    gets more launches than it has in the other trace. The same phase is tried first. A kernel whose op remains unknown counts
-    as an op that is named after the kind of the kernel.
+    At the end of a phase, a replay adds the phase's recorded kernels that no op has launched. No op is assigned more launches
+    than it has in the other trace. Ops of the same phase are tried first. If the op of a kernel remains unknown, the kind of
+    the kernel is used as the op's name.
     """
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
@@ -402,9 +405,9 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return the weight of each device span, which is how often its step is compared divided by the number of compared steps.
+    """Return a weight for each device span: how often the span's step occurs in `steps`, divided by the length of `steps`.
 
-    If no steps are compared, every device span has the weight 1.
+    If `steps` is empty, every device span has the weight 1.
     """
     if not len(steps):
         return np.ones(len(trace.device))
@@ -471,7 +474,7 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
-    """Return the candidate ops whose names occur in the name of a fused op, a foreach op or a kind of kernel.
+    """Return those of the candidate ops that a fused op, a foreach op or a kind of kernel contains, according to its name.
 
     If none of the candidates has the same phase, candidates of other phases are returned.
     """

@@ -6,9 +6,9 @@
     comparison.to_json()              # the keys that scripts rely on
 
 The compared figure `steps` is the time per step on the host or on the slowest device, whichever is larger. The compared figure
-`gpu_busy` is the GPU time of the work that a step launched. The GPU time is that of the rank with the most GPU time, without
-the time in which collectives wait for other ranks. A verdict is positive only if the errors of the step time and of the GPU
-time are both within tolerance.
+`gpu_busy` is the GPU time of the work that a step launched. With several ranks, `gpu_busy` is the largest GPU time of a rank,
+without the time in which collectives wait for other ranks. A verdict is positive only if the errors of the step time and of the
+GPU time are both within tolerance.
 
 Each step of a replay stores the number of the recorded step on which it is based. A replay is compared with exactly the
 recorded steps on which its steps are based, each as often as it was replayed. Two recordings are compared over all of their
@@ -126,7 +126,8 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Holds the evaluation steps of both traces, or only of the replay if the recording has no evaluation steps."""
+    """Compares the evaluation steps of both traces, or holds only those of the replay if the recording has no evaluation
+    steps."""
 
     steps_compared: Both[int]
     steps: Spread
@@ -137,8 +138,8 @@ class Evaluation:
 class ValueReads:
     """Counts how a replay handled values that the script read but the recording does not contain.
 
-    `unrecorded_reads` counts values that the script read, and `sizes_assumed` counts results with a size that depends on data.
-    `computed` says whether the replay computed values (`--values compute`).
+    `unrecorded_reads` counts values that the script read although they were not recorded, and `sizes_assumed` counts results
+    whose data-dependent size was assumed. `computed` says whether the replay computed values (`--values compute`).
     """
 
     unrecorded_reads: int | None
@@ -170,14 +171,14 @@ class MemoryComparison:
 
     @property
     def rises_compared(self) -> bool:
-        """Return whether memory that was allocated before the start of a recording is unknown. If earlier allocations are
-        unknown, only the rise of memory within a step can be compared."""
+        """Return True if only the rise of memory within a step can be compared, because allocations before the start of a
+        recording are unknown."""
         rises = self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
         return None not in rises and "summed" in (self.recorded_source, self.replayed_source)
 
     @property
     def compared_bytes(self) -> tuple[int | None, int | None]:
-        """Return the recorded and the replayed memory peak, or the rises within a step."""
+        """Return the recorded and the replayed memory peak, or the rises within a step if only the rises can be compared."""
         if self.rises_compared:
             return self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
         return self.recorded_peak_bytes, self.replayed_peak_bytes
@@ -185,13 +186,14 @@ class MemoryComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigures:
-    """Holds the result of a comparison. `judged` names the deciding figure: "steps", "compute_side" or "gpu_busy".
+    """Holds the result of a comparison. `judged` names the figure that decides the verdict: "steps", "compute_side" or
+    "gpu_busy".
 
-    If the step time and the GPU time are both known, both errors must be within tolerance. If both times are known, `judged` is
-    the step time, unless only the GPU time is outside the tolerance.
+    If the step time and the GPU time are both known, both errors must be within tolerance. If the step time and the GPU time
+    are both known, `judged` names the step time, unless only the GPU time is outside the tolerance.
 
-    If the traces are of different programs, `within_tolerance` is False whatever their times. `within_tolerance` is None if it
-    is unknown whether the program is the same, or if no figure is in both traces. Identical traces pass.
+    If the traces are of different programs, `within_tolerance` is False regardless of their times. `within_tolerance` is None
+    if it is unknown whether the program is the same, or if no figure is in both traces. Identical traces pass.
     """
 
     replay: bool  # whether the second trace is a replay instead of a recording
@@ -318,7 +320,7 @@ def compare(
 ) -> Comparison:
     """Compare `other` with `recorded`. `other` is a replay of `recorded` or another recording.
 
-    Each list in the result's `changes` has at most `top` rows. Pass `analyses` if they have already been computed, because
+    Each list in `Comparison.changes` has at most `top` rows. Pass `analyses` if they have already been computed, because
     computing them takes seconds for large traces.
     """
     ours, theirs = _steps_to_compare(recorded, other)
@@ -466,8 +468,8 @@ def _without_data(
     """Compare the pace without waits for data.
 
     If a replay loads its own data (`loads_otherwise`), its waits for data differ from those in the recording. While the host
-    waits for data, the GPU executes queued work, which hides a part of the wait. The hidden part differs too. If the host
-    limits the pace of the recording, all waits for data are therefore subtracted in both traces.
+    waits for data, the GPU executes queued work, which hides a part of the wait. The hidden part differs too. Therefore, if the
+    host limits the speed of the recording, all waits for data are subtracted from the step times of both traces.
     """
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
@@ -507,8 +509,8 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
     """Select the steps of a replay whose numbers occur among the recorded steps. Both steps of a pair must have equal numbers
     of backward passes and optimizer steps.
 
-    Steps are matched by number, because the steps of a script differ and a profile has only a few of them. For example, some
-    steps also compute the metrics of an epoch. If the step numbers of the traces do not match, `_same_kinds` selects the steps.
+    Steps are matched by number, because a profile has only a few steps, and the steps of a script may differ (some also compute
+    metrics). If the step numbers of the traces do not match, `_same_kinds` selects the steps.
     """
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
@@ -521,7 +523,8 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
     """Select from each trace the longest run of steps whose kinds are in the same order in both traces (`passes_of_steps`).
 
-    The selection changes only if both traces have several kinds of steps and the run includes all of them.
+    All given steps are kept unless both traces have the same kinds of steps (at least two) and the longest run contains every
+    kind.
     """
     rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
     kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
@@ -635,7 +638,7 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
     """Return whether equal stream numbers in the two traces mean the same stream.
 
-    AMD's profilers counted hardware queues until June 2026, and have counted the program's streams since then.
+    The stream numbers in AMD's profiles meant hardware queues until June 2026, and have meant the program's streams since then.
     """
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]

@@ -8,8 +8,8 @@ The first pairing requires the same op, input shapes, phase and kernel name. If 
 trace is paired with the k-th kernel of the other trace. Unpaired work is then compared without shapes, then without phase, then
 without op. The last pairing compares the op but not the kernel name, so an op may run different kernels in the two traces. Work
 that is still unpaired is paired with the work that replaced it, such as the kernels of three ops with one fused kernel. If a
-fused kernel replaces several kernels, its whole time counts in the first of the pairs. Device work without a counterpart counts
-as gone or new.
+fused kernel is paired with several kernels, its whole time is counted in the first pair. Device work without a counterpart is
+reported as gone (first trace) or new (second trace).
 
 Kernel names are compared without parameters and without the numbers that Inductor appends
 (`traces.comparison.changed_ops.kernel_key`).
@@ -171,11 +171,11 @@ def _replaced(
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the indices of the largest set of pairs whose kernels run in the same order in both traces. Pairs that are not
-    marked as certain are not used.
+    """Return the indices of the largest set of pairs whose kernels run in the same order in both traces. Only pairs that are
+    marked as `certain` are used.
 
-    Kernels are ordered by their start. Pairs of other ranks than the first are not used. The returned indices are ordered by
-    step and start.
+    Kernels are ordered by their start. Only pairs of the first rank are used. The returned indices are ordered by step and
+    start.
     """
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])

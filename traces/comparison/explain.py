@@ -5,12 +5,11 @@
 
 A reason compares one figure of both traces. The compared figure is, for example, the time of a phase, of an op or of a graph
 break, or idle time. The components of a difference are listed below the difference, and are not added to the total again.
-`phase` is the phase or op to which a reason belongs.
 
 By default, the host times of the phases are compared, because they add up to the step time. Host times do not determine the
-step time if the host runs ahead of the device in one trace, or if the device limits both traces. If the host does not determine
-the step time, the GPU time of the work that each phase launched is compared instead. If waits for the GPU make up at least half
-of a difference on the host, the sentence mentions the waits.
+step time if the host runs ahead of the device in one trace, or if the device limits both traces. If the host times do not
+determine the step time, the GPU time of the work that each phase launched is compared instead. If waits for the GPU make up at
+least half of a difference on the host, the sentence mentions the waits.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ def _paired(
 
 
 def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
-    """Return the mean idle time per step that has a given cause, over the given devices."""
+    """Return the idle time per step with the given cause, as a mean over the given devices."""
     known = [of.by_reason.get(reason, 0) // of.steps for of in idle if of.steps]
     return sum(known) // len(known) if known else None
 

@@ -4,11 +4,11 @@
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
 One step of each trace is compared. Kernels that both traces have, such as matrix products, are paired by `counterparts`. The
-other compiled kernels are fused kernels. Consecutive fused kernels without any kernel between them that both traces have are
-called a stretch. Inductor names a fused kernel after its ops, so an eager op belongs to fused kernels whose names contain the
-op. If several groups of fused kernels have the op in their names, the op belongs to the nearest group. The distance is the
-number of launches in the compiled step between the fused kernels and the paired kernels around the op. A group of fused kernels
-is not divided further, because one op may run in several kernels, such as a normalization.
+other compiled kernels are fused kernels. A stretch is a sequence of fused kernels that is not interrupted by a kernel that both
+traces have. Inductor names a fused kernel after its ops, so an eager op belongs to fused kernels whose names contain the op. If
+several groups of fused kernels have the op in their names, the op belongs to the nearest group. The distance is the number of
+launches in the compiled step between the fused kernels and the paired kernels next to the eager op. A group of fused kernels is
+not divided further, because one op (such as a normalization) may run in several kernels.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Checks a comparison of two traces against limits, for continuous integration. A budget is a limit for one figure of a step,
-and budgets are read from a TOML file.
+"""Checks a comparison of two traces against limits, for continuous integration. A budget is a limit for one figure of a step.
+Budgets are read from a TOML file.
 
     budgets = read_budgets(Path("budgets.toml"))
     result = check(budgets, comparison)
@@ -86,10 +86,10 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def starting_budgets(of: Summary) -> dict[str, str]:
-    """Return suggested budgets for replays of a recording, as a dictionary of TOML values. Budgets for figures that the
-    recording does not have are left out.
+    """Return suggested budgets for replays of a recording, as a dictionary of TOML values. No budget is suggested for a figure
+    that is missing from the recording.
 
-    The step time may change by 3 %, or by twice the noise of the recorded steps if that is more.
+    The suggested limit for the change in step time is 3 %, or twice the noise of the recorded steps if that is more.
     """
     budgets = {}
     if of.step_median_ns is not None:

@@ -1,5 +1,5 @@
-"""Group op spans into calls. A call is an op together with all ops inside it that do the same work under another release's
-name.
+"""Group op spans into calls. A call is an op together with the ops inside it that do the same work under the name of another
+PyTorch release.
 
     calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
 

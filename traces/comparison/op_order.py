@@ -1,11 +1,11 @@
-"""Counts how many calls are at different places in two sequences of op calls. Calls that only one of the two sequences contains
-are not counted.
+"""Counts how many op calls are in a different order in two sequences of calls. Calls that only one of the two sequences
+contains are not counted.
 
     moved("abcd", "acbd")      # 1: one of b and c
     moved("abcd", "abxcd")     # 0: x is extra, not moved
 
-The longest common subsequence comes from E. W. The algorithm comes from the paper "An O(ND) difference algorithm and its
-variations" (Myers, 1986). The algorithm takes time only for differences, so long runs of the same program are compared quickly.
+The longest common subsequence is found as described in the paper "An O(ND) difference algorithm and its variations" (Myers,
+1986). The run time grows with the number of differences, so long runs of the same program are compared quickly.
 """
 
 from __future__ import annotations

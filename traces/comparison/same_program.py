@@ -12,8 +12,8 @@ each optimizer step, which shows the optimizer.
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
 A phase-grained trace has no ops. The workload signatures decide then (`traces.model.workload`). If a trace has only phase times
-and no workload signature, the verdict is unknown. Equal times are no evidence. If the verdict is "same program", it lists the
-facts that could not be compared.
+and no workload signature, the verdict is unknown. Equal times are no evidence. A verdict of "same program" lists the facts that
+could not be compared.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
 def _otherwise_made(
     recorded: tuple[Trace, list[_DeviceOp]], other: tuple[Trace, list[_DeviceOp]], steps: tuple[int, int]
 ) -> str:
-    """Return a difference other than op names between the two traces, or "" if they agree. Op counts, order and optimizer are
-    compared."""
+    """Return a difference between the two traces other than op names, or "" if there is none. Op counts, order and optimizer
+    are compared."""
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
         return f"the same ops, called a different number of times: {number}"
@@ -285,8 +285,8 @@ def _dtype_similarity(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tup
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """Return an example of an op with different numbers of calls per step in the two traces, or "".
 
-    If the counts differ, the number of layers differs or one trace lacks an op, such as dropout. If one of the traces has no
-    shapes, ops are counted by name alone.
+    The counts differ if the programs have different numbers of layers, or if one program lacks an op such as dropout. If one of
+    the traces has no shapes, ops are counted by name alone.
     """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
@@ -306,7 +306,7 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 
 
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
-    """Return how many op calls per step have each key, which is the op's name with or without shapes.
+    """Return the number of op calls per step for each key. A key is the op's name, with or without shapes.
 
     The first of several steps may contain additional calls that prepare inputs and optimizer state. These calls do not count.
     """
@@ -409,14 +409,14 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
     """Return the calls of both traces under names that occur in both traces.
 
     An op in one trace may correspond to several ops in the other trace. For example, a replay sees only the call of
-    `_native_multi_head_attention`, but a recording also has the ops inside. An enclosing op takes the place of the ops inside
-    it if the other trace launches work directly from an op of that name. If several enclosing ops qualify, the outermost is
-    used.
+    `_native_multi_head_attention`, but a recording also has the ops inside. An enclosing op is compared instead of the ops
+    inside it if the other trace launches work directly from an op with the enclosing op's name. If several enclosing ops
+    qualify, the outermost is used.
 
-    Some enclosing ops have the same name as an op inside, such as `conv2d` around autocast's casts and `cudnn_convolution`. If
-    an op has the same name as an op inside it, the inner op stands for the call. Other ops inside a call are compared if the
-    other trace has ops of their name. Ops inside a call that the other trace does not have are left out, such as the `fill_` in
-    `mse_loss_backward`.
+    Some enclosing ops have the same canonical name as an op inside, such as `conv2d` around autocast's casts and
+    `cudnn_convolution`. If an op has the same canonical name as an op inside it, the inner op is compared. Other ops inside a
+    call are compared if ops with the same name occur in the other trace. Ops inside a call are left out if the other trace does
+    not have them, such as the `fill_` in `mse_loss_backward`.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
@@ -428,8 +428,7 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
 
 
 def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
-    """Return, for each row, the row of the op that is compared in its place, or NONE if the row is left out. See
-    `_alike_nested`."""
+    """Return, for each row, the row of the op that is compared instead, or NONE if the row is left out. See `_alike_nested`."""
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]

@@ -48,8 +48,8 @@ def graph_launch_of(trace: Trace) -> Column:
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. If `steps` is None or empty, launches in all steps
-    count.
+    """Return the CUDA graphs that one rank launches in the given steps. If `steps` is None or empty, launches in all steps are
+    counted.
 
     A graph is known by its id. If the trace has no graph ids, launches with the same GPU work are assumed to be launches of one
     CUDA graph. Copies and memsets are compared without their names: for a graph that was captured before the profile began,

@@ -42,8 +42,8 @@ class GraphBreak:
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
     """Return the graph breaks between the given calls of compiled regions.
 
-    A profile shows a graph break as a compiled region inside the range of another region. A replay shows a graph break in the
-    name of the function that Dynamo compiled. `functions` has these names by region.
+    A profile shows a graph break as a compiled region inside the range of another region. A replay shows a graph break by the
+    name of the function that Dynamo compiled after the break. `functions` has these names by region.
     """
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
     threads, starts, ends = trace.host.thread, trace.host.start_ns, trace.host.end_ns

@@ -65,9 +65,9 @@ class Region:
 class CompiledFigures:
     """Compiled code in one trace. `recompiles` lists the compiled regions that are recompilations of a function.
 
-    `breaks` are the graph breaks in the compared steps. `compilations` happened anywhere in the recording. The shares relate
-    the GPU work of compiled regions, fused kernels and CUDA graphs to all GPU work of the rank in the compared steps. Fused
-    kernels can also run outside of compiled regions, in a CUDA graph that the script captured. The fields `graph_breaks`,
+    `breaks` are the graph breaks in the compared steps. `compilations` happened anywhere in the recording. The shares are the
+    fractions of the rank's GPU work (in the compared steps) that belong to compiled regions, fused kernels and CUDA graphs.
+    Fused kernels can also run outside of compiled regions, in a CUDA graph that the script captured. The fields `graph_breaks`,
     `eager` and `compile_ns` are known for replays only, and cover the whole run.
     """
 
@@ -86,12 +86,13 @@ class CompiledFigures:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether torch.compile was used. A CUDA graph counts as compiled code if it contains fused kernels."""
+        """Whether torch.compile was used. A CUDA graph that contains fused kernels is evidence of torch.compile."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
 
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:
-    """Return the figures of one rank. If `steps` are given, only compiled regions that were called in the given steps count."""
+    """Return the figures of one rank. If `steps` are given, only compiled regions that were called in these steps are
+    included."""
     chosen = None if steps is None else set(steps.tolist())
     calls = [call for call in region_calls(trace, rank) if not chosen or call.step in chosen]
     by_name: dict[str, list[RegionCall]] = {}
@@ -144,7 +145,7 @@ def _is_fused(kernel: str) -> bool:
 
 
 def _compilation(name: str) -> int:
-    """Return how often the function had been compiled before, which is M in the name "N/M" of a region."""
+    """Return how often the function had been compiled before, which is the number M in a region's name "N/M"."""
     number = name.partition("/")[2].partition("_")[0]
     return int(number) if number.isdigit() else 0
 

@@ -142,8 +142,8 @@ def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
 
 
 def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int, ...]:
-    """Return the rows of the outermost ops in a compiled call that launched the given GPU work. If a compiled region itself
-    launched kernels, its call counts as one op."""
+    """Return the rows of the outermost ops in a compiled call that launched the given GPU work. If a compiled region launched
+    kernels directly, its call is treated as one op."""
     host = trace.host
     is_op = ((host.kind == HostKind.OP) | is_graph_launch(trace)) & ~is_region_range(trace)
     rows: dict[int, None] = {}
@@ -161,8 +161,8 @@ def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int
 
 
 def _codes(trace: Trace, kind: Column, unit: Column) -> dict[int, int]:
-    """Return, for each call of a compiled region, the host row of the code that Inductor generated. The keys of the result are
-    the host rows of the calls."""
+    """Return, for each call of a compiled region, the host row of the code that Inductor generated. The keys of the returned
+    dictionary are the host rows of the calls."""
     graphs = np.flatnonzero(kind == _Range.GRAPH)[::-1].tolist()  # Code may call code. The outermost range comes last here.
     return {int(unit[row]): row for row in graphs if _graph_key(trace.strings[trace.host.name[row]])}
 
@@ -210,8 +210,8 @@ class _Numbers:
         return told
 
     def _forward_of(self, number: str, sequence: int) -> tuple[str, str]:
-        """Return the number and the inputs of the forward pass that belongs to a backward pass, and drop the forward pass from
-        the open ones."""
+        """Return the number and the inputs of the forward pass that belongs to a backward pass. Remove the forward pass from
+        the list of forward passes that wait for their backward pass."""
         known = self._by_sequence.pop(sequence, None)
         alike = [told for told in self._open if told[0] == number] or self._open
         forward = known or (alike[-1] if alike else ("", ""))
