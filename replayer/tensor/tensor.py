@@ -53,8 +53,8 @@ _data: TorchAny = torch._C.TensorBase.data
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
-    """With this metaclass, `type(x) == torch.Tensor` is true for virtual tensors, and `type(p) == nn.Parameter` for virtual
-    parameters.
+    """The metaclass of virtual tensors, which makes `type(x) == torch.Tensor` true for them, and `type(p) == nn.Parameter` for
+    virtual parameters.
 
     `type(x) is torch.Tensor` stays false. Calling the class calls the plain class.
     """

@@ -70,7 +70,7 @@ class TensorMeta:
     """The metadata of a virtual tensor. `stride` and `offset` count elements.
 
     `extent_bytes` is the distance in memory from the start of the first element to the end of the last. `size_bytes` counts
-    only the elements. `dense` says whether the elements, in any order, fill a range of memory without gaps or overlaps.
+    only the elements. `dense` is True if the elements, in any order, fill a memory range without gaps or overlaps.
     """
 
     __slots__ = (

@@ -137,8 +137,7 @@ class GraphCapture:
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:
-        """End the capture and return the graph. The streams get their own numbers back, and memory gets its contents from
-        before the capture back."""
+        """End the capture and return the graph. The stream numbers and memory contents from before the capture are restored."""
         for undo in self._as_before.values():
             undo()
         for stream in self._preceding:

@@ -1,4 +1,4 @@
-"""Finds for each op of the running script the recorded call whose time it takes.
+"""Finds, for each op of the running script, the recorded call that determines the op's duration.
 
 A `SegmentMatcher` compares one phase of the script's step with the same phase of the recorded step. Each op of the script is
 assigned to the next matching recorded call that no other op has taken. Three kinds of match are tried in this order: EXACT,
@@ -46,8 +46,8 @@ Note [Another segment]
     call then takes the time of the first call with its own shapes in another segment of the phase. This match is EXACT. The
     other segment's calls stay free, and the call at other shapes counts as borrowed.
 
-A SCALED match only borrows the recorded call: a later op with the recorded shapes can still match it exactly. An op does not
-borrow a recorded call that happened much later in the phase, because the host's time would jump ahead.
+A SCALED match borrows the recorded call, so a later op with the recorded shapes can still match the call exactly. An op cannot
+borrow a recorded call from much later in the phase, because the host's time would jump ahead.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ Match = tuple[Origin, Instance]
 
 
 class RememberedMatch(NamedTuple):
-    """The match of one call, and the recorded GPU time in ns that was still unmatched after it."""
+    """The match of one op call, and how much recorded GPU time of the phase (in ns) was still unmatched after the call."""
 
     signature: OpSignature
     match: Match | None
@@ -84,7 +84,7 @@ class RememberedMatch(NamedTuple):
 
 
 class MatchHistory(NamedTuple):
-    """The matches that were found when this recorded segment was last used, so that they need not be found again."""
+    """The matches from the previous step that used the same recorded phase, so that they need not be searched again."""
 
     calls: list[RememberedMatch]
     unmatched: list[int]
@@ -95,7 +95,7 @@ Histories = dict[RecordedSegment, MatchHistory]
 
 
 class StepMatcher:
-    """Compares one step of the script with the recorded step whose times it uses."""
+    """Compares a step of the script with the recorded step that provides the times."""
 
     def __init__(self, step: RecordedStep, keys: Mapping[OpSignature, MatchKeys], histories: Histories) -> None:
         self.step = step
@@ -117,8 +117,8 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Continue the current step in place of `other`, which has matched the ops of the step so far. Returns the current
-        segment."""
+        """Take over the current step from the matcher `other`, which has matched the ops of the step so far. Returns the
+        current segment."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -128,7 +128,7 @@ class StepMatcher:
         return segment
 
     def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Return the first recorded call with this key in another segment with the same phase name as `here`. See
+        """Return the first recorded call with the key `exact` that is not in `here` but in another phase of the same name. See
         Note [Another segment]."""
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
@@ -136,9 +136,9 @@ class StepMatcher:
         return None
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Return the recorded phase segments that did not occur in the script's step.
+        """Return the recorded phases that did not occur in the script's step, each with a flag.
 
-        The second value of each pair says whether the script has entered the phase of this name at all.
+        The flag is True if the script has entered at least one phase of the same name.
         """
         return [
             (segment, self.visited.get(name, 0) > 0)
@@ -148,8 +148,8 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """Assigns the ops in one phase of the script to recorded calls. `recorded` is None if this phase does not occur in the
-    recorded step."""
+    """Assigns the ops in one phase of the script to recorded calls. `recorded` is None if the recorded step has no such
+    phase."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
@@ -185,16 +185,17 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return whether less than half of the work that was predicted for this phase has been matched. This does not happen in
-        a replica."""
+        """Return True if the script's ops have matched less than half of the GPU time that was predicted for this phase. This
+        does not happen in a replica."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return whether enough recorded calls are left for the script to repeat its latest calls once more. The latest calls
-        are all calls from index `calls` on. Returns None if most of the latest calls had no match.
+        """Return True if the recorded phase has enough unused calls for the script to repeat its latest calls. The latest calls
+        are those with index `calls` or higher. Returns None if most of the latest calls matched no recorded call.
 
-        Calls of an op are counted at any shape, because shapes change from token to token when text is generated.
+        Calls of an op with different shapes are counted together, because shapes change from token to token when text is
+        generated.
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
@@ -207,14 +208,14 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Return whether nearly all ops of this phase so far had exact or equivalent matches. At the end of the first forward
-        pass, a stricter rule decides whether the script is the recorded program."""
+        """Return True if nearly all ops of this phase so far matched recorded calls with the same shapes. A stricter rule,
+        applied at the end of the first forward pass, decides whether the script is the recorded program."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher of a device. Returns this matcher itself if the device has no recorded calls of its own."""
+        """Return the matcher of a device. Returns `self` if no calls were recorded for this device alone."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -238,7 +239,7 @@ class SegmentMatcher:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return the recorded call that this op takes, or None if no free call matches.
+        """Return the recorded call that provides the op's time, or None if no unused recorded call matches.
 
         The recorded kernels of the matching call are marked as taken, so that no other op gets them. See Note [The last time].
         """
@@ -260,7 +261,7 @@ class SegmentMatcher:
         return match
 
     def has_call(self, signature: OpSignature) -> bool:
-        """Return whether a recorded call of this op with these shapes is still free."""
+        """Return True if a recorded call of this op with the same shapes is still unused."""
         if self.recorded is None:
             return False
         if self.history is not None:
@@ -272,14 +273,15 @@ class SegmentMatcher:
         return any(self.step.state[one.kernels[0]] == _FREE for one in free)
 
     def follow(self, end: int) -> None:
-        """Note that the script has repeated the calls of the last time up to index `end`."""
+        """Note that the script has repeated the calls in the match history up to index `end`."""
         assert self.history is not None
         self.ops += end - self.followed
         self.followed = end
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Match the calls of another segment here. Kernels that are already on the timeline do not change."""
+        """Match all calls again that the matcher `other` has matched. Kernels that are already on the timeline keep their
+        times."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)
@@ -311,7 +313,7 @@ class SegmentMatcher:
         return None if instance is None else (Origin.SCALED, instance)
 
     def _without_op(self, recorded: RecordedSegment, alike: list[Instance], near_ns: float) -> Instance | None:
-        """See Note [Kernels without an op]. `alike` are the recorded calls of the same op at any shape."""
+        """See Note [Kernels without an op]. `alike` lists the recorded calls of the same op, with any shapes."""
         if not self.step.of_same_program or not alike or len(recorded.below_ops) == len(recorded.kernels):
             return None
         kernels, state = self.step.step.kernels, self.step.state
@@ -374,7 +376,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Take and return the unmatched kernels that were launched until `launched_ns` in the recording."""
+        """Return the unmatched kernels that were launched until `launched_ns` in the recording, and mark them as taken."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:
@@ -400,7 +402,7 @@ class SegmentMatcher:
         return Sameness.OTHER_SHAPES if self._has_other_counts(recorded) else Sameness.SAME_PROGRAM
 
     def _has_other_counts(self, recorded: RecordedSegment) -> bool:
-        """Return whether the script calls an op of the recording more often or less often than recorded. See
+        """Return True if the script calls an op of the recording more often or less often than recorded. See
         Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()

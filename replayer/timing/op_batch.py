@@ -1,8 +1,8 @@
 """Executes many ops at once with numpy, which is faster than `Simulator.play` and `StreamScheduler.put` and gives the same
 times.
 
-In each training step, a script calls the same ops in the same order (Note [The last time], matcher.py). Only the times differ.
-The times of repeated ops are therefore prepared once, as numpy arrays. Executing a batch of ops then takes about thirty numpy
+A script calls the same ops in the same order in each training step (Note [The last time], matcher.py). Because only the start
+times differ, the other times are prepared once as numpy arrays. Executing a batch of ops then takes about thirty numpy
 operations, instead of a dozen Python function calls per op. The columns follow the rules of timing_rules.py.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
@@ -39,7 +39,7 @@ Turns = tuple[bool, bool, bool]  # for each class of op: does such an op begin a
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """Stores the calls of a segment and their kernels as numpy arrays, one per property."""
+    """Stores the op calls of a phase and the launched kernels as numpy arrays, with one array per property."""
 
     signatures: list[OpSignature]
     classes: bytes
@@ -63,11 +63,11 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, other: bool = False
     ) -> OpBatchSchedule:
-        """Build the schedule from the calls of a segment and their matches. All kernels must have been recorded on one CUDA
-        stream.
+        """Build the schedule from the op calls of a phase and the recorded calls that they matched. All kernels must have been
+        recorded on one CUDA stream.
 
-        If `other` is True, the script is not the recorded program, and each call takes the median host time of its op. If the
-        script is another program, an op without a recorded match launches one kernel of estimated duration.
+        If `other` is True, the script is not the recorded program. Each call then takes the median host time of its op, and an
+        op without a match launches one kernel of estimated duration.
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
@@ -150,9 +150,8 @@ class OpBatchSchedule:
         )
 
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the end of the batch that starts with call `begin`: the index after the last call that can be executed
-        together with it. The calls must equal `signatures`. Returns `begin` if the calls differ from `signatures` or cannot be
-        executed as a batch.
+        """Return the index after the last call that can be executed in one batch with call `begin`. The calls must equal
+        `signatures`. Returns `begin` if the calls differ from `signatures` or cannot be executed as a batch.
 
         `depth` is the launch queue's depth. A batch must launch fewer kernels than fit into the launch queue.
         """
@@ -164,8 +163,8 @@ class OpBatchSchedule:
         return end if self.first[end] - self.first[begin] < depth else begin
 
     def may_begin(self, begin: int, position_ns: int) -> bool:
-        """Return whether a thread that has reached `position_ns` in the recorded segment can use the stored times from call
-        `begin` on.
+        """Return True if the stored times of call `begin` and later calls are valid for a thread that has reached `position_ns`
+        in the recorded phase.
 
         The thread's position can be different if another thread has executed the calls before `begin`.
         """
@@ -182,11 +181,11 @@ class OpBatchSchedule:
         called_ns: Column,
         scheduler: StreamScheduler,
     ) -> Column:
-        """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns for each call the time at which
-        it returns to the script.
+        """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns the times at which the calls
+        return to the script.
 
-        The times are the same as if `Simulator.play` were called for each op, on a thread that has reached `position_ns` in the
-        recorded segment.
+        The times are the same as if `Simulator.play` were called for each op on a thread that has reached `position_ns` in the
+        recorded phase.
         """
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         if position_ns != self.position_ns[begin]:
@@ -211,10 +210,10 @@ class OpBatchSchedule:
         return ends_ns
 
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
-        """Return for each call the time at which the launch queue has room for its kernels, or None if the queue does not fill
-        up.
+        """Return the times at which the launch queue has room for each call's kernels, or None if the queue does not fill up.
 
-        A batch launches fewer kernels than the queue can hold, so only kernels from before the batch can fill the queue.
+        A batch launches fewer kernels than the launch queue can hold, so the queue fills up only if it contains earlier
+        kernels.
         """
         before = int(self.first[begin]) + stream.depth - len(stream.pending)
         if self.first[end - 1] < before:
@@ -243,10 +242,10 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Executes many ops at once in a phase for which only the total time was recorded. The GPU time of the phase is added once,
-    so its single ops take no time.
+    """Executes many ops at once in a phase for which only the total time was recorded. The GPU time of the phase is added as a
+    whole, so each single op takes no GPU time.
 
-    Each op is still added to the timeline, with the time of its call. A batch ends before the first op that begins a new phase.
+    Each op still gets a row on the timeline with its start time. A batch ends before the first op that begins a new phase.
     """
 
     count: int
@@ -263,8 +262,8 @@ class PhaseGrainBatch:
         return cls(count, signatures, turns, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
-        """Return the rows that are added for the ops to the timeline's table of host events. `starts_ns` has the time of each
-        call, or one time for all calls."""
+        """Return the rows of the ops for the timeline's table of host events. `starts_ns` contains the start time of each op,
+        or one start time for all ops."""
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 
 

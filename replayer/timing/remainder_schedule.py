@@ -3,7 +3,7 @@
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)
 
-The kernels get the same times as from `StreamScheduler.put`, which schedules them one by one.
+The kernels get the same times as if `StreamScheduler.put` scheduled them one by one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Schedules the recorded kernels of a phase that no op has taken, in launch order. All of these kernels were recorded on
-    the main stream."""
+    """Schedules the recorded kernels of a phase that no op has taken, in launch order. All kernels of the schedule were
+    recorded on the main stream."""
 
     alone_ns: Column
     gap_ns: Column
@@ -36,7 +36,7 @@ class RemainderSchedule:
     def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
         """Build the schedule.
 
-        `chosen` are indices of a step's kernels. Returns None if a kernel waits for another stream.
+        `chosen` are indices of a step's kernels. Returns None if one of the kernels waits for another stream.
         """
         at = np.array(chosen)
         if (columns.stream[at] != NONE).any() or (columns.edge >= 0).any():
@@ -60,7 +60,7 @@ class RemainderSchedule:
 
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
-    """Return the rows that are added for these kernels to the timeline's table of GPU work. Unknown values are NONE."""
+    """Return the rows of the kernels for the timeline's table of GPU work. Unknown values are NONE."""
     # column-major, because whole columns are overwritten
     rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():

@@ -60,14 +60,14 @@ class StreamScheduler:
         return stream
 
     def script_device(self, ordinal: int) -> int:
-        """Return which device of the script corresponds to a recorded device.
+        """Return the script's device that corresponds to a recorded device.
 
         The first recorded device of a rank corresponds to the GPU that the rank uses, even if their numbers differ.
         """
         return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
 
     def ordinal(self, device: int) -> int:
-        """Return which recorded device corresponds to a device of the script."""
+        """Return the recorded device that corresponds to a device of the script."""
         return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
 
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
@@ -87,16 +87,16 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule the recorded kernels of an op on `stream`, or on further streams if the op uses several. Returns the end
-        time of the last kernel.
+        """Schedule the recorded kernels of an op on `stream`, and on other streams if the op used several streams. Returns the
+        end time of the last kernel.
 
-        Kernels that were recorded on the main stream are put on `stream`. If `stream` is not the default stream, kernels that
-        were recorded on the same stream as the op's first kernel also go to `stream`. All other kernels go to further streams,
+        Kernels that were recorded on the main stream are put on `stream`. If `stream` is not the default stream, all kernels
+        from the recorded stream of the op's first kernel are put on `stream` too. All other kernels are put on other streams,
         as in the recording, because the op itself switches streams.
 
-        `chosen` has the indices of the kernels in the recorded step, in launch order. `began_ns` is the virtual time at which
-        the phase began. The recorded durations are multiplied by `scale`. `row` is the index of the op that launched the
-        kernels in the timeline's table of ops, or NONE. `least_launch_ns` is the earliest launch time.
+        `chosen` lists the op's kernels, in launch order, by their indices in the recorded step. `began_ns` is the virtual time
+        at which the phase began. The recorded durations are multiplied by `scale`. `row` is the launching op's row in the
+        timeline's table of ops, or NONE if no op launches the kernels. `least_launch_ns` is the earliest launch time.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
@@ -125,9 +125,10 @@ class StreamScheduler:
         origin: Origin,
         copy: Copy,
     ) -> int:
-        """Like `put`, for a copy. All kernels go to `stream`, because the script itself synchronises this stream with others.
+        """Like `put`, for a copy. All kernels of the copy are put on `stream`, because the script itself synchronizes `stream`
+        with other streams.
 
-        If the recorded copy has another kind or size than the script's, its duration is estimated. For example, a copy from
+        If the recorded copy and the script's copy differ in kind or size, the duration is estimated. For example, a copy from
         pinned memory is faster than a recorded copy from pageable memory.
         """
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
@@ -148,7 +149,7 @@ class StreamScheduler:
     def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
         """Schedule the recorded kernels of a phase that no op of the script has taken.
 
-        If no kernel waits for another stream, all kernels are scheduled at once.
+        If no kernel waits for another stream, all kernels are scheduled together, which is faster.
         """
         key = id(matches.step), *chosen
         if key not in self._leftovers:
@@ -196,23 +197,23 @@ class StreamScheduler:
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
     def set_other_program(self, other: bool) -> None:
-        """Set whether the script is known to be another program than the recorded one. See Note [Another program] in
+        """Set whether the script is known to be a different program from the recorded one. See Note [Another program] in
         matcher.py."""
         if other is not self.of_other_program:
             self.of_other_program = other
             self.costs.clear()
 
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
-        """Return whether the time of a recorded call can be used for this op.
+        """Return True if the recorded call `instance` can provide the time of this op.
 
-        If a call was recorded without shapes, its time is used only if the script may be the recorded program.
+        A call that was recorded without shapes is used unless the script is known to be a different program.
         """
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
         """Return the median host time of the recorded calls of this op.
 
-        If the op is not in the recording, the median over all ops is returned.
+        Returns the median host time of all recorded calls if the op is not in the recording.
         """
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
@@ -227,14 +228,14 @@ class StreamScheduler:
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
-        """Return by what factor this op does more work than a recorded call with the given shapes."""
+        """Return the ratio of this op's work to the work of a recorded call with the given shapes."""
         if not shapes:
             return 1.0  # calls without recorded shapes cannot be scaled
         recorded, own = (shapes, self.recording.convolution_outputs.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def mark(self, host_ns: int, device: int = NONE) -> int:
-        """Return the time that a CUDA event would get if it were recorded on a device now: when all work so far ends.
+        """Return the time at which all work launched on a device so far ends. A CUDA event that is recorded now gets this time.
 
         NONE means the script's first device.
         """

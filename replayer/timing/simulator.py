@@ -1,9 +1,9 @@
 """Computes when the kernels of each op of the script start and end on the virtual GPU.
 
 `play` handles one op in several steps. The simulator first finds the current phase of the script (step_tracker.py) and the
-recorded call that matches the op (matcher.py). It computes the time at which the call starts on the host thread
-(timing_rules.py). It adds the recorded kernels to the virtual CUDA stream (scheduler.py). It sleeps if the virtual time is too
-far ahead of the wall clock.
+recorded call that matches the op (matcher.py). The simulator then computes the time at which the call starts on the host thread
+(timing_rules.py). Recorded kernels are added to the virtual CUDA stream (scheduler.py). The simulator sleeps if the virtual
+time is too far ahead of the wall clock.
 
 A replay does not sleep after each kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of
 the wall clock.
@@ -165,8 +165,8 @@ class Simulator:
     def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
         """Play all ops that a CUDA graph has captured, as one launch. `stream` replaces the captured stream.
 
-        If a graph launch was recorded at the same position, its recorded kernels are played. Otherwise each captured op is
-        matched.
+        If the recording has a graph launch at the same position, the kernels of the recorded launch are played. If not, each
+        captured op is matched with a recorded call.
         """
         if self.tracker.segment is None:
             self.tracker.op(thread, PLAIN, now_ns)
@@ -317,7 +317,7 @@ class Simulator:
     ) -> int:
         """Play an op that is not in the recording.
 
-        The op is estimated, unless recorded kernels that matched no op of the script explain its time.
+        The op's duration is estimated, unless recorded kernels that matched no op of the script may already include its time.
         """
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
@@ -341,11 +341,11 @@ class Simulator:
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
-        """Return whether the recorded device time of the phase already includes an op that matched no recorded op. Such an op
-        is not estimated now.
+        """Return True if the recorded device time of the phase already includes an op without a match, so that the op must not
+        be estimated now.
 
-        If only phases were recorded, the device time of the phase includes all its ops. If kernels were recorded, kernels that
-        matched no op may be assigned to the op when the phase ends.
+        If only phases were recorded, the device time of a phase includes all ops of the phase. If kernels were recorded, the op
+        may get recorded kernels that matched no other op when the phase ends.
         """
         if segment.recorded is not None and segment.recorded.phase_grained:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1

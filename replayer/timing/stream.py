@@ -65,7 +65,7 @@ class VirtualStream:
         self.pending.extend(ends_ns)
 
     def room_at_ns(self) -> int:
-        """Return the earliest time at which the launch queue has room for one more launch, or 0 if it has room now."""
+        """Return the earliest time at which the launch queue has room for one more launch, or 0 if the queue has room now."""
         return self.pending[0] if len(self.pending) == self.depth else 0
 
     def wait(self, time_ns: int) -> None:
@@ -80,7 +80,8 @@ class VirtualStream:
 class VirtualEvent:
     """Represents a CUDA event, which stores the time at which the earlier work on its stream ends.
 
-    Recording the event again replaces the time. As in CUDA, a stream that already waits for the event is not affected.
+    Recording the event again replaces the time. As in CUDA, recording an event again does not affect streams that already wait
+    for the event.
     """
 
     __slots__ = ("awaited", "device", "time_ns")

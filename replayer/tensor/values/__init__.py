@@ -1,1 +1,1 @@
-"""Keeps the values of virtual tensors that are known, and computes the results of ops on known values."""
+"""Stores known values of virtual tensors, and computes the results of ops on known values."""

@@ -3,8 +3,8 @@
     failed_assert(torch.ops.aten.index_select.default, (x, 0, index), host_values)
     # "aten/src/ATen/native/cuda/Indexing.cu: indexSelectSmallIndex: ... Assertion `srcIndex < srcSelectDimSize` failed."
 
-As on a GPU, the error is raised when the host next waits for the GPU, or immediately with CUDA_LAUNCH_BLOCKING=1. After that,
-all CUDA calls fail (`ScriptLaunches.fail`).
+As on a GPU, a failed assertion raises an error when the host next waits for the GPU, or at once with CUDA_LAUNCH_BLOCKING=1.
+After that, all CUDA calls fail (`ScriptLaunches.fail`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Times the stages of nn.DataParallel within a phase: scatter, replicas, gather, and their backward passes.
 
 Each stage of nn.DataParallel that the script runs is written as one row of the replayed trace. On the host, a stage begins and
-ends at its recorded offset in the phase. A recording of phases alone has no kernels. When a stage ends in a replay of a
-recording without kernels, the stage's device is kept busy for the recorded time of the stage. The recorded time between two
-stages also keeps the device busy, before the second stage begins. The replayed phase is therefore divided into stages as the
-recorded phase was.
+ends at its recorded offset from the start of the phase. If the recording has phases but no kernels, the device of a stage is
+kept busy for the recorded time of the stage when the stage ends. Before the next stage begins, the device is kept busy for the
+recorded time between the two stages.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 class OpenStage(NamedTuple):
     """Represents a running stage of nn.DataParallel.
 
-    `recorded` is the recorded stage with the same name, device and count, or None.
+    `recorded` is the recorded stage with the same name, device and count, or None if there is no such stage.
     """
 
     name: str
@@ -71,7 +70,8 @@ class DataParallelStages:
 
     @property
     def recorded(self) -> list[RecordedStage]:
-        """Return the recorded nn.DataParallel stages of the current phase. The list is empty if the recording has kernels."""
+        """Return the recorded nn.DataParallel stages of the current phase. The returned list is empty if the recording has
+        kernels."""
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.stages if recorded is not None and recorded.phase_grained else []
 
@@ -140,8 +140,8 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Keep each device busy for the part of the recorded stage that corresponds to the ops called so far. If no stage is
-        running, keep the devices busy for the corresponding part of the recorded time until the next stage.
+        """Keep each device busy for a share of its recorded stage, namely the share of the stage's ops that were called so far.
+        If no stage is running, keep the devices busy for a share of the recorded time until the next stage.
 
         Called before the host waits for a device or queries whether a device has finished. Returns False if the recording has
         no stages in the current phase.

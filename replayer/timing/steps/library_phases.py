@@ -4,8 +4,8 @@
     segment.recorded = phases.begin("backward")      # None if the library has no time for the phase
     phases.end("backward", segment.recorded, device_ns)
 
-If a library entry measured loss and zero_grad as part of backward, the replay subtracts their time from backward. At most a
-tenth of the backward time is subtracted for loss and zero_grad.
+If the backward time of a library entry includes loss and zero_grad, the replay subtracts the time of loss and zero_grad. At
+most a tenth of the backward time is subtracted for loss and zero_grad.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Begin a phase. Returns the phase with its device time, or None if the library has no time for a phase of this
-        name."""
+        """Begin a phase. Returns a phase with the device time from the library, or None if the library has no time for the
+        phase `name`."""
         known = self._library.phase(name)
         if known is None:
             return None
@@ -44,7 +44,7 @@ class LibraryPhases:
     def take_call(self) -> ModelCall | None:
         """Return the library's step times for the model that the script calls now.
 
-        Returns None if the library has no times, so that each op of the call is estimated.
+        Returns None if the library has no times for the model, so that each op of the call is estimated.
         """
         call = self._library.take_call()
         if call is not None:
@@ -52,15 +52,15 @@ class LibraryPhases:
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return the current phase, prolonged by the time of one model call. `before_ns` is how long the device was busy in
-        this phase before the model call."""
+        """Return the current phase, extended by the time of one model call. `before_ns` is how long the device was busy in this
+        phase before the model call."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:
         self._library.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """End the step. Returns the index in `LibraryPace.notes` that says where the step's times come from."""
+        """End the step. Returns the index in `LibraryPace.notes` of the note that says where the step's times come from."""
         return self._library.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:

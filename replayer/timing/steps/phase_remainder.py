@@ -1,10 +1,10 @@
 """Plays the remainder of a phase: the recorded kernels that matched no op of the script.
 
-Playing the remainder means adding these kernels to the virtual CUDA streams, although no op of the script launches them. The
-remainder is played when the phase ends, or earlier if the host waits for a device. The script must be the recorded program
-(Note [Another program] in matcher.py). One of the four cases of Note [When the remainder is charged] must also apply. If the
-script uses nn.DataParallel, one phase runs on several devices at once. Ops on each additional device are then matched
-separately, in a "lane" for each device.
+To play the remainder means to add its kernels to the virtual CUDA streams, although no op of the script launches them. The
+remainder of a phase is played when the phase ends, or earlier if the host waits for a device. The remainder is played only if
+the script is the recorded program (Note [Another program] in matcher.py), and only in the four cases of
+Note [When the remainder is charged]. If the script uses nn.DataParallel, one phase runs on several devices at once. Each device
+after the first then has a separate matcher, which is called a "lane".
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -56,7 +56,7 @@ class PhaseRemainder:
         return self.sameness is Sameness.OTHER_PROGRAM
 
     def forget(self) -> None:
-        """Forget the decision whether the script is the recorded program, which set-up work cannot show."""
+        """Forget whether the script is the recorded program, because the set-up work before the first step cannot show it."""
         self.sameness = None
         self._scheduler.set_other_program(False)
 
@@ -98,7 +98,7 @@ class PhaseRemainder:
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """Play or estimate the unmatched work of a phase before the phase ends.
 
-        If the script is the recorded program, play the unmatched kernels that had been launched at this position of the
+        If the script is the recorded program, play the unmatched kernels that were launched up to the current position in the
         recording. If the script is not the recorded program, estimate the ops that matched no recorded call.
         """
         thread.position_in(segment, segment.position_ns)

@@ -59,7 +59,7 @@ from traces.script.step_rule import Optimizers
 class StepTracker:
     """Tracks the script's position in the recording.
 
-    `step` finds the recorded calls of a step that match the script's ops, and `segment` searches only the current phase.
+    `step` matches the script's ops with the calls of the recorded step, and `segment` with the calls of the recorded phase.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StepTracker:
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
-        """Handle an op of the script, which may begin another phase. Returns the phase of the op.
+        """Handle an op of the script, and begin a new phase if the op belongs to one. Returns the phase of the op.
 
         `now_ns` is the wall-clock time at which the script called the op. The op may be played later.
         """
@@ -271,7 +271,7 @@ class StepTracker:
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         """Leave the loader. The script really loads its data, so a replay uses the real wait for a batch instead of the
-        recorded wait. `pad_loader` extends a wait that is shorter than recorded.
+        recorded wait. With `pad_loader`, a wait that is shorter than recorded is extended to the recorded time.
 
         A virtual clock must not skip time while a DataLoader works, because its worker processes run in real time.
         """
@@ -391,10 +391,10 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def charge_so_far(self, thread: HostThread) -> None:
-        """Play all work that had been launched at this position of the recorded phase.
+        """Play all recorded work that was launched up to the current position in the recorded phase.
 
         Called before the host waits for a device or queries whether a device has finished. If only phases were recorded, the
-        played share is the ops called so far divided by the phase's ops in the previous step.
+        share of the phase to play is the number of ops so far divided by the number in the previous step.
         """
         segment = self.segment
         if segment is not None:
@@ -419,7 +419,8 @@ class StepTracker:
     def _charge_unvisited(self, thread: HostThread) -> None:
         """Add the time of recorded phases that the script did not repeat in this step, such as a second forward pass.
 
-        If the script skips a recorded backward pass, it is another program, so no time is added (recordings without kernels).
+        If a recording without kernels contains a backward pass that the script skips, the script is a different program, so no
+        time is added.
         """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
             return
