@@ -1,4 +1,4 @@
-"""Reads the recorded stages of nn.DataParallel in a phase, such as scatter, the run of each replica, and gather.
+"""Reads the recorded stages of nn.DataParallel in each phase, such as scatter, parallel_apply and gather.
 
     of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
@@ -37,7 +37,7 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """Return the op of each NCCL kernel that nn.DataParallel launched, by the index of the kernel's name in
+    """Return the op names of the NCCL kernels that nn.DataParallel launched. The keys are kernel names, as indices into
     `trace.strings`."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
@@ -45,7 +45,7 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
 def transport_of(trace: Trace) -> Transport:
     """Return the recorded transport.
 
-    Returns COPIES if the recording does not show how parameters were moved. See Note [How parameters travelled].
+    Returns COPIES if the recording does not show how parameters were copied between GPUs. See Note [How parameters travelled].
     """
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
@@ -70,10 +70,11 @@ class RecordedStage(NamedTuple):
 def recorded_stages(
     trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0, own_ns: Callable[[Column], Column] = np.asarray
 ) -> dict[int, list[RecordedStage]]:
-    """Return, by row of the trace's phases, the list of each phase's stages in order of start. `ordinals` has the device number
-    of each device row.
+    """Return the stages of each phase, in order of their start. The keys are the row numbers of the phases in the trace.
+    `ordinals` maps each device row to the number of the GPU.
 
-    Times on devices are multiplied by `slowdown`. `own_ns` converts host times of the recording to host times of the replay.
+    Times on devices are multiplied by `slowdown`. `own_ns` is a function that converts recorded host times to host times of the
+    replay.
     """
     parts, phases = trace.parts, trace.phases
     phase_ns, start_ns, end_ns = (own_ns(times_ns).tolist() for times_ns in (phases.start_ns, parts.start_ns, parts.end_ns))

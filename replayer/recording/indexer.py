@@ -53,7 +53,8 @@ from traces.model.trace import NONE, Column, DeviceKind, HostKind, Phases, StepK
 
 
 class RecordingIndexer:
-    """Builds the steps of a recording. For speed, Python loops run only over kernels and their ops, and numpy does the rest."""
+    """Builds the steps of a recording. For speed, numpy does most of the work, and Python loops run only over kernels and their
+    ops."""
 
     def __init__(self, trace: Trace, rank: int, keys: RecordedKeys, slowdown: float = 1.0) -> None:
         self._keys = keys
@@ -96,7 +97,7 @@ class RecordingIndexer:
     def _launched_ns(self, rows: Column) -> Column:
         """Return the launch time of each kernel.
 
-        A kernel without a recorded launch is assumed to start immediately after its launch.
+        If the launch of a kernel was not recorded, it is assumed to precede the kernel's start by the typical launch latency.
         """
         device = self.trace.device
         launch = device.launch[rows]
@@ -135,7 +136,7 @@ class RecordingIndexer:
         self.phase_beside_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
-        """Find the times at which the host was blocked, because it waited for the device. See Note [Active host time]."""
+        """Find the times at which the host was blocked by a wait for the device. See Note [Active host time]."""
         trace, host = self.trace, self.trace.host
         # In a replay, the host waits in the recorded synchronizations and copies, but never in the memory allocator.
         calls = synchronous_calls(trace, self.rank)
@@ -165,7 +166,7 @@ class RecordingIndexer:
         return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
-        """Compute why each kernel started when it did: the delay after its launch, or the kernel for which it waited.
+        """Find out what determined each kernel's start time: a delay after its launch, or a wait for another kernel.
 
         See Note [Why a kernel started when it did].
         """
@@ -215,7 +216,8 @@ class RecordingIndexer:
             yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
 
     def _launches(self) -> Iterator[tuple[Column, Column]]:
-        """Return, for each stream, the launches that may have met a full queue, and the time when the queue had room again."""
+        """Yield for each stream the launches that may have found the launch queue full, and the times at which there was room
+        again."""
         depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
             if len(on) > depth:
@@ -306,7 +308,7 @@ class RecordingIndexer:
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Add each op to the segment in which its first kernel ran, in order of the ops' start times."""
+        """Add each op to the phase in which its first kernel was launched. Ops are added in the order of their start times."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         for k, p in enumerate(phases):
@@ -349,7 +351,7 @@ class RecordingIndexer:
         return last
 
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
-        """Return the match keys, the shapes and the dtype of a recorded op. The keys of an op are cached, because the same ops
+        """Return the lookup keys, the shapes and the dtype of a recorded op. The lookup keys are cached, because the same ops
         repeat in each step."""
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
@@ -379,8 +381,7 @@ class RecordingIndexer:
 
 
 def _beside_earlier(phases: Phases) -> Column:
-    """Return the time for which each phase overlapped with earlier phases on the device. See
-    Note [Phases that overlap on the device]."""
+    """Return how long each phase overlapped with earlier phases on the device. See Note [Phases that overlap on the device]."""
     beside_ns = np.zeros(len(phases), dtype=np.int64)
     for device in np.unique(phases.device).tolist():
         rows = np.flatnonzero((phases.device == device) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))

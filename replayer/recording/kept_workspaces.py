@@ -1,16 +1,16 @@
-"""Determines whether cuBLAS kept a workspace in the recorded program.
+"""Determines whether cuBLAS kept its workspace allocated in the recorded program.
 
-After the script has ended, the recorder measures the workspaces of all cuBLAS handles. If a cuBLAS workspace still exists after
-the script has ended, cuBLAS kept it. If the script ran matrix products and no workspace exists at the end, cuBLAS kept none.
-Profiles have no such measurement. A profile also lacks the exact PyTorch release, and it misses workspaces that were allocated
-before the profiler began. Some PyTorch releases allocate and free a workspace for each matrix product, which is visible in the
-recorded memory events.
+After the script has ended, the recorder measures the workspaces of all cuBLAS handles. If a workspace still exists at the end,
+cuBLAS kept its workspaces. If the script ran matrix products but no workspace exists at the end, cuBLAS kept no workspaces.
+Profiles have no such measurement. Profiles do not show the exact PyTorch release, nor workspaces that were allocated before the
+profiler began. Some PyTorch releases allocate and free a workspace in each matrix product. The recorded memory events show such
+workspaces.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
-cuBLAS kept no workspace if the total memory after a matrix product is smaller than a workspace. This rule is valid for every
-release. cuBLAS keeps no workspace, for example, if a process sets CUBLAS_WORKSPACE_CONFIG, or if torch.compile captures all
-matrix products.
+If the total allocated memory after a matrix product is smaller than a workspace, cuBLAS kept none, whatever the PyTorch
+release. For example, cuBLAS keeps no workspace if CUBLAS_WORKSPACE_CONFIG is set, or if torch.compile captures all matrix
+products.
 
 Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). On AMD GPUs,
 each hipBLAS handle keeps a workspace.
@@ -27,11 +27,11 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return whether workspaces were kept. `sizes_bytes` has the workspace sizes that a cuBLAS handle can have on the recorded
-    device.
+    """Return whether cuBLAS kept its workspaces. `sizes_bytes` has the possible sizes of a cuBLAS workspace on the recorded
+    GPU.
 
-    Returns None if the recording does not show whether workspaces were kept. The result is None for an unknown release, or if
-    memory events have no totals (PyTorch 1.9) or no matrix product.
+    Returns None if the recording does not show whether workspaces were kept. Reasons for None are an unknown PyTorch release,
+    memory events without totals (PyTorch 1.9), or no matrix products.
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:

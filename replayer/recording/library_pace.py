@@ -1,4 +1,4 @@
-"""Gives the phases of a training step (forward, backward, optimizer) their durations from a library of measured models. A
+"""Takes the durations of a training step's phases (forward, backward, optimizer) from a library of published measurements. A
 library entry ("cell" in the code) has the published step times of one model on one GPU at several batch sizes.
 
     pace = LibraryPace(choice, optimizers())
@@ -62,9 +62,9 @@ COUNTED_ELSEWHERE_NS = 1  # the time of a phase that was measured together with 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """Holds the durations of the phases (such as forward and backward) that one call of the script's model causes.
+    """One call of the script's model, with the durations of the phases that follow from it, such as forward and backward.
 
-    A call in evaluation has only a forward pass.
+    A model call in evaluation has only a forward pass.
     """
 
     of: LibraryCall
@@ -128,9 +128,9 @@ class LibraryPace:
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """Look up the step times of a module when the script calls the module. Raises NotInLibrary if there are none.
+        """Look up the step times of a module that the script calls. Raises NotInLibrary if there are none.
 
-        Modules without parameters on the GPU are ignored.
+        Does nothing if the module has no parameters on the GPU.
         """
         self._call = None
         self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
@@ -158,7 +158,7 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the GPU memory in bytes that the model's current call may use, or None if the call's batch fits on the card.
+        """Return the GPU memory limit in bytes for the current model call, or None if the batch fits on the real GPU.
 
         `peak_bytes` is the script's peak so far. See Note [Where the card was full].
         """
@@ -170,7 +170,7 @@ class LibraryPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """Return the times of the model's next call, which `watch` has looked up.
+        """Return the times of the next model call. The method `watch` has looked them up.
 
         Returns None if the library has no times for the model, so that each op must be estimated.
         """
@@ -183,8 +183,8 @@ class LibraryPace:
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """Return the GPU time in ns of a phase, such as "backward", when the phase begins. Returns None if the library of
-        published times has no time for this phase."""
+        """Return the GPU time in ns of a phase that begins now, such as "backward". Returns None if the library has no time for
+        this phase."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
@@ -192,7 +192,7 @@ class LibraryPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """Return the duration of a copy from pageable memory, interpolated by bytes between measured batches.
+        """Return the duration of a copy from pageable memory, interpolated between the measured copy sizes.
 
         Returns None if no copy was measured.
         """
@@ -207,9 +207,9 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return the index of its entry in the result of `notes`.
+        """End the training step. Returns the index of its entry in `notes()`.
 
-        Raises NotInLibrary after several steps that would not fit into the memory of the real card.
+        Raises NotInLibrary after several steps that would have run out of memory on the real GPU.
         """
         if self._full is not None and trained:
             self._full_steps += 1
@@ -226,13 +226,13 @@ class LibraryPace:
         return row
 
     def set_up_ends(self) -> None:
-        """Discard the model calls and copies that were counted before the first training step."""
+        """Forget the model calls and copies before the first training step."""
         self._calls.clear()
         self._pending = _Pending()
         self._copied = False
 
     def notes(self) -> tuple[LibrarySteps, ...]:
-        """Return which model calls the steps of the replay consisted of, for the header of the output file."""
+        """Return the model calls in the steps of the replay, for the header of the output file."""
         return tuple(self._played)
 
     def messages(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class RecordedKeys:
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
         """`dtype` is the op's first dtype.
 
-        If some recorded calls of an op lack shapes or dtypes, the keys of this op leave them out too.
+        The keys leave out shapes or dtypes if some recorded calls of the op lack them.
         """
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
@@ -54,8 +54,8 @@ class RecordedKeys:
 def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
     """Return two sets of op names: ops recorded at least once without shapes, and ops recorded at least once without a dtype.
 
-    For lists of tensors (`cat`, `_foreach_add_`), profilers record no dtypes. For long lists of tensors, profilers record no
-    shapes either (UNTOLD_LIST). If an op without a tensor list was recorded without shapes, all its arguments were scalars.
+    Profilers record no dtypes for lists of tensors (`cat`, `_foreach_add_`). If a list of tensors is long, profilers record no
+    shapes either (UNTOLD_LIST). An op without a tensor list has no recorded shapes if all its arguments are scalars.
     """
     host, strings = trace.host, trace.strings
     ops = host.kind == HostKind.OP

@@ -6,8 +6,8 @@ torchrun and `trace replay --nproc` set RANK, LOCAL_RANK and LOCAL_WORLD_SIZE be
     rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks
     rank.devices(trace)                     # as many devices as ranks on this machine
 
-A process that is not part of a distributed run has rank 0 and sees all GPUs of the recorded machine. In a process from
-torch.multiprocessing.spawn, the process index is the rank until init_process_group sets the rank.
+A process that is not part of a distributed run has rank 0 and sees all GPUs of the recorded machine. In a process that
+torch.multiprocessing.spawn started, the rank is the process index until the script calls init_process_group.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from traces.model.trace import Device, Trace
 class Rank:
     """Describes the rank of a process.
 
-    `local` is the rank of the process on its machine, which runs `local_count` ranks (0: unknown). `number` counts over all
-    machines.
+    `local` is the rank among the processes on this machine, and `local_count` is the number of these processes (0 if unknown).
+    `number` counts over all machines.
     """
 
     number: int = 0
@@ -32,8 +32,8 @@ class Rank:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
-        """Return the rank from torchrun's variables. If the environment variables of torchrun are missing or invalid, the
-        process is taken as the only one of the run."""
+        """Return the rank from torchrun's variables. If torchrun's environment variables are missing or invalid, the process is
+        assumed to be the only one of the run."""
         values = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         if not all(text.isdigit() for text in values[:2]):
             return cls()
@@ -44,10 +44,10 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the devices that this process sees. The process sees the GPUs of its recorded rank, repeated until each
-        process of the machine has one.
+        """Return the devices that this process sees. The process sees the GPUs of its recorded rank. If the machine has more
+        processes than the rank has GPUs, the GPUs are repeated.
 
-        If the number of processes per machine is unknown, the result lists each GPU of each recorded machine once.
+        If the number of processes per machine is unknown, the process sees one GPU for each recorded GPU index.
         """
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]

@@ -1,5 +1,5 @@
-"""Reads the recorded calls of compiled regions. In a replay, a compiled region launches the ops that were recorded, because
-Inductor fuses the ops in the source code.
+"""Reads the recorded calls of compiled regions. In a replay, a compiled region launches the recorded ops instead of those in
+the source code, which Inductor has fused.
 
     regions = RecordedRegions.of(trace, rank, match_keys, keys)
     call = regions.call("0/1", inputs=((32, 64),), graph_ops={...}, number=0, is_backward=False)    # None: not recorded
@@ -29,7 +29,7 @@ GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical na
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """Describes the kernels and memory blocks of one call of a compiled region."""
+    """The ops and memory requests of one recorded call of a compiled region."""
 
     ops: tuple[OpSignature, ...]
     memory: tuple[BlockRequest, ...] | None
@@ -41,10 +41,10 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Holds the recorded forward and backward calls of one compiled region, by the shapes of the region's inputs.
+    """The recorded forward and backward calls of one compiled region. The keys are the shapes of the region's inputs.
 
-    The first steps of a profile may contain compilation and tuning. The recorded calls of a compiled region are therefore taken
-    from the last of the steps that call the region most often.
+    The first steps of a profile may include compilation and autotuning. The recorded calls are taken from the step with the
+    most calls of the region, or from the last of several such steps.
     """
 
     forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class RecordedRegions:
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
-        """Read the regions. The lookup keys of ops in compiled regions are added to `keys`."""
+        """Read the regions. Adds the lookup keys of the ops in compiled regions to `keys`."""
         steps: dict[tuple[str, bool, str], dict[int, list[RegionCall]]] = {}
         for call in region_calls(trace, rank):
             by_step = steps.setdefault((call.region, call.is_backward, call.inputs), {})
@@ -81,12 +81,14 @@ class RecordedRegions:
         return len(self._regions)
 
     def call(self, name: str, inputs: Shapes, graph_ops: GraphOps, number: int, *, is_backward: bool) -> RecordedCall | None:
-        """Return call `number` of a compiled region in a training step. Further calls repeat the last recorded call.
+        """Return the recorded call for call `number` of a compiled region in a training step. Further calls repeat the last
+        recorded call.
 
-        A compiled region of the script matches the recorded region that has the same number and the same input shapes. If the
-        input shapes differ, the first recorded region with the script's input shapes is used. The number of a region can differ
-        between runs, because torch.compile numbers functions in the order in which it traces them. If a recording lacks the
-        input shapes of compiled regions, the shapes of the ops inside are compared instead.
+        A compiled region of the script is matched to the recorded region with the same number and the same input shapes. If the
+        region with this number has other input shapes, the first recorded region with the script's input shapes is used. The
+        number of a region can differ between runs, because torch.compile numbers functions in the order in which it traces
+        them. If a recording lacks the input shapes of compiled regions, the shapes of the ops in the regions are compared
+        instead.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)
@@ -111,9 +113,9 @@ class RecordedRegions:
 
 
 def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
-    """Return whether at least one recorded op occurs in the graph with the same shapes.
+    """Return whether a recorded call fits a graph: at least one recorded op occurs in the graph with the same shapes.
 
-    Inductor replaces or pads some matrix products, so a recorded region may lack some ops of the source code.
+    A single matching op suffices, because Inductor replaces or pads some matrix products of the source code.
     """
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]

@@ -1,7 +1,7 @@
-"""A recorded run, indexed by step, phase and op, so that ops of a running script can find their recorded times.
+"""A recorded run, indexed by step, phase and op, to look up the recorded times of a running script's ops.
 
-A recorded step contains phase segments. A segment is one phase of a step, and contains the recorded op calls that used the GPU,
-together with their kernels.
+A recorded step contains phase segments. A segment is one phase of a step. It contains the recorded op calls that launched GPU
+work, and their kernels.
 
     recording = RecordedRun.of(trace)
     step = recording.step(0)
@@ -75,8 +75,8 @@ class RecordedRun:
         """Index the steps of one rank. If no steps were marked in the recording, the whole recording is treated as one step
         with a forward pass only.
 
-        Kernels and copies take `slowdown` times as long as recorded, but transfers between ranks take the recorded time. Host
-        times do not change.
+        The durations of kernels and copies are multiplied by `slowdown`, except for transfers between ranks. Host times do not
+        change.
         """
         recording = cls(trace, rank, slowdown)
         recording.costs.slowdown = slowdown
@@ -90,9 +90,9 @@ class RecordedRun:
     def _choose(self) -> None:
         """Choose the recorded steps whose times the replay uses. See Note [Profiled and clean steps] in indexer.py.
 
-        If the recording has single kernels, the times come from the training steps that were recorded under a profiler. The
-        first steps of the replay get the slower host times of the recorded warm-up steps. If the recording has only phase
-        times, the times come from the steps that ran before the first profile.
+        If the recording has individual kernels, the times come from the training steps that were recorded under a profiler. The
+        first replayed steps get the host times of the recorded warm-up steps, which are slower. If the recording has only the
+        times of phases, they come from the steps that ran before the first profile.
         """
         kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in self.steps]
@@ -128,8 +128,8 @@ class RecordedRun:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """Return the recorded step whose times training step `number` (from 0) of the script uses. The first steps are replayed
-        in order. After the first recorded steps, the steady recorded steps are repeated in order.
+        """Return the recorded step that provides the times of the script's training step `number` (from 0). The first steps are
+        replayed in order. Later steps repeat the steady recorded steps in order.
 
         See Note [Training steps of several kinds].
         """
@@ -145,9 +145,9 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return the recorded step whose times evaluation step `number` of the script uses.
+        """Return the recorded step that provides the times of the script's evaluation step `number`.
 
-        Recorded evaluation steps are used one after the other. If no evaluation steps were recorded, steady training steps are
+        The recorded evaluation steps are repeated in order. If no evaluation steps were recorded, steady training steps are
         used.
         """
         if not self.evaluations:
@@ -168,7 +168,7 @@ class RecordedRun:
         return first[number] if number < len(first) else _in_turn(self.cycle, self._trained, number)
 
     def _sample(self) -> None:
-        """Collect the durations of recorded ops, so that the times of ops with other shapes can be estimated."""
+        """Collect the durations of recorded ops, from which the times of ops with other shapes are estimated."""
         fit = []
         host_ns: dict[str, list[int]] = {}
         for index in self.cycle[:2]:
@@ -208,10 +208,10 @@ class RecordedRun:
 
 
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
-    """Return which of the steps in `chosen` provides the times of step `number`.
+    """Return the step in `chosen` that provides the times of step `number`.
 
-    A chosen step provides its own times. A step that is not in `chosen` takes its times from the steps in `chosen`, which are
-    used in rotation. Steps that alternate between two shapes thus still alternate in a replay.
+    A chosen step provides its own times. Steps that are not chosen take their times from the chosen steps in rotation. Because
+    of the rotation, steps that alternate between two shapes still alternate in a replay.
     """
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
@@ -219,10 +219,11 @@ def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
-    """Yield the name of each recorded op, with the host time from the start of this op to the start of the next.
+    """Yield the name and host time of each recorded op. The host time is measured from the start of the op to the start of the
+    next op.
 
     The host time of an op includes the Python code or the autograd node that calls the op. If an op calls other ops, its host
-    time is divided among the inner ops in proportion to their durations.
+    time is divided among these inner ops in proportion to their durations.
     """
     calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
     within: list[list[int]] = [[]]

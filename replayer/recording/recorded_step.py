@@ -16,7 +16,7 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Holds the three keys by which an op is looked up among the recorded calls.
+    """Three keys for looking up the recorded calls of an op.
 
     The first lookup key finds recorded calls of the same op with the same shapes. The second lookup key also finds equivalent
     ops with the same shapes. The third lookup key finds recorded calls of the same op with any shapes.
@@ -88,8 +88,8 @@ class RecordedSegment:
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """Return the segment of a device. The replicas of nn.DataParallel run the same ops at the same time, so each replica
-        has its own recorded calls."""
+        """Return the segment of a device. Each replica of nn.DataParallel has a separate list of recorded calls, because the
+        replicas run the same ops at the same time."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
@@ -103,7 +103,7 @@ class RecordedSegment:
 
 
 class KernelColumns(NamedTuple):
-    """Stores the kernels of a step as numpy arrays, so that many kernels can be scheduled with a few numpy operations."""
+    """The kernels of a step as numpy arrays, which allow scheduling many kernels with a few numpy operations."""
 
     launch_ns: Column
     latency_ns: Column
@@ -132,8 +132,8 @@ class RecordedStep:
     """Describes one recorded step.
 
     The keys of `segments` are pairs (phase name, index), because a phase can occur several times in a step. Host code before
-    the first named phase of a step is a segment called "other", with the index LEADING. The first step of a script has no
-    segment before its first phase.
+    the first phase of a step is stored as a segment with the name "other" and the index LEADING. The first step of a script has
+    no LEADING segment, because the step starts with its first phase.
     """
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
@@ -149,7 +149,7 @@ class RecordedStep:
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Return how many backward passes and how many optimizer steps this training step contains."""
+        """Return the number of backward passes and the number of optimizer steps in this training step."""
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
 
@@ -157,11 +157,11 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Copy this step, and lengthen each phase that takes longer in the step `slow`. `slow` has no kernels.
+        """Return a copy of this step whose phases last at least as long on the host as in the step `slow`. `slow` has no
+        kernels.
 
-        This method is used for the first steps of a recording, which are slow and were not profiled. The durations of kernels
-        do not change. If a phase takes longer in `slow`, the additional time is added to the host time of the phase. The phase
-        that waits for a batch gets the duration that it has in the step `slow`.
+        This method is used for the first recorded steps, which ran slowly and without a profiler. The durations of kernels do
+        not change. The phase that waits for a batch ("loader") gets its duration from `slow`, even if it is shorter.
         """
         segments = {}
         for key in {**self.segments, **slow.segments}:
