@@ -1,14 +1,14 @@
 # mypy: allow-untyped-calls
 """Emulates torch.distributed.
 
-The backend "nccl" is emulated between the processes of a replay. The backend "gloo" is PyTorch's own, and communicates through
+The replay emulates the backend "nccl" with one process per rank. The backend "gloo" is the real one, which communicates through
 host memory.
 
     dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
-Rendezvous, stores, subgroups and the gradient reducer of DistributedDataParallel are those of PyTorch. DistributedDataParallel
-compares parameter shapes across ranks in C++, which cannot read virtual tensors, so this module does the comparison.
+Rendezvous, stores, subgroups and the gradient reducer of DistributedDataParallel run PyTorch's own code.
+This module compares parameter shapes across ranks, because the C++ code of DistributedDataParallel cannot read virtual tensors.
 
 Note [Gloo and tensors on the device]
     Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each of the
@@ -48,7 +48,7 @@ _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object
 
 
 def install(torch_module: ModuleType) -> None:
-    """Make torch.distributed use the virtual NCCL. If PyTorch was built without torch.distributed, nothing is patched."""
+    """Make torch.distributed use the virtual NCCL. Does nothing if PyTorch was built without torch.distributed."""
     dist = torch_module.distributed
     if not dist.is_available():
         return
@@ -91,8 +91,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Register PyTorch's Python version of DDP's built-in fp16 hook, because the C++ version reads tensors. C++ cannot read
-    this value."""
+    """Register PyTorch's Python version of DDP's built-in fp16 hook, because the C++ version cannot read virtual tensors."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -101,8 +100,8 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current CUDA stream wait for operations between ranks before their futures are combined. PyTorch's combined
-    future does not make the stream wait."""
+    """Make the current CUDA stream wait for collective operations before PyTorch combines their futures, because waiting for a
+    combined future does not make the stream wait."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()
@@ -110,8 +109,7 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the Reducer's own timing. The timing code of DistributedDataParallel supports only CPU and CUDA tensors, and would
-    print a warning about virtual tensors."""
+    """Skip the Reducer's timing, which supports only CPU and CUDA tensors and would print a warning about virtual tensors."""
     if started() is None:
         collect(self)
 
@@ -119,14 +117,14 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
 def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
     """Skip PyTorch 2.15's flight recorder.
 
-    The flight recorder, a debugging tool, fails because it looks for the process group in PyTorch's C++ code.
+    The flight recorder is a debugging tool. It would fail, because C++ code does not know the virtual process group.
     """
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
 
 def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchAny:
-    """Make sure that new groups are not created by splitting a virtual NCCL group, which PyTorch's C++ code cannot split."""
+    """Create new groups without splitting an existing group, because PyTorch's C++ code cannot split a virtual NCCL group."""
     return None if isinstance(group, VirtualNccl) else source(group)
 
 
@@ -141,10 +139,10 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run `_new_process_group_helper`. A process group for both CPU and CUDA uses the real gloo backend for CPU tensors.
+    """Run `_new_process_group_helper`. If a process group is for both CPU and CUDA, its CPU tensors use the real gloo backend.
 
-    PyTorch creates the gloo backend first, and would destroy it when the emulated NCCL is registered. Destroying the gloo
-    backend at this point would break the connections of ranks that are still connecting.
+    PyTorch creates the gloo backend first, and destroys it when the emulated NCCL is registered. The gloo backend is kept
+    alive, because destroying it would break the connections of ranks that are still connecting.
     """
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
@@ -178,7 +176,8 @@ def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: Tor
 
 
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:
-    """Raise PyTorch's RuntimeError if the shapes of a rank's parameters differ from those of the group's first rank."""
+    """Raise PyTorch's RuntimeError if this rank's parameters have other shapes than the parameters of the group's first
+    rank."""
     if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
         return verify(group, tensors, logger)
     everyone: list[TorchAny] = [None] * group.size()
@@ -199,7 +198,7 @@ def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: To
 
 
 def _host_communication(torch_module: ModuleType) -> None:
-    """Run an operation of a real backend, such as gloo, on virtual tensors. See Note [Gloo and tensors on the device]."""
+    """Make real backends, such as gloo, accept virtual tensors. See Note [Gloo and tensors on the device]."""
 
     def by_host(op: TorchAny, outputs: int) -> Callable[..., TorchAny]:
         def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

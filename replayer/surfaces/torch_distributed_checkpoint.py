@@ -1,7 +1,8 @@
 # mypy: allow-untyped-calls
 """Patches the first stage of torch.distributed.checkpoint.async_save, which copies tensors to the host.
 
-PyTorch copies all attributes of a tensor. The host copy must not get the Python attributes of the virtual tensor.
+PyTorch copies all attributes of a tensor. The host copy must not get the attributes that make a tensor virtual, so this module
+copies only the script's attributes.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 
     total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, complete when all ranks' parts have arrived
 
-In PyTorch, C++ code creates the result tensor and starts the collective operation. The pending operation is stored under the
-result's storage until `_c10d_functional::wait_tensor` is called (torch/csrc/distributed/c10d/Functional.cpp). This module also
-stores pending work. The process group is an emulated NCCL group, or a real group that communicates through host memory.
+In PyTorch, C++ code creates the result tensor and starts the collective operation. PyTorch then keeps the pending operation in
+a table, keyed by the result's storage, until the script calls `_c10d_functional::wait_tensor`
+(torch/csrc/distributed/c10d/Functional.cpp). This module keeps the same table. The process group of a call is either an
+emulated NCCL group or a real group that communicates through host memory.
 
 Note [Results wait at once]
     PyTorch's Python code wraps the new tensor in a tensor that waits at first use. In C++ the wrapper would be on `cuda`, and
@@ -30,7 +31,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Implement the ops for virtual tensors. If PyTorch was built without torch.distributed, nothing is done."""
+    """Implement the ops for virtual tensors. Does nothing if PyTorch was built without torch.distributed."""
     if not torch_module.distributed.is_available():
         return
     functional = _Functional()
@@ -58,7 +59,7 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 class _Functional:
     """Implements the functional collectives. Each method of this class implements the PyTorch op of the same name. As usual in
-    PyTorch, a name that ends with `_` belongs to an op that works in place."""
+    PyTorch, ops whose name ends with `_` work in place."""
 
     def __init__(self) -> None:
         self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()
@@ -140,7 +141,7 @@ class _Functional:
         return [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
 
     def shard_dim_alltoall(self, tensor: torch.Tensor, gather_dim: int, shard_dim: int, group: TorchAny) -> TorchAny:
-        """Change a DTensor from being sharded along `gather_dim` to being sharded along `shard_dim`, as in PyTorch's
+        """Gather the shards of a DTensor along `gather_dim` and shard it along `shard_dim` instead, as in PyTorch's
         Functional.cpp."""
         group = self._group(group)
         size = group.size()

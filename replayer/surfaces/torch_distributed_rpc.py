@@ -1,4 +1,4 @@
-"""Patches torch.distributed.rpc. RPC works with host tensors. For tensors on the virtual GPU it raises NotEmulated.
+"""Patches torch.distributed.rpc. RPC works with host tensors. RPC calls with tensors on the virtual GPU raise NotEmulated.
 
 rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # works as usual
 rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated

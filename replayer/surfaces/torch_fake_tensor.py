@@ -1,10 +1,9 @@
-"""Patches PyTorch's fake tensors (torch._subclasses), with which torch.export, flex_attention and DTensor infer shapes.
+"""Patches PyTorch's fake tensors (torch._subclasses), which torch.export, flex_attention and DTensor use to infer shapes.
 
 In Python, the device of a fake "cuda" tensor is "cuda:0". PyTorch's C++ code reads the device of a fake tensor through
-`prim::device`. If the answer were "cuda", autograd would ask the CUDA library for the current stream. In a PyTorch build
-without CUDA, the question for the current stream crashes the process. In a PyTorch build with CUDA, the question for the
-current stream needs NVIDIA's driver. C++ code is therefore told that a fake "cuda" tensor has the device type "lazy", like
-virtual tensors (tensor/tensor.py, Note [Lazy]).
+`prim::device`. If `prim::device` returned "cuda", autograd would ask the CUDA library for the current stream. Asking for the
+current stream crashes the process if PyTorch was built without CUDA, and otherwise needs NVIDIA's driver. For a fake "cuda"
+tensor, `prim::device` therefore returns the device type "lazy", as for virtual tensors (tensor/tensor.py, Note [Lazy]).
 
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
@@ -40,10 +39,10 @@ def install(torch_module: ModuleType) -> None:
         return torch_module.device("cuda", given.index or 0) if is_ours else given
 
     def new_on_cuda(cls: type, *args: TorchAny, **named: TorchAny) -> TorchAny:
-        """Accept the device type "lazy", which virtual tensors have in C++, in addition to PyTorch's device types.
+        """Create a fake tensor. If its device is "lazy", as virtual tensors have in C++, use the device "cuda".
 
-        PyTorch's C++ code passes the type "lazy" when it creates tensors such as the first gradient of a backward pass. The
-        position and the name of the device among the arguments differ by PyTorch release.
+        PyTorch's C++ code passes the type "lazy" when it creates tensors such as the first gradient of a backward pass. All
+        arguments are checked for the device, because its position and name differ between PyTorch releases.
         """
         return new(cls, *map(on_cuda, args), **{name: on_cuda(value) for name, value in named.items()})
 

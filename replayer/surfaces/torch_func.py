@@ -2,9 +2,9 @@
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
 
-Inside of a transform, a virtual tensor is wrapped in a plain torch.Tensor, which would report the device type "lazy". When a
-script first uses a transform, the properties `device` and `is_cuda` of torch.Tensor are therefore replaced. In scripts that use
-no transforms, tensors keep the original properties, which are faster.
+Inside of a transform, a virtual tensor is wrapped in a plain torch.Tensor, which would report the device type "lazy". This
+module therefore replaces the properties `device` and `is_cuda` of torch.Tensor when a script first uses a transform. In scripts
+that use no transforms, tensors keep the original properties, which are faster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs the higher-order operators of PyTorch, such as flex_attention and cond, and torch.func.linearize op by op.
+"""Runs PyTorch's higher-order operators, such as flex_attention and cond, one op at a time. Also supports torch.func.linearize.
 
-PyTorch requires that a tensor subclass registers a rule for each higher-order operator. For virtual tensors, all higher-order
-operators run the kernel that PyTorch has registered for CompositeExplicitAutograd.
+PyTorch requires that a tensor subclass registers a rule for each higher-order operator. Virtual tensors need no such rules,
+because their calls run the kernel that PyTorch has registered for the dispatch key CompositeExplicitAutograd.
 
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 """
@@ -37,7 +37,7 @@ def install(torch_module: ModuleType) -> None:
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
         """Return a function that runs `function` again at each call.
 
-        PyTorch would trace `function` into a graph, but its tracer does not see the ops of virtual tensors.
+        The original `linearize` traces `function` into a graph, but its tracer misses the ops of virtual tensors.
         """
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 

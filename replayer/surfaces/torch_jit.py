@@ -4,8 +4,7 @@ graphs show the device "cuda".
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
 In PyTorch, `aten::convolution` calls `aten::_convolution`, and torch.jit.trace records only `aten::_convolution`. For virtual
-tensors, `aten::convolution` does not call other ops. While a script traces a model, it is therefore replaced by
-`aten::_convolution`.
+tensors, `aten::convolution` does not call other ops, so it is replaced by `aten::_convolution` while a script traces a model.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: To
 def _by_host(
     load: Callable[..., TorchAny], f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Load the module to the host and then move it to the virtual GPU, because PyTorch's C++ code would load it to a real
+    """Load the module onto the host and then move it to the virtual GPU, because PyTorch's C++ code would load it onto a real
     GPU."""
     if map_location is None or torch.device(map_location).type != "cuda":
         return load(f, map_location, *args, **kwargs)
@@ -95,10 +94,10 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """Return the nodes of a graph whose value is a constant tensor. Tensors in a graph are the parameters of frozen modules and
-    the constants of a trace.
+    """Return the graph nodes whose value is a constant tensor. Such tensors are parameters of frozen modules and constants in
+    traced functions.
 
-    `module.to` does not move constants of a graph, but the argument `map_location` does.
+    `module.to` does not move constants in graphs, but `torch.jit.load` with `map_location` does.
     """
     parts = [part._c for part in module.modules()]
     graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]

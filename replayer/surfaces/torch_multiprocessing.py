@@ -1,11 +1,11 @@
-"""Patches torch.multiprocessing. A process of torch.multiprocessing.spawn gets its index as rank. Processes can send each other
-tensors on the GPU.
+"""Patches torch.multiprocessing. Processes that torch.multiprocessing.spawn starts use their index as rank. Processes can send
+each other tensors on the virtual GPU.
 
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
-A spawned process needs its rank early: it may use its GPU before it joins a process group, and RANK is not set in its
-environment.
+A spawned process needs its rank early, because it may use its GPU before it joins a process group. The environment of a spawned
+process has no variable RANK.
 
 Note [Memory of another process]
     CUDA maps the sender's memory into the receiver, and the receiver's allocator does not know about the mapped memory. The
@@ -66,9 +66,7 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """Represents a memory block of another process, which was received with a tensor.
-
-    Freeing the block does nothing, because it belongs to the other process.
+    """Represents memory that belongs to another process, which has sent a tensor to this process.
     """
 
     def __init__(self, address: int, size_bytes: int) -> None:
@@ -84,7 +82,7 @@ class _Mapped:
 
 
 def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
-    """Return what another process needs to share this memory: owner, address, size and known contents."""
+    """Return what another process needs to share this memory: process id, address, size and known contents."""
     known: TorchAny = allocation.known
     if computing() and allocation.size_bytes:
         storage = payload(allocation)

@@ -1,7 +1,7 @@
 """Patches torch.nn.Module.
 
 When a script moves a module to the virtual GPU, its parameters remain the same Python objects, as with a real GPU. The patches
-also report when the script calls a module, because evaluation steps are recognised by these calls.
+also report when the script calls a module, because the replay detects evaluation steps by calls of modules.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -47,7 +47,7 @@ def _on_device(name: str, device: int | None) -> Iterator[None]:
 
 
 def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run `parallel_apply`, and report each replica's forward pass as a stage of its own. See Note [Threads of replicas]."""
+    """Run `parallel_apply`, and report each replica's forward pass as a separate stage. See Note [Threads of replicas]."""
     if started() is None:
         return call(modules, *args, **kwargs)
     looking, threads = gpu().launches.looking, list[HostThread]()

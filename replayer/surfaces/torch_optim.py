@@ -1,6 +1,6 @@
 """Patches torch.optim, so that calls of `step` and `zero_grad` are recognised as phases of a training step.
 
-A training step ends when `step` of the script's first optimizer returns.
+A training step ends when the method `step` of the script's first optimizer returns.
 
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()

@@ -1,4 +1,4 @@
-"""Patches torch.profiler and torch.autograd.profiler. PyTorch's profiler still records the CPU, and this module adds the
+"""Patches torch.profiler and torch.autograd.profiler. PyTorch's profiler records the CPU as usual, and this module adds the
 virtual GPU's kernels and memory to the profile.
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
@@ -6,7 +6,7 @@ virtual GPU's kernels and memory to the profile.
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-Both profilers use `torch.autograd.profiler.profile`. The profiler is told to profile the CPU only, because a replay has neither
+Both profilers use `torch.autograd.profiler.profile`. PyTorch's profiler records only the CPU, because a replay has neither
 CUPTI nor CUDA events. At the end of a profile, the host waits for the GPU, as PyTorch does with a real GPU.
 """
 
@@ -112,9 +112,9 @@ def install(torch_module: ModuleType) -> None:
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
     """Add the virtual GPU's kernels and memory use to the events of the profiler.
 
-    Events of the profiler are matched with ops of the replay by name and order: the k-th event of a name belongs to its k-th
-    op. Ops that PyTorch's profiler did not record are added to the profile. Memory that an op allocates also counts for the ops
-    that call this op.
+    Profiler events are matched with ops of the replay by name and order: for example, the third event "aten::mm" belongs to the
+    third call of `mm`. Ops that PyTorch's profiler did not record are added to the profile. The memory of an op includes the
+    memory of all ops that it calls.
     """
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
@@ -158,7 +158,7 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
 def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
     """Return the events of the script.
 
-    Events that the replay itself causes, such as its Python functions, are left out of the profile.
+    Events of the replay's own code, such as calls of its Python functions, are left out of the profile.
     """
     calls, parent = _nested([one for one in events if not one.is_async])
     goes = ~scripts_calls(parent, np.array(list(map(_is_python_function, calls)), bool), [one.name for one in calls])
@@ -179,5 +179,5 @@ def _nested(events: list[TorchAny]) -> tuple[list[TorchAny], Column]:
 
 
 def _is_python_function(event: TorchAny) -> bool:
-    """Return whether an event is a call of a Python function. Profiles of PyTorch 2.11 and earlier contain no such events."""
+    """Return whether an event is a call of a Python function. PyTorch 2.11 and earlier do not record such calls."""
     return bool(getattr(event, "is_python_function", False))

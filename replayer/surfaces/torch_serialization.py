@@ -1,9 +1,9 @@
 """Patches torch.load. A checkpoint file has the same size as one saved from a real GPU. Saved checkpoints can be loaded on any
 machine, or onto the virtual GPU.
 
-Saving needs no patch. A virtual tensor is saved as an ordinary CUDA tensor. Its storage, a `VirtualStorage`, provides the bytes
-for `torch.save`. Loading uses a registry of locations. This module registers a loader for tensors saved from "cuda", which has
-priority over PyTorch's own.
+Saving needs no patch, because `torch.save` gets the bytes from the tensor's `VirtualStorage`. A virtual tensor is saved as an
+ordinary CUDA tensor. Loading uses PyTorch's registry of locations. This module registers a loader for tensors saved from
+"cuda", and this loader has priority over PyTorch's.
 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors

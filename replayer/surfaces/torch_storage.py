@@ -1,5 +1,5 @@
-"""Creates tensor storages on the virtual GPU, and moves host storages there. PyTorch's C++ code would allocate these storages
-on a real GPU.
+"""Creates tensor storages on the virtual GPU, and moves host storages to the virtual GPU. PyTorch's C++ code would use a real
+GPU.
 
     torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
     torch.cuda.FloatStorage(6)                  # the same, typed
@@ -54,7 +54,7 @@ def install(torch_module: ModuleType) -> None:
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
         """Recognise virtual storages by a separate check.
 
-        VirtualStorage must not be in PyTorch's set of storage classes, because torch.load would try to read a dtype from the
+        VirtualStorage is not added to PyTorch's set of storage classes, because torch.load would try to read a dtype from the
         class name.
         """
         return isinstance(obj, VirtualStorage) or is_storage(obj)

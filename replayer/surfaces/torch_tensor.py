@@ -93,7 +93,8 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
 
 def _require_host(tensor: torch.Tensor, device: TorchAny) -> None:
-    """Raise NotEmulated if a quantized tensor would be moved to a GPU. PyTorch would leave the tensor on the CPU."""
+    """Raise NotEmulated if a quantized tensor would be moved to a GPU, because the unpatched method would leave the tensor on
+    the CPU."""
     if isinstance(device, torch.device) and device.type == BACKEND:
         raise no_such_tensor(tensor)
 
@@ -112,9 +113,10 @@ def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) 
 
 
 class _TensorProperty(property):
-    """A property of torch.Tensor that names its class as PyTorch's properties do.
+    """A property with the attribute `__objclass__`, which PyTorch's own properties of torch.Tensor have.
 
-    Up to PyTorch 2.11, Dynamo reads this name when it is imported (`is_tensor_base_attr_getter` in torch/_dynamo/utils.py).
+    Up to PyTorch 2.11, Dynamo reads `__objclass__` when it is imported (`is_tensor_base_attr_getter` in
+    torch/_dynamo/utils.py).
     """
 
     __objclass__ = torch.Tensor
@@ -179,10 +181,9 @@ def _install_subclasses(torch_module: TorchAny) -> None:
 
 
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors, because the original would ask the CUDA library for the current device.
-
-    If no device is given, the default device of the thread is used. `with torch.device(...)` and set_default_device change this
-    default. A TorchFunctionMode of the script sees the arguments before they are translated.
+    """Wrap a function that creates tensors, because the original would ask the CUDA library for the current device. If no
+    device is given, the thread's default device is used, which `with torch.device(...)` and set_default_device change. If the
+    script uses a TorchFunctionMode, the mode gets the original arguments with the device "cuda".
     """
 
     @wraps(make)
@@ -203,7 +204,7 @@ def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]
 
 
 def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny, **options: TorchAny) -> None:
-    """Clear the cached results of shape inference when the default dtype or the deterministic mode changes. Plans depend on
-    these settings."""
+    """Change a setting (the default dtype or the deterministic mode) and clear the cached results of shape inference, which
+    depend on it."""
     change(*args, **options)
     VirtualTensor.plan_cache.clear()

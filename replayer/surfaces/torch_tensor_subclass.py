@@ -6,8 +6,8 @@
 
     Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
 
-For each tensor, autograd calls C++ code of the tensor's device type (a DeviceGuard). The guard for "cuda" needs a driver. In
-C++, a wrapper tensor therefore has the device type "lazy" (Note [Lazy] in replayer/tensor/tensor.py), which Python reports as
+For each tensor, autograd uses the C++ class DeviceGuard of the tensor's device type. The guard for "cuda" needs a driver. A
+wrapper tensor therefore has the device type "lazy" in C++ (Note [Lazy] in replayer/tensor/tensor.py), but Python code gets
 "cuda".
 """
 
@@ -26,7 +26,7 @@ _DEVICE = 6
 
 
 def device_properties(torch_module: TorchAny) -> dict[str, property]:
-    """Return replacements for the properties `device` and `is_cuda`, which report "cuda" for tensors on the virtual GPU."""
+    """Return new properties `device` and `is_cuda` that report tensors on the virtual GPU as CUDA tensors."""
     device, is_cuda = torch_module._C.TensorBase.device, torch_module._C.TensorBase.is_cuda
 
     def reported_device(self: TorchAny) -> TorchAny:
@@ -44,9 +44,7 @@ def install(torch_module: ModuleType) -> None:
     told = device_properties(torch_module)
 
     def tell(cls: TorchAny) -> None:
-        """Add the properties to the class.
-
-        A class that defines `device` or `is_cuda` itself keeps its own property.
+        """Add the properties `device` and `is_cuda` to a class that does not define them itself.
         """
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):

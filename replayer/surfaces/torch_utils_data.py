@@ -1,4 +1,4 @@
-"""Patches torch.utils.data, so that the wait for a batch is recognised as the phase "loader". The data is really loaded.
+"""Patches torch.utils.data, so that the replay assigns the wait for a batch to the phase "loader". The data is really loaded.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
@@ -31,9 +31,8 @@ def install(torch_module: ModuleType) -> None:
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
-    """Make every DataLoader return its first batch again and again, as if loading took no time.
-
-    The number of batches does not change. A DataLoader without a length returns `at_most` batches.
+    """Make every DataLoader return copies of its first batch, as if loading took no time. The number of batches does not
+    change, but a DataLoader without a length returns `at_most` batches.
     """
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
@@ -63,8 +62,8 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the DataLoader's original iterator. The iterator is not stored in the DataLoader, because persistent workers
-        would then continue to load batches.
+        """Return the DataLoader's original iterator. The DataLoader must not keep a reference to the iterator, because
+        persistent workers would then continue to load batches.
         """
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
@@ -82,8 +81,8 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy the lists and dicts of a batch, because a script may remove items, such as labels, from them. The copies share the
-    tensors."""
+    """Copy the lists and dicts of a batch, because a script may remove their items, such as labels. The tensors are not
+    copied."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

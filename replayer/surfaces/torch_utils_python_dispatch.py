@@ -1,11 +1,11 @@
-"""Patches torch.utils._python_dispatch, so that a TorchDispatchMode of the script sees the device "cuda".
+"""Patches torch.utils._python_dispatch, so that a script's TorchDispatchMode gets the device "cuda" in the arguments of ops.
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             print(func, kwargs)     # aten._to_copy.default {'device': device(type='cuda', index=0)}
             return func(*args, **(kwargs or {}))
 
-Without the patch, the mode would see "lazy", the device type of virtual tensors in C++ (Note [Lazy] in
+Without the patch, the mode would get the device "lazy", which virtual tensors have in C++ (Note [Lazy] in
 replayer/tensor/tensor.py). PyTorch's own modes, such as fake tensors, accept "lazy" (torch_fake_tensor.py).
 """
 

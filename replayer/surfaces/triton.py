@@ -7,8 +7,8 @@ unknown.
 Under `--values compute`, the kernel runs in Triton's interpreter, which is slow because it runs one program instance after
 another.
 
-A Triton kernel whose name is in the recording adds no time, because its recorded time is already part of the phase's time.
-Triton kernels are neither compiled nor tuned. If a kernel has several configurations, the first is used.
+A Triton kernel whose name is in the recording takes no extra time, because the recorded time of its phase already includes it.
+Triton kernels are neither compiled nor tuned. If a kernel has several autotuning configurations, the first one is used.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Return the device as C++ needs it ("lazy" instead of "cuda"), for a device given as string, integer or torch.device.
-    Arguments other than CUDA devices are returned unchanged.
+    """Convert a CUDA device, given as string, integer or torch.device, to the device type "lazy", which C++ code needs. Other
+    arguments are returned unchanged.
 
-    Raises CUDA's error if the recording has no GPU of this number.
+    Raises CUDA's error "invalid device ordinal" if the recording has no GPU with this index.
     """
     if type(device) is str:
         if not device.startswith("cuda"):
@@ -46,8 +46,8 @@ def _known_to_backend(index: int) -> torch.device:
 def checked_index(index: int) -> int:
     """Return `index` if this device exists. Initializes torch.cuda if necessary.
 
-    Raises torch.AcceleratorError with CUDA's message if the recording has no GPU of this number. Raises RuntimeError in a child
-    process that was forked after its parent had used the GPU.
+    Raises torch.AcceleratorError with CUDA's message if the recording has no GPU with this index. Raises RuntimeError in a
+    child process that was forked after its parent had used the GPU.
     """
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
@@ -94,7 +94,8 @@ class CudaError(Enum):
 
 
 def report_failed_assert(line: str) -> None:
-    """Print the failed assertion of a kernel as CUDA does. The error is raised when the host next waits for the GPU."""
+    """Print the message of a kernel's failed assertion, as CUDA does. As on a real GPU, the Python error is raised only when
+    the host next waits for the GPU."""
     print(line, file=sys.stderr)
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 

@@ -1,10 +1,11 @@
 """Runs one op on virtual tensors.
 
-The dispatch function looks up what the op does (its plan), creates the result tensors, and launches the op's kernels on the
-virtual GPU.
+The dispatch function looks up the op's plan (the stored result of shape inference), creates the result tensors, and launches
+the op's kernels on the virtual GPU.
 
 The dispatch function takes most of a replay's time. A training step of ResNet-50 calls the dispatch function about 700 times.
-For speed, `dispatch` is one long function that uses local variables and creates common kinds of results without further calls.
+For speed, `dispatch` is one long function that uses local variables and creates the most common results without calling other
+functions.
 
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
@@ -30,8 +31,8 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return two functions for running ops. The first function is the `__torch_dispatch__` of virtual tensors. The second
-    function runs an op without the special handler that is registered for this op.
+    """Return two functions for running ops. The first returned function is the `__torch_dispatch__` of virtual tensors. The
+    second returned function does the same but ignores handlers that are registered for particular ops.
     """
     routes = plans.routes
     wrap = wrapper

@@ -2,9 +2,9 @@
 in CUDA.
 
 Random ops advance the Philox offset by as much as PyTorch's CUDA kernels (CUDAGeneratorImpl.cpp,
-native/cuda/DistributionTemplates.h). Under `--values compute`, random numbers are drawn by a CPU generator that is seeded with
-the Philox seed and offset. After `torch.cuda.manual_seed` or `set_rng_state`, the same random numbers are drawn again. The
-state of the CPU generator does not change. The numbers differ from a GPU's numbers.
+native/cuda/DistributionTemplates.h). Under `--values compute`, PyTorch's CPU generator draws the random numbers, with a seed
+made from the Philox seed and offset. After `torch.cuda.manual_seed` or `set_rng_state`, the same random numbers are drawn
+again. The CPU generator's state is restored after each draw. The numbers differ from those of a real GPU.
 
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
@@ -49,14 +49,14 @@ class PhiloxState:
         self.offset += -(-numbers // _PER_CALL) * _PER_CALL
 
     def next_host_seed(self, numbers: int) -> int:
-        """Return a seed with which a random op can run on the CPU, and advance the Philox offset."""
+        """Return a seed for running a random op on the CPU, and advance the Philox offset."""
         seed = (self.seed * 0x9E3779B97F4A7C15 + self.offset * 0xD1B54A32D192ED03) % (1 << 64)
         self.advance(numbers)
         return seed
 
     def kept_in(self, capture: GraphCapture) -> None:
-        """Restore the current Philox offset when the capture of the CUDA graph ends. Capturing a CUDA graph draws no random
-        numbers, so only replays of the graph advance the offset."""
+        """Reset the Philox offset to its current value when the capture of the CUDA graph ends. Capturing a CUDA graph draws no
+        random numbers, so only replays of the graph advance the offset."""
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
@@ -111,7 +111,8 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the state, which has 16 bytes, or 8 bytes if an old PyTorch release saved it. Raise the same errors as torch."""
+        """Set the generator's state from a tensor of 16 bytes, or of 8 bytes if an old PyTorch release saved it. Raise the same
+        errors as torch."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -123,7 +124,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return Generator(self._index, PhiloxState(self.philox.seed, self.philox.offset))
 
     def graphsafe_get_state(self) -> Generator:
-        """Return a new generator object that shares its state with this one."""
+        """Return a new generator object that shares its state with `self`."""
         return Generator(self._index, self.philox)
 
     def graphsafe_set_state(self, other: Generator) -> Self:
@@ -182,8 +183,8 @@ class DefaultGenerators(Sequence[Generator]):
 
 
 def virtual_generator(generator: TorchAny) -> Generator | None:
-    """Return the virtual generator for the generator argument of an op. An op gets a new Python object for the generator,
-    because PyTorch's C++ code does not keep the original object."""
+    """Return the virtual generator that a script passed to an op. The lookup is needed because C++ code passes a new Python
+    object for the generator to the op, not the original object."""
     found: Generator | None = STATE.generators.get(generator._cdata)
     return found
 
@@ -221,7 +222,7 @@ def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> No
 
 @contextmanager
 def host_numbers(seed: int) -> Iterator[None]:
-    """Within this context, PyTorch's default CPU generator uses this seed. Its state is restored afterwards."""
+    """Seed PyTorch's default CPU generator with `seed`, and restore the generator's previous state when the context ends."""
     kept = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -235,7 +236,7 @@ def is_random(func: torch._ops.OpOverload) -> bool:
 
 
 def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device: DeviceProperties) -> int:
-    """Return by how much a random op's kernel advances the Philox offset."""
+    """Return how far a random op's kernel advances the Philox offset."""
     name = func._schema.name.rpartition("::")[2]
     tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
     if name == "randperm":
@@ -258,7 +259,7 @@ def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device:
 
 
 def _per_thread(count: int, itemsize: int, device: DeviceProperties) -> int:
-    """Return how many random numbers each thread of a kernel draws to fill `count` elements (`calc_execution_policy`)."""
+    """Return how many random numbers each kernel thread draws to fill `count` elements (PyTorch's `calc_execution_policy`)."""
     threads = device.max_threads_per_multi_processor or _USUAL_THREADS
     blocks = min((device.multi_processor_count or _USUAL_MULTIPROCESSORS) * (threads // _BLOCK), -(-count // _BLOCK))
     return ((count - 1) // (_BLOCK * blocks * (2 if itemsize == 8 else 4)) + 1) * _PER_CALL

@@ -1,6 +1,7 @@
-"""Reads the sequence number of the autograd node that belongs to the current op.
+"""Reads the sequence number of the current op's autograd node.
 
-Autograd numbers its nodes. By these sequence numbers, profilers link each backward op to its forward op.
+Autograd gives each node of its graph a sequence number. Profilers use the sequence numbers to link each backward op to its
+forward op.
 
     number = node_numbers(torch)
     number()    # (14, NONE): this op created node 14 of the graph; (14, 1): this op is part of node 14's backward
@@ -24,9 +25,8 @@ class _Latest(threading.local):
 
 
 def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
-    """Return a function that reads the sequence number of the op that is being dispatched.
-
-    Autograd has already created the op's node when `__torch_dispatch__` is called.
+    """Return a function that reads the sequence number of the op that is being dispatched. The number is known, because
+    autograd creates the op's node before it calls `__torch_dispatch__`.
     """
     current: TorchAny = torch._C._current_autograd_node
     next_number: TorchAny = torch._C._autograd._get_sequence_nr

@@ -55,7 +55,7 @@ Outcome = New | View | Same | Constant | Several
 class Reshaped(NamedTuple):
     """The call changes the shape, the strides or the memory of an argument.
 
-    If the argument gets the memory of another argument, as in `Tensor.set_`, `rebound` is the position of the other argument.
+    If the call is `a.set_(b)`, the argument `a` gets the memory of `b`, and `rebound` is the position of `b`.
     """
 
     of: Where
@@ -65,8 +65,8 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    """Kinds of outcomes. Results of the kinds NEW, SAME and VIEW are created in dispatch.py. All other results are created by
-    `Plan.results`."""
+    """Kinds of outcomes. The file dispatch.py creates results of the kinds NEW, SAME and VIEW. `Plan.results` creates all other
+    results."""
 
     NEW = 0  # one new tensor
     SAME = 1  # a positional argument with unchanged metadata
@@ -79,11 +79,12 @@ class Plan:
     """Describes which tensors a call of an op returns, and which arguments it changes.
 
     `writes` lists the arguments that the call changes in place, as pairs (position or name, whether the argument is a list).
-    `written` lists the positions of arguments that the op overwrites with unknown values. If `written` is None, the call
-    changes no values. `set_values`, if given, is called after the op and stores the values that can be computed.
+    `written` lists the positions of arguments that the op overwrites with unknown values. `written` is None if the call changes
+    no values. If `set_values` is not None, it is called after the op and stores the result's values as far as they can be
+    computed.
 
-    The attribute `kind` distinguishes plans with different outcomes. Plans have only one class, because Python reads attributes
-    faster if all objects at a place in the code have the same class.
+    The attribute `kind` says what the call returns. There are no subclasses for the kinds, because Python reads attributes
+    faster if a line of code always sees objects of the same class.
     """
 
     signature: OpSignature

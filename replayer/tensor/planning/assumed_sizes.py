@@ -1,4 +1,4 @@
-"""Assumes the result size of ops such as `nonzero`, whose size depends on tensor values, if these values are unknown.
+"""Assumes the result size of ops such as `nonzero` if the tensor values that determine the size are unknown.
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
@@ -34,7 +34,8 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
 
 
 class _SizeContext:
-    """Replaces PyTorch's class FakeImplCtx while the shape function of a custom op runs. Sizes are then plain numbers."""
+    """Replaces PyTorch's class FakeImplCtx while the shape function of a custom op runs, so that unknown sizes become plain
+    numbers."""
 
     def __init__(self, op: str, rows: int) -> None:
         self._op = op
@@ -49,12 +50,12 @@ class _SizeContext:
 
 
 def asks_for_sizes(error: RuntimeError) -> bool:
-    """Return whether shape inference failed because the shape depends on tensor values."""
+    """Return True if shape inference failed because the result's shape depends on tensor values."""
     return "data-dependent shape" in str(error) and "get_ctx" in str(error)
 
 
 def run_shape_rule(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run the shape function that a package has registered for its custom op, on meta tensors."""
+    """Run the shape function that a package has registered for its custom op. `args` and `kwargs` contain meta tensors."""
     from torch._library import fake_impl, simple_registry
 
     rule: TorchAny = simple_registry.singleton.find(func._schema.name).fake_impl.kernel

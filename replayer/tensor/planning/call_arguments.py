@@ -25,8 +25,8 @@ from traces.model.layouts import Shape, memory_layout
 class CallArguments:
     """Base class of argument converters.
 
-    Virtual tensors (instances of `tensor_class`) are converted by the method `virtual`, and all other tensors by the method
-    `plain`.
+    The method `virtual` converts virtual tensors (instances of `tensor_class`), and the method `plain` converts all other
+    tensors.
     """
 
     device_type = "cpu"  # in place of the virtual GPU
@@ -71,7 +71,8 @@ class CallArguments:
         return value
 
     def device(self, current: int) -> int:
-        """Return the device of the first tensor among the arguments, or `current` if there is none."""
+        """Return the device of the first virtual tensor among the arguments, or `current` if no argument is a virtual
+        tensor."""
         return next(iter(self.devices), current)
 
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:

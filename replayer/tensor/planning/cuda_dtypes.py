@@ -2,8 +2,8 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op's first tensor argument. The table of dtypes was made by
-`tests/cuda/dtypes.py`, which tries all dtypes in PyTorch's OpInfo database with a CUDA build of PyTorch.
+The file cuda_dtypes.json lists the unsupported dtypes of each op's first tensor argument. The script `tests/cuda/dtypes.py`
+creates cuda_dtypes.json by trying all dtypes in PyTorch's OpInfo database with a CUDA build of PyTorch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INDICES = (torch.int64, torch.int32, torch.bool)
 def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
     """Raise PyTorch's error if the CUDA kernel of the op does not support the dtype of the first tensor argument.
 
-    No kernel runs for tensors without elements, so these are accepted.
+    Tensors without elements are accepted, because PyTorch runs no kernel for them.
     """
     name = op_name(func)
     missing = _missing().get(name) or _missing().get(name.replace(".Scalar", ".Tensor"))
@@ -51,8 +51,8 @@ _WIDER_ON_CUDA = frozenset({"abs", "flip", "isin", "median", "nanmedian", "nansu
 
 
 def refusal_like(func: torch._ops.OpOverload, of_cpu: Exception) -> RuntimeError | None:
-    """Turn the error of a CPU kernel about an unsupported dtype into the error of the CUDA kernel. Few CUDA kernels have more
-    dtypes."""
+    """Convert a CPU kernel's error about an unsupported dtype to the CUDA kernel's error. Returns None for ops whose CUDA
+    kernel supports more dtypes than the CPU kernel."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     name = op_name(func)
     if refused is None or name.partition(".")[0] in _WIDER_ON_CUDA:
@@ -67,13 +67,14 @@ def scalar_type(dtype: torch.dtype) -> str:
 
 
 def op_name(func: torch._ops.OpOverload) -> str:
-    """Return the op's name in the table. An op and its in-place variant share one entry."""
+    """Return the op's name in the table. An op and its in-place variant, such as `add` and `add_`, have the same name in the
+    table."""
     return f"{str(func._schema.name).removeprefix('aten::').removesuffix('_')}.{func._overloadname}"
 
 
 @cache
 def _missing() -> dict[str, dict[str, str]]:
-    """Return the unsupported dtypes of each op, as {op: {dtype: kernel name in the error message}}."""
+    """Return the unsupported dtypes of each op and the kernel names for error messages, as {op: {dtype: kernel name}}."""
     table: dict[str, dict[str, list[str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in table.items()}
 

@@ -4,7 +4,7 @@
     alert(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
-The op names are those that the CUDA kernels of PyTorch 2.14 pass to `alertNotDeterministic`.
+The names in error messages are those that CUDA kernels of PyTorch 2.14 pass to `alertNotDeterministic`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
 
 
 def alert(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    """Raise PyTorch's error if an op has no deterministic CUDA kernel. With `warn_only=True`, a warning is given instead."""
+    """Raise PyTorch's error if an op has no deterministic CUDA kernel, or warn if the script has set `warn_only=True`."""
     op = func._schema.name.removeprefix("aten::")
     rule = _BY_ARGUMENTS.get(op)
     name = _NAMES.get(op, "") if rule is None else rule(*args)

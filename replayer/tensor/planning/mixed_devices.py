@@ -1,4 +1,5 @@
-"""Decides whether PyTorch accepts a call whose tensor arguments are on different devices, and where it runs the call.
+"""If the tensor arguments of a call are on different devices, this module decides whether PyTorch accepts the call, and where
+the call runs.
 
     mixed_call(torch.ops.aten.mm.default, (gpu_matrix, cpu_matrix), {})
     # RuntimeError: Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on
@@ -63,7 +64,8 @@ class _Entry:
 def runner(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
 ) -> Callable[..., TorchAny] | None:
-    """Return None if the call runs on the virtual GPU. Otherwise return a function of (func, args, kwargs) that runs the call.
+    """Return None if the call runs on the virtual GPU, or else a function with the parameters (func, args, kwargs) that runs
+    the call.
 
     Raises PyTorch's error if the tensors are on different devices and the op does not allow this.
     """
@@ -106,9 +108,9 @@ def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Tor
 
 
 def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Return a function that checks the devices of the arguments like `func`, and then calls `handler`. Devices are usually
-    checked during shape inference. Ops with a handler of their own skip shape inference, so the check is added to the
-    handler."""
+    """Return a function that checks the devices of the arguments as PyTorch does for `func`, and then calls `handler`. Devices
+    are usually checked during shape inference. Ops with a special handler skip shape inference, so this function adds the check
+    to the handler."""
 
     def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         run = runner(func, args, kwargs)
@@ -130,8 +132,8 @@ def _require_cuda_kernel(func: torch._ops.OpOverload) -> None:
 
 
 def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
-    """Return where to run a call whose tensors are on different devices. Raises PyTorch's error if the combination of devices
-    is not allowed."""
+    """Return where a call runs if its tensors are on different devices. Raises PyTorch's error if the op does not allow the
+    combination of devices."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":
@@ -188,8 +190,8 @@ def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[
 
 @dataclass(frozen=True)
 class _Operands:
-    """Holds the tensor arguments of a call, as pairs (parameter name, tensor). `out` are output arguments (`out=`), and
-    `written` are arguments that the op changes in place."""
+    """The tensor arguments of a call, as pairs (parameter name, tensor). `out` contains output arguments (`out=`), and
+    `written` contains arguments that the op changes in place."""
 
     out: tuple[tuple[str, torch.Tensor], ...]
     inputs: tuple[tuple[str, torch.Tensor], ...]
@@ -293,7 +295,8 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
 
 
 def _is_uneven(operands: _Operands) -> bool:
-    """Return whether PyTorch runs a foreach op tensor by tensor, because its tensors are on different devices or on the CPU."""
+    """Return True if a foreach op's tensors are on different devices or on the CPU, because PyTorch then runs the op tensor by
+    tensor."""
     listed = [tensor for name, tensor in operands.inputs if isinstance(operands.values[name], (list, tuple))]
     return len({tensor.device for tensor in listed}) > 1 or listed[0].is_cpu
 
@@ -369,7 +372,7 @@ def _index_fill(operands: _Operands) -> Mixed:
 
 
 def _of_self(operands: _Operands) -> Mixed:
-    """Accept any devices. Foreach ops run on the device of their first tensor."""
+    """Accept any devices. The call runs on the device of its first input tensor."""
     return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
 
 
@@ -423,7 +426,8 @@ def _convolution(operands: _Operands) -> Mixed:
 
 
 def _batch_norm(operands: _Operands) -> Mixed:
-    """Raise the error of cuDNN's or of PyTorch's kernel (`_select_batch_norm_backend` in native/Normalization.cpp)."""
+    """Raise the error of cuDNN's or PyTorch's batch norm kernel, whichever PyTorch would choose (`_select_batch_norm_backend`
+    in native/Normalization.cpp)."""
     data, weight = operands.tensor("input"), operands.values["weight"]
     statistics = operands.values["running_mean"] is not None
     most = 880_801 if operands.values["training"] else 65_535

@@ -1,4 +1,4 @@
-"""Raises PyTorch's errors for dtypes and views that are invalid on a GPU, but that shape inference accepts.
+"""Raises PyTorch's errors for dtypes and views that shape inference accepts but a GPU does not.
 
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
@@ -65,7 +65,8 @@ def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
 
 
 def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, depthwise: bool) -> None:
-    """Raise the error of the kernel that PyTorch would choose. No implementation accepts integers."""
+    """Raise the error of the convolution kernel that PyTorch would choose for integers. No convolution kernel accepts
+    integers."""
     if depthwise and not transposed:
         raise no_kernel("conv_depthwise3d" if dims == 3 else "conv_depthwise2d_forward_cuda", scalar_type(data.dtype))
     if not torch.backends.cudnn.enabled:
@@ -125,8 +126,8 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 def partial_overlaps(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
 ) -> tuple[Overlap, ...]:
-    """Return the pairs of arguments of an elementwise op that overlap in part if they share a storage, as in
-    `x[1:].add_(x[:-1])`. The shapes, strides and offsets decide this, so it is found out once per plan."""
+    """Find argument pairs of an elementwise op that would partly overlap if they shared a storage, as in `x[1:].add_(x[:-1])`.
+    The pairs are stored in the op's plan, because they depend only on shapes, strides and offsets."""
     if torch.Tag.pointwise not in func.tags:
         return ()
     written: list[tuple[Where, TorchAny]] = []
@@ -140,7 +141,8 @@ def partial_overlaps(
 
 
 def _overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
-    """Return whether two tensors of one storage overlap in part (`get_overlap_status` in ATen/MemoryOverlap.cpp)."""
+    """Return True if two tensors with the same storage would partly overlap (`get_overlap_status` in
+    ATen/MemoryOverlap.cpp)."""
     if one is other or not (one.dense and other.dense and one.numel and other.numel):
         return False
     begins = one.offset * one.itemsize, other.offset * other.itemsize
@@ -151,7 +153,7 @@ def _overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
 
 
 def require_apart(overlaps: Sequence[Overlap], args: TorchAny, kwargs: TorchAny) -> None:
-    """Raise PyTorch's error if one of the pairs of arguments shares a storage."""
+    """Raise PyTorch's error if both arguments of a pair in `overlaps` have the same storage."""
     for one, other in overlaps:
         if argument_at(one, args, kwargs).allocation is argument_at(other, args, kwargs).allocation:
             raise RuntimeError(

@@ -1,9 +1,9 @@
-"""Caches the results of shape inference. A cached result is called a plan, and says what a call of an op does to virtual
+"""Caches the results of shape inference. A cached result is called a plan, and describes what a call of an op does to virtual
 tensors.
 
 Shape inference takes about 150 microseconds per op, and all training steps make the same few hundred calls. Shape inference
-therefore runs only for the first call of an op with certain shapes and dtypes. The outcome is stored as a `Plan`. A plan says
-of each result whether it is a new tensor, a view of an argument, an argument itself, or a constant.
+therefore runs only once for each combination of op, shapes and dtypes. The result is stored as a `Plan`. For each result of the
+op, a plan says whether the result is a new tensor, a view of an argument, an argument itself, or a constant.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -39,7 +39,8 @@ PLANS_LIMIT = 50_000  # of all ops; a full cache is cleared
 def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
     """Return the dispatch key of a Python kernel that a script has registered for CUDA, or None.
 
-    The script's kernel is called only if the op has no shape function or, under `--values compute`, no CPU kernel.
+    Returns None if the op has a shape function (or, under `--values compute`, a CPU kernel), because the script's kernel is
+    then not needed.
     """
     name = str(func._name)
     kept = f"{func.namespace}/{name.partition('::')[2]}"
@@ -77,7 +78,7 @@ class Route:
 
 
 class PlanCache:
-    """Holds the plans of all ops, and the shared metadata objects of tensors. `tensor_class` is the class of virtual
+    """Stores the plans of all ops, and the metadata objects that virtual tensors share. `tensor_class` is the class of virtual
     tensors."""
 
     def __init__(self, tensor_class: type) -> None:
@@ -100,10 +101,10 @@ class PlanCache:
         return made
 
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
-        """Return a function that runs a composite op by calling the ops that it consists of. Return None for all other ops.
+        """Return a function that runs a composite op as a sequence of simpler ops, or None if the op is not composite.
 
-        PyTorch decomposes composite ops into simpler ops before autograd, but not in inference mode. In inference mode,
-        composite ops are decomposed here.
+        The returned function is needed in inference mode, because PyTorch then passes composite ops to `__torch_dispatch__`
+        without decomposing them.
         """
         if func in self.with_kernel:
             return None
@@ -130,7 +131,7 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
-        """Find out by shape inference what this call does, and store the result as a plan.
+        """Run shape inference for a call, and store the result as a plan.
 
         Raises PyTorch's error for wrong arguments. Raises DataDependentShape if the result's shape depends on tensor values,
         and NotEmulated if shape inference does not know the op.
@@ -163,6 +164,6 @@ class PlanCache:
         return plan
 
     def leaves_device(self, kwargs: dict[str, TorchAny]) -> bool:
-        """Return whether the argument `device` names a device other than a GPU. Such calls have no plan."""
+        """Return True if the argument `device` is not a GPU. Calls with such an argument have no plan."""
         device = kwargs.get("device")
         return device is not None and device.type not in OURS
