@@ -85,10 +85,10 @@ def install(tensor_class: TorchAny) -> None:
 
 
 def without_override_lookup(update: Callable[..., TorchAny], tensor_class: TorchAny) -> Callable[..., TorchAny]:
-    """Return an optimizer's `step` or `zero_grad` that skips PyTorch's search for `__torch_function__` if all parameters are
-    virtual.
+    """Return a version of an optimizer's `step` or `zero_grad` that skips PyTorch's search for `__torch_function__` if all
+    parameters are virtual tensors.
 
-    The search is kept if `step` gets a closure, because the closure is code of the script.
+    The search for `__torch_function__` is kept if `step` gets a closure, because the closure is code of the script.
     """
     if not enabled("override_lookup"):
         return update

@@ -15,9 +15,9 @@ or use torch.
 3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the device and the previous work on its stream has
     ended. Each of the two has its own recorded delay (Note [Why a kernel started when it did], indexer.py).
 
-`queue_ends` applies these rules to arrays. Calls on a host thread and kernels on a stream are both queues, so one formula
-computes their end times. A call or kernel ends at its own end time if it did not have to wait, and otherwise one duration after
-its predecessor ends.
+`queue_ends` applies these rules to arrays. Calls on a host thread and kernels on a stream both run one after another, so one
+formula computes their end times. A call or kernel that has to wait ends one duration after its predecessor. A call or kernel
+that does not have to wait ends at a time that does not depend on the predecessor.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return the host time before an op and during the op, if the script has reached `position_ns` in the recorded phase.
+    """Return the host time before an op and the host time during the op, for a script that has reached `position_ns` in the
+    recorded phase.
 
-    `from_ns` and `to_ns` are the start and end of the recorded call, counted from the start of its phase. Neither host time
-    includes waits for the device.
+    `from_ns` and `to_ns` are the start and end of the recorded call, counted from the start of its phase. The two returned
+    times do not include waits for the device.
     """
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
@@ -52,15 +53,15 @@ def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, dura
 
 
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
-    """Return the end times of consecutive calls on one thread or kernels on one stream.
+    """Return the end times of consecutive calls on one host thread, or of consecutive kernels on one stream.
 
     Args:
         alone_ns: the end of each entry if no entry preceded it.
         spans_ns: the time from the previous entry's end to the entry's own end, if the entry is queued.
         before_ns: the end of the work before the first entry.
 
-    The end times follow the rule end[i] = max(alone[i], end[i-1] + span[i]). With c as the cumulative sum of span, end[i] -
-    c[i] = max(alone[i] - c[i], end[i-1] - c[i-1]), which is a running maximum.
+    The end times follow the rule end[i] = max(alone[i], end[i-1] + span[i]). If c is the cumulative sum of span, then end[i] -
+    c[i] = max(alone[i] - c[i], end[i-1] - c[i-1]), so end - c is a running maximum.
     """
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns

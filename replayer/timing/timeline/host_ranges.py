@@ -5,8 +5,9 @@
     note(~len(pending))     # the innermost call has ended
 
 To save time, the thread of the script only stores one integer when a module call starts or ends. The thread that writes the
-trace computes the ranges later. A module's range lasts from the start of its first op to the end of its last op. In the trace
-file, module ranges are stored after the ops that they contain. Each op refers to its range (`parent`).
+trace computes the time ranges of the module calls later. A module's range lasts from the start of its first op to the end of
+its last op. In the trace file, module ranges are stored after the ops that they contain. Each op refers to its range
+(`parent`).
 """
 
 from __future__ import annotations
@@ -41,22 +42,25 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return the list to which a thread appends its marks. The list is never replaced by another object."""
+        """Return the list to which a thread appends a mark when a module call starts or ends. The list object never changes, so
+        callers can keep its `append` method."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:
-        """Assign the call marks since the last `assign_rows` to the host rows `row` to `row + ops`."""
+        """Assign the starts and ends of module calls since the last `assign_rows` to the rows `row` to `row + ops` of the host
+        table."""
         for marks in self._threads.values():
             if len(marks.flat) > (marks.assigned[-1][0] if marks.assigned else 0):
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Record that ops were not written in call order. `row` is the host row of the first op, and `order` lists the ops as
-        written."""
+        """Store in which order ops were written if it was not the call order. `row` is the host-table row of the first op.
+        `order` lists the ops' positions in call order, in the order in which the ops were written."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:
-        """Remove and return all marks of module calls before host row `row`. Open module calls end at this row."""
+        """Remove and return the starts and ends of module calls before row `row` of the host table. Module calls that are still
+        running end at row `row`."""
         self.assign_rows(row, 0)
         taken = []
         for thread, marks in self._threads.items():
@@ -105,8 +109,8 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """Return the index of the mark that ends each module call. The index of a call that has not ended is the total number
-        of marks."""
+        """Return, for each module call, the index of the mark at which the call ends. For a call that has not ended, the index
+        is the total number of marks."""
         ends = np.full(len(self.name) + 1, len(self.name))
         by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]
@@ -133,9 +137,9 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return the host rows of the module ranges, and the enclosing range of each op and each range.
+        """Return the host-table rows of the module ranges, and for each op and range the row of the enclosing range.
 
-        `thread`, `start_ns` and `end_ns` describe the ops in the host table. The first of these rows is `row`.
+        `thread`, `start_ns` and `end_ns` contain one entry per op. The first op is in row `row` of the host table.
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

@@ -5,8 +5,8 @@
 
 Kineto uses the clock of this machine, but the virtual GPU uses the time axis of its recording. Some times are known in both
 clocks: the start and end of the profile, the script's waits for a batch, and ops that Kineto and the virtual GPU recorded. All
-other times of Kineto's events are interpolated between the known times. If both Kineto and the virtual GPU recorded an op, the
-row of the virtual GPU is kept, because its kernels refer to this row.
+other times of Kineto's events are interpolated between times that are known in both clocks. If both Kineto and the virtual GPU
+recorded an op, the row of the virtual GPU is kept, because its kernels refer to this row.
 
 Note [Ops of one instant]
     With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer
@@ -85,8 +85,8 @@ def with_launches(trace: Trace) -> Trace:
 def _tell_apart(trace: Trace) -> Column:
     """Move the ops of each thread apart so that they do not overlap. Returns the duration of each op without its waits, in ns.
 
-    See Note [Ops of one instant]. A wait that begins during an op or at its end (a blocking copy) belongs to the op. In the
-    result, the wait begins after the op's launches, and the op ends with the wait.
+    See Note [Ops of one instant]. A wait that begins during an op or when the op ends (as in a blocking copy) belongs to the
+    op. The times of the op are changed so that the wait begins after the op's launches, and the op ends with the wait.
     """
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
@@ -109,8 +109,8 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts machine time to recorded time. Pairs of machine time and recorded time (in us) are known at the start and end of
-    the profile and at the ops of a thread."""
+    """Converts machine time to recorded time. Both times (in us) are known at the start and end of the profile, and at the ops
+    of one thread."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -133,8 +133,8 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
-        """Handle ops that only the virtual GPU recorded, given as (start, end). Other events that would begin or end during
-        such an op are moved to its end."""
+        """Move events that would begin or end during an op in `ops_us` to the end of the op. `ops_us` lists the start and end
+        of ops that only the virtual GPU recorded."""
         self._alone_us = np.array(sorted(ops_us))
 
     def recorded(self, own_us: float) -> float:
@@ -155,8 +155,8 @@ def merged(
 ) -> dict[str, Any]:
     """Return the content of a Kineto file with the events of the virtual GPU added.
 
-    Adding `shift_ns` to a time of `window` gives a Unix time. `ends` holds the start and the end of the profile. Both are pairs
-    of a Unix time of this machine and a recorded time, in ns. `waits` lists the script's waits for a batch during the profile.
+    The times of `window` plus `shift_ns` are Unix times. `ends` contains the start and the end of the profile, each as a pair
+    of this machine's Unix time and the recorded time, in ns. `waits` lists the script's waits for a batch during the profile.
     """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
@@ -221,8 +221,8 @@ def merged(
 
 
 def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
-    """Add a GPU range on each stream for each range of the script (`record_function`, the profiler's steps) that launched work
-    there.
+    """For each range of the script (`record_function`, the profiler's steps), add a GPU range on each stream on which the range
+    launched work.
 
     As in files of Kineto, a GPU range lasts from the start of its first kernel to the end of its last kernel.
     """
@@ -259,8 +259,8 @@ class WindowOp(NamedTuple):
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """Yield the ops of the virtual GPU by start time, then one entry for all work outside of ops. See `watched` for
-    `next_ops`."""
+    """Yield the virtual GPU's ops in order of their start times, and then one entry for all work that no op launched. See
+    `watched` for `next_ops`."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(
@@ -277,10 +277,11 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return the allocated minus freed bytes of each op, including inner ops. The key NONE is for memory outside of all ops.
+    """Return, for each op, the bytes allocated minus the bytes freed by the op and its inner ops. Memory that is attributed to
+    no op has the key NONE.
 
-    Each memory event counts for the next op that begins. If an op frees memory that another op allocated, the freed bytes count
-    for no op.
+    Each memory event is attributed to the op that begins next. If an op frees memory that another op allocated, the freed bytes
+    are attributed to no op.
     """
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
@@ -316,10 +317,10 @@ def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
 
 
 def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
-    """Return the ids of Kineto's ops that ran on the virtual GPU, and of the ops that the replayer itself called.
+    """Return two sets of ids of Kineto's ops: the ops that ran on the virtual GPU, and the ops that the replayer itself called.
 
-    An op ran on the virtual GPU if Kineto recorded a dispatch op of the replayer inside it. Ops without such a dispatch op
-    (torch_shortcuts.py) are not found. The replayer calls ops only to compute the shapes and values of results.
+    An op ran on the virtual GPU if Kineto recorded a dispatch op of the replayer inside the op. Ops that skip the replayer's
+    dispatch (torch_shortcuts.py) are not found. The replayer calls ops only to compute the shapes and values of results.
     """
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
@@ -336,10 +337,10 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
 
 
 def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
-    """Remove the virtual GPU's own Python functions from a profile. Returns the other events, and the ids of calls that ran no
-    op.
+    """Remove the virtual GPU's own Python functions from a profile. Returns the remaining events, and the ids of Python calls
+    that ran no op.
 
-    In stacks of torch.profiler, functions of the virtual GPU appear between the functions of the script.
+    In torch.profiler's stacks, functions of the virtual GPU appear between the functions of the script.
     """
     spans, above = _in_nesting_order(_spans(events, *_NESTED))
     is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
@@ -356,7 +357,7 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
 
 
 def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
-    """Return the spans with outer spans first, and the row of the span that encloses each span, or NONE.
+    """Return the spans with outer spans first, and for each span the row of the enclosing span, or NONE.
     """
     start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
     outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
@@ -366,7 +367,7 @@ def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """Return the order of events in which outer events come first, and the row of the event that encloses each event, or NONE.
+    """Return the order of the events with outer events first, and for each event the row of the enclosing event, or NONE.
 
     Each argument has one entry per event. Threads can be any distinct values. See `nesting_order` for the other arguments.
     """
@@ -387,11 +388,11 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 
 
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
-    """Yield pairs of the same op in Kineto's file and on the virtual GPU, for ops of one name.
+    """Yield pairs of Kineto's event and the virtual GPU's event of the same op, for all ops of one name.
 
-    The k-th event of one list is paired with the k-th event of the other. If the two lists differ in length, only events with
-    the same operands are paired. If their numbers differ too, only events that ran on the virtual GPU are paired. `virtual`
-    holds the ids of the events on the virtual GPU.
+    The k-th event of `there` is paired with the k-th event of `found`. If the lists differ in length, events are paired within
+    groups of the same operands. If the sizes of a group differ too, only events that ran on the virtual GPU are paired.
+    `virtual` holds the ids of the events on the virtual GPU.
     """
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
@@ -412,7 +413,7 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
 
 
 def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
-    """Pair PyTorch's ranges around waits for a batch with the waits that the replayer measured."""
+    """Pair the profiler's ranges for DataLoader waits with the waits for a batch that the replayer measured."""
     for event in events:
         if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
             middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)

@@ -45,7 +45,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. If `keep` is false, the values of the step are not stored."""
+        """End a step. If `keep` is False, the counts of the step are discarded."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -55,8 +55,8 @@ class ReplayStats:
     def host_figures(self, speed: float) -> HostFigures:
         """Return the host time per step and per op.
 
-        The host time per step is measured on the time axis of the recording. The host time per op is in this machine's time
-        (recorded time runs `speed` times as fast).
+        The host time per step is measured on the time axis of the recording. The host time per op is given in this machine's
+        time. Recorded time runs `speed` times as fast as this machine's time.
         """
         if not self.step_ops:
             return HostFigures()

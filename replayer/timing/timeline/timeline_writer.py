@@ -1,7 +1,7 @@
 """Writes the trace of a replay while the script runs.
 
 Rows are collected as plain integers. A separate thread appends the rows to the trace file, 65536 at a time or once a second.
-Time and memory per step therefore do not grow with the length of the run.
+The time and memory for each step do not grow with the length of the run.
 
     timeline = TimelineWriter(TraceStream(path), recorded)
     row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
@@ -86,7 +86,8 @@ class DeferredRows:
 
     @classmethod
     def of(cls, template: Column, written: dict[int, Column | int]) -> DeferredRows:
-        """Return the rows of `template` with other values in the columns `written`. `template` must not change afterwards."""
+        """Return the rows of `template`, with the columns in `written` replaced by new values. `template` must not change
+        afterwards."""
         return cls(len(template), partial(_written_over, template, written))
 
 
@@ -103,10 +104,10 @@ def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
 
 
 class BufferedRows:
-    """Collects the rows of one table. Single rows are appended to the flat array `loose`, and several rows are added as one
+    """Collects the rows of one table. A single row is appended to the flat array `loose`, and several rows are added as a
     matrix.
 
-    The tables are joined later by the writing thread, which avoids copies of rows in the thread of the script.
+    The writing thread joins the rows of a table later, so that the script's thread does not have to copy rows.
     """
 
     __slots__ = ("_in_tables", "_tables", "_width", "loose")
@@ -147,7 +148,7 @@ def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
 
 
 def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
-    """Increase times of memory events so that they never decrease from one event of a device to the next."""
+    """Increase the times of memory events where necessary, so that no event of a device is earlier than the previous one."""
     for device in np.unique(table[:, _DEVICE]).tolist():
         rows = np.flatnonzero(table[:, _DEVICE] == device)
         times = np.maximum.accumulate(np.maximum(table[rows, _TIME], latest_ns.get(device, table[rows[0], _TIME])))
@@ -179,8 +180,8 @@ class _HandedOver:
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
         """Return the rows of each table as one matrix.
 
-        `memory_ns` holds the time of the last memory event of each device, and is updated. Times of memory events never
-        decrease on a device, because the memory totals depend on the order of events.
+        `memory_ns` contains the time of the last memory event of each device, and is updated. The times of a device's memory
+        events never decrease, because memory totals depend on the order of the events.
         """
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
@@ -191,7 +192,7 @@ class _HandedOver:
         return tables
 
     def next_ops(self) -> Column:
-        """Return, for each memory event, the host row of the next op."""
+        """Return, for each memory event, the host-table row of the op that begins next."""
         return host_rows(self.memory_ops)
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
@@ -268,8 +269,8 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return a matrix with one row of the host table for each op. The caller must add the thread and the times. The rows
-        are read-only."""
+        """Return a matrix with one row of the host table for each op. The caller must fill in the thread and the times of each
+        op. The rows are read-only."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
@@ -281,8 +282,8 @@ class TimelineWriter:
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
         """Add memory events, given as a matrix with the columns of the memory table.
 
-        `untimed` must not change afterwards. A memory event gets the start time of its op. An event whose op has not begun gets
-        the time `now_ns`.
+        `untimed` must not change afterwards. A memory event gets the start time of its op, or the time `now_ns` if the op has
+        not begun.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
@@ -322,8 +323,8 @@ class TimelineWriter:
     def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
         """Add a stage of nn.DataParallel to the current step.
 
-        `phase` is the index of its phase in the step, because the row of a phase is added after the rows of its stages.
-        `on_device` holds the last columns of the table, beginning with `device`.
+        `phase` is the index of the stage's phase in the current step. The phase has no row yet, because a phase's row is added
+        after the rows of its stages. `on_device` contains the values of the columns from `device` to the last.
         """
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
@@ -331,8 +332,8 @@ class TimelineWriter:
     def collective(
         self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, times_ns: tuple[int, int, int]
     ) -> None:
-        """Add an operation between ranks. `dtype` may be empty. `times_ns` holds the time of the call on the host, and the
-        start and end of the kernel.
+        """Add an operation between ranks. `dtype` may be empty. `times_ns` contains the time of the call on the host, and the
+        start and end times of the kernel.
         """
         add, (call_ns, start_ns, end_ns) = self.strings.add, times_ns
         texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
@@ -349,8 +350,8 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the collected rows should go to the writing thread now. During a call of a module, rows are handed
-        over only if very many are waiting."""
+        """Return True if the collected rows should be handed to the writing thread now. While a module call is running, rows
+        are handed to the writing thread only if very many have been collected."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
@@ -369,8 +370,8 @@ class TimelineWriter:
     def watched(self, header: Trace) -> tuple[Trace, Column]:
         """Return a trace with the ops, device work and memory events since `watch` was called.
 
-        The column holds, for each memory event, the host row of the next op, or NONE. Calls of modules are left out, because
-        torch.profiler does not record them by default.
+        The returned column contains, for each memory event, the host-table row of the op that begins next, or NONE. Calls of
+        modules are left out, because torch.profiler does not record them by default.
         """
         self._hand_over()
         watched, self._watched = self._watched or [], None
@@ -401,7 +402,7 @@ class TimelineWriter:
             self._hand_over()
 
     def flush(self, header: Trace) -> None:
-        """Write the current rows and header. When `flush` returns, the file is complete up to this time.
+        """Write the current rows and header. When `flush` returns, all rows that were added before the call are in the file.
 
         Raises OSError or TraceError if the writing thread has failed, or TimeoutError (an OSError) if it has not written the
         rows within `_WRITES_WITHIN_S`.
