@@ -1,8 +1,8 @@
 """Starts the recorder in the script's process.
 
 After PyTorch is imported in the script or in one of its child processes, the bootstrap calls `start(session)`. `session` is a
-`RecordSession` (traces/script/configuration.py) in its JSON form. Processes that do not train, such as DataLoader workers,
-write no file.
+`RecordSession` (traces/script/configuration.py) in its JSON form. A process that does not train, such as a DataLoader worker,
+writes no recording.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class CommunicationRecorder:
         flight: FlightRecorder | None,
         cost: OwnCost,
     ) -> None:
-        """Creates the recorder. `flight` finds collectives that bypass Python. Pass None for `flight` if torch.profiler runs,
-        because torch.profiler records collectives that bypass Python.
+        """Creates the recorder. `flight` finds collectives that bypass Python. If torch.profiler will run, `flight` is None,
+        because torch.profiler also records collectives that bypass Python.
         """
         self.cost = cost
         self.has_flight = False  # True once the flight recorder may have entries
@@ -59,8 +59,8 @@ class CommunicationRecorder:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Notes when a collective that Python called has returned, so that PyTorch's flight recorder does not add it again. The
-        call began at `began_ns` (`time.time_ns`)."""
+        """Stores the start and end time of a collective called from Python, so that its entry in PyTorch's flight recorder is
+        not added a second time. The call began at `began_ns` (`time.time_ns`)."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
@@ -82,26 +82,27 @@ class CommunicationRecorder:
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Records an asynchronous collective, whose call has returned `works` objects of the class torch.distributed.Work. Pass
-        the result to `waited_for`."""
+        """Records a call of an asynchronous collective. `works` is the number of torch.distributed.Work objects that the call
+        returned. Pass the result to `waited_for`."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
-        """Records that a stream has waited for a collective. `before` is the CUDA event that was recorded before the wait.
+        """Records that a CUDA stream has waited for a collective. `before` is a CUDA event recorded right before the wait.
         """
         self._writer.collectives.waited(pending, before, None if before is None else self._events.take_on(stream))
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stops timing a collective that can no longer be waited for, because the script has deleted its Work objects.
+        """Stops timing a collective if the script has deleted the collective's Work objects without waiting for them.
 
-        The method takes no lock, because Python's garbage collector may call it at any time.
+        The method takes no lock, because Python's garbage collector may call the method at any time.
         """
         self._writer.collectives.give_up(pending)
 
     def look_if_due(self) -> bool:
-        """Reads PyTorch's flight recorder after a step, if enough new entries are expected. Returns whether it was read."""
+        """Called after each step. Reads PyTorch's flight recorder if it probably has enough new entries. Returns whether it was
+        read."""
         if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
         self.look()

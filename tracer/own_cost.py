@@ -1,4 +1,4 @@
-"""Measures the overhead of the recorder, and holds the lock that its methods share.
+"""Measures the overhead of the recorder, and defines the lock that all methods of the recorder take.
 
     @costed
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
@@ -40,7 +40,7 @@ _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the
 
 
 class OwnCost:
-    """Adds up the time spent in methods of the recorder. Also holds the reentrant lock of these methods."""
+    """Adds up the time spent in the recorder's methods, and has the reentrant lock that these methods take."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
@@ -58,7 +58,7 @@ class OwnCost:
         self._appended = self._appended_ns = 0
 
     def steps_ended(self, steps: int) -> None:
-        """Divides the overhead since the last call of `steps_ended` among `steps` steps."""
+        """Divides the overhead since the previous `steps_ended` call among the `steps` steps that have ended."""
         spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
         before = self._last
         self._last = now
@@ -67,22 +67,22 @@ class OwnCost:
         self._groups.append((spent - before[0] + outside_ns) / steps)
 
     def appended(self, took_ns: int) -> None:
-        """Records that `took_ns` of the current call was spent on writing to the file."""
+        """Counts `took_ns` of the current call as time for writing to the file."""
         self.excluded_ns += took_ns
         self._appending.append(took_ns)
         self._appended += 1
         self._appended_ns += took_ns
 
     def call_ended(self, began_ns: int) -> None:
-        """Adds the time of one call, which began at `began_ns`, to the overhead."""
+        """Adds the duration of a call that began at `began_ns` to the overhead."""
         self.calls += 1
         self.spent_ns += self.perf_ns() - began_ns - self.excluded_ns
         self.excluded_ns = 0
 
     @property
     def per_step_ns(self) -> int:
-        """Returns the recording overhead per training step (Note [What a step costs]). If no step was written yet, the result
-        is the total overhead.
+        """Returns the recording overhead per training step (Note [What a step costs]). Before the first step is written,
+        returns the total overhead.
         """
         groups = list(self._groups)
         if not groups:
@@ -94,7 +94,7 @@ class OwnCost:
 
     @property
     def set_up_ns(self) -> int:
-        """Returns the overhead of the steps so far that is not part of `per_step_ns`, such as opening the file."""
+        """Returns the one-time overhead so far, such as opening the file, which is not part of `per_step_ns`."""
         spent, calls, modules = self._last
         total_ns = spent + calls * self._outside_ns + modules * self._module_ns + self._appended_ns
         return max(round(total_ns - self.per_step_ns * self._steps), 0)
@@ -102,7 +102,7 @@ class OwnCost:
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
         """Measures how long the recorder's wrapper functions take. The measurement takes less than a millisecond.
 
-        `as_nested_module` must wrap a function as the recorder wraps calls of inner modules.
+        `as_nested_module` must wrap a function in the same way as the recorder wraps calls of nested modules.
         """
         probe = _Probe(self)
         in_scope = PhaseScope("other", lambda: probe).around(_nothing)
@@ -133,7 +133,8 @@ class _Costed(Protocol):
 
 
 def costed(method: T) -> T:
-    """Wraps a method of the recorder so that it holds the recorder's lock and its time counts as recording overhead."""
+    """Decorator for methods of the recorder: takes the recorder's lock, and adds the method's time to the recording
+    overhead."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:
@@ -154,7 +155,7 @@ def costed(method: T) -> T:
 
 
 class _Probe:
-    """Stands for the recorder while the cost of its wrapper functions is measured."""
+    """Replaces the recorder while the cost of its wrapper functions is measured."""
 
     def __init__(self, cost: OwnCost) -> None:
         self.cost = cost

@@ -1,5 +1,5 @@
-"""Runs torch.profiler during some consecutive steps, called a window, and writes one file per window. These files are merged at
-the end by `trace record`.
+"""Runs torch.profiler during some consecutive steps, called a window, and writes one file per window. At the end, `trace
+record` merges the files of all windows.
 
     profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
     profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow
@@ -72,7 +72,8 @@ class Ranges(Protocol):
 
 
 class Profiler:
-    """Runs torch.profiler over windows of steps. If only phases are recorded, `wanted` is False and no profile is made."""
+    """Runs torch.profiler over windows of steps. If the user wants only phases, `wanted` is False and torch.profiler does not
+    run."""
 
     def __init__(
         self,
@@ -200,8 +201,8 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Returns the profiler options. The profile includes CUDA synchronizations. It includes all threads if the script uses
-        nn.DataParallel (Note [Memory or threads]).
+        """Returns the profiler options. The profile includes CUDA synchronizations. If the script uses nn.DataParallel, all
+        threads are profiled (Note [Memory or threads]).
 
         With the option `trace_only` (since PyTorch 2.14), torch.profiler creates no Python objects for events.
         """
@@ -244,8 +245,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discards the window. The profile is not ended properly, because its end would wait for a GPU that does not
-        respond."""
+        """Discards the window. The profiler is not stopped, because stopping it would wait for a GPU that does not respond."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
@@ -255,8 +255,8 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Runs `action`. If an action fails, profiling is turned off. Causes are a missing permission for CUPTI, a full disk,
-        or an unknown PyTorch release.
+        """Runs `action`. If `action` raises an exception, profiling is turned off. Profiling can fail because of a missing
+        permission for CUPTI, a full disk, or an unknown PyTorch release.
         """
         self.paused = self.is_beginning = True
         try:

@@ -6,8 +6,8 @@
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), for replays
     facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, for people
 
-Paths in command-line arguments and environment variables are stored relative to the script's folder. For a path outside the
-script's folder, only its last part is stored.
+Paths in command-line arguments and environment variables are stored relative to the script's folder. Of a path outside the
+script's folder, only the last component is stored.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process. Devices that were recorded earlier get the rank too."""
+        """Sets the rank of this process. The rank is also set in the descriptions of devices that are already recorded."""
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
 
     def distributes(self, model: object) -> None:
-        """Keeps a weak reference to a DistributedDataParallel model, whose log of gradient reductions is recorded later."""
+        """Keeps a weak reference to a DistributedDataParallel model, to record the model's log of gradient reductions later."""
         self._models.append(weakref.ref(model))
         self._reducers.append({})
 
@@ -85,7 +85,7 @@ class ProcessFacts:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Returns the index of a device in `devices`. The first call for a device adds it."""
+        """Returns the index of a device in `devices`. The device is added to `devices` at the first call."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -100,7 +100,7 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Returns a value that changes if the file's header gets new entries and must be written again.
+        """Returns a tuple that changes whenever the file's header gets new entries and must be written again.
         """
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
@@ -113,8 +113,8 @@ class ProcessFacts:
         return number
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        """Returns facts about the run so far. `cost_ns` is the recording overhead of one step, `set_up_ns` is overhead that
-        occurs once, and `steps_ns` is the duration of all steps together.
+        """Returns facts about the run so far. `cost_ns` is the recording overhead per step, `set_up_ns` is the one-time
+        overhead, and `steps_ns` is the total duration of all steps.
         """
         share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
@@ -160,7 +160,7 @@ class ProcessFacts:
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """At the end of the script, reads memory sizes of the GPU without freeing memory or waiting."""
+        """Reads memory sizes of the GPU at the end of the script, without freeing memory or waiting."""
         cuda = self._torch.cuda
         for row, device in enumerate(self.devices):
             told = access.attempt(cuda.mem_get_info, device.index)
@@ -172,10 +172,10 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Returns the bytes that cuBLAS handles hold. A block of PyTorch's allocator counts as a cuBLAS workspace if it has
-        exactly the size of a workspace.
+        """Returns the bytes that cuBLAS handles hold. Each allocated block of exactly a workspace's size is taken for a cuBLAS
+        workspace.
 
-        Returns None if the PyTorch release keeps no workspaces, or if the script records its memory history.
+        Returns None if this PyTorch release does not keep workspaces, or if the script uses torch's memory history.
         """
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
@@ -218,8 +218,8 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Returns whether TF32 is allowed. PyTorch 2.9 added a new setting for TF32. The old setting cannot be read after a script
-    has changed the new one.
+    """Returns whether TF32 is allowed. After a script has changed PyTorch 2.9's new setting for TF32, reading the old setting
+    raises an error.
     """
     try:
         return bool(backend.allow_tf32)
@@ -237,8 +237,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Returns the NVIDIA driver version on Linux. On other operating systems, returns the CUDA version that the driver
-    supports."""
+    """Returns the NVIDIA driver version on Linux. Elsewhere, returns the CUDA version that the driver supports."""
     told = Path("/sys/module/nvidia/version")
     if told.exists():
         return told.read_text(encoding="ascii", errors="replace").strip()
@@ -289,8 +288,8 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in `text`. Paths inside the script's folder become relative, and other paths keep only their last
-    part.
+    """Shorten absolute paths in `text`. Paths inside the script's folder become relative, and other paths are shortened to
+    their last component.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

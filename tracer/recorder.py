@@ -93,7 +93,7 @@ class Recorder:
 
     @property
     def phase(self) -> str:
-        """Returns the name of the phase that the script is in, or ""."""
+        """Returns the name of the script's current phase, or ""."""
         return self.steps.entered
 
     @costed
@@ -103,7 +103,7 @@ class Recorder:
 
     @property
     def begins_profile(self) -> bool:
-        """Returns whether the recorder itself is starting torch.profiler now."""
+        """Returns True while the recorder itself starts torch.profiler."""
         return self._profiler.is_beginning
 
     # --- phases and steps
@@ -124,7 +124,7 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Begins to store the calls of this thread while it captures a CUDA graph. See Note [Replays of a CUDA graph]."""
+        """While this thread captures a CUDA graph, stores the thread's calls. See Note [Replays of a CUDA graph]."""
         self.steps.capture = self._captured[graph] = CapturedReports()
         self.steps.has_captured = True
 
@@ -132,13 +132,14 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Prepares for the launch of a CUDA graph. The first captured call is repeated, because it begins the forward pass."""
+        """Before a CUDA graph is launched, reports the first call stored during its capture, because this call begins the
+        forward pass."""
         for report in self._reports_of(graph)[:1]:
             self.steps.report(*report)
 
     def replay_ends(self, graph: object) -> None:
-        """After a launch of a CUDA graph, repeats the calls that were recorded during its capture, except the first one. All
-        work of the graph counts for the current phase.
+        """After a CUDA graph was launched, reports the calls that were stored during its capture, except the first one. All GPU
+        work of the graph is added to the current phase.
         """
         for report in self._reports_of(graph)[1:]:
             self.steps.report(*report)
@@ -164,8 +165,8 @@ class Recorder:
         )
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Returns the number of a DataLoader. `describe` returns the settings of the DataLoader, and is called only at its
-        first batch."""
+        """Returns the number of a DataLoader. `describe` returns the DataLoader's settings, and is called only for the
+        DataLoader's first batch."""
         return self._facts.loader(loader, describe)
 
     @costed
@@ -175,8 +176,8 @@ class Recorder:
 
     @costed
     def found(self, op: str, searched: Shape, size: int) -> None:
-        """Records the size of a result that depends on values, such as the result of nonzero or unique. The size NONE means
-        unknown."""
+        """Records a result size that depends on values, such as the number of elements that `nonzero` finds. The size NONE
+        means unknown."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing
@@ -184,8 +185,8 @@ class Recorder:
     def write_regularly(self) -> None:
         """Starts a thread that writes collected data to the file if no training step ends for half a second.
 
-        If the script is killed, at most the data of the last half second are lost. While training steps end regularly, this
-        thread writes nothing.
+        If the script is killed, at most the data of the last half second are lost. The thread does nothing while training steps
+        end regularly.
         """
 
         def write() -> None:

@@ -40,7 +40,7 @@ FIGURES_NS = 10_000_000_000
 
 @dataclass(frozen=True)
 class HeaderSources:
-    """Holds the objects from which the file's header is made, except `ProcessFacts`."""
+    """Objects with the information for the file's header. `ProcessFacts` has the rest."""
 
     threads: ThreadRows
     profiler: Profiler
@@ -66,7 +66,7 @@ class RecordingWriter:
         self._written_ns = 0
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process. When the file is closed, rows from before this call get the rank too."""
+        """Sets the rank of this process. In rows written before this call, the rank is set when the file is closed."""
         self.rank = rank
         self._facts.joined(rank)
         self._from.threads.joined(rank)
@@ -111,13 +111,13 @@ class RecordingWriter:
 
     @property
     def due_in_ns(self) -> int:
-        """Returns the time in ns until the collected data should be written to the file, or 0."""
+        """Returns how long the collected data can wait until it must be written to the file, in ns."""
         if not self.number or not (self.pending or self._output.has_rows or self._step_writer.has_steps):
             return FLUSH_NS
         return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
 
     def read_last_events(self) -> None:
-        """Waits for the CUDA events of all ended steps, unless a GPU makes no progress."""
+        """Waits until the CUDA events of all ended steps have completed, but gives up if a GPU makes no progress."""
         access = self._access
         for step in self.pending:
             if not self._events.read_finished_within(step.taken, PATIENCE_NS):
@@ -126,8 +126,8 @@ class RecordingWriter:
                 return
 
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
-        """Writes all remaining data. The arguments hold the CUDA events, read values and result sizes since the last step
-        ended."""
+        """Writes all remaining data. The arguments are the CUDA events, read values and result sizes recorded after the last
+        step."""
         for step in self.pending:
             self._step_writer.write(step, self.rank)
         self.pending.clear()

@@ -31,7 +31,7 @@ NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
 
 
 class Meaning(NamedTuple):
-    """Describes one call that the script reported to the recorder, and what the call did to the current phase or step."""
+    """Describes a call that was reported to the recorder, and whether the call began or ended a phase or a step."""
 
     kind: int
     argument: Any
@@ -43,16 +43,16 @@ class Meaning(NamedTuple):
 class StepPlan:
     """Describes how a step that repeats the previous step is divided into phases.
 
-    `times_ns` lists the start of the step, the times of its reported calls, and its end. Segment k lasts from
-    `times_ns[begins[k]]` to `times_ns[ends[k]]`. If all CUDA events are on one stream, `event_of_end[k]` is the index of the
-    event at `times_ns[ends[k]]`. The event with index 0 marks the start of the step.
+    `times_ns` has the start time of the step, the times of its reported calls, and the end time. Segment k lasts from
+    `times_ns[begins[k]]` to `times_ns[ends[k]]`. `event_of_end[k]` is the index of the CUDA event recorded at
+    `times_ns[ends[k]]`, if all events are on one stream. The event with index 0 marks the start of the step.
     """
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """`ends` and `left` are indices of reported calls. An index NONE in `ends` means the start of the step. If `left` is
-        not NONE, the GPU ends the step at the call `left`.
+        """`ends` and `left` are indices of reported calls. NONE in `ends` stands for the start of the step. `left` is the index
+        of the call with which the step ends on the GPU, or NONE.
         """
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
@@ -70,7 +70,7 @@ class StepPlan:
         self.event_of_end = [event_of[end] for end in self.ends]
 
     def segments(self, times_ns: list[int]) -> list[Segment]:
-        """Returns the phases of a step whose calls have these times."""
+        """Returns the phases of a repeated step with the call times `times_ns`."""
         named = zip(self.names, self.begins, self.ends, strict=True)
         return [new_segment((name, times_ns[begin], times_ns[end])) for name, begin, end in named]
 
@@ -96,17 +96,17 @@ class RepeatedSteps:
 
     @property
     def last_left(self) -> int:
-        """Returns the index of the last reported call that ended a phase."""
+        """Returns the index of the last call in the current step that ended a phase."""
         learning = self._learning or []
         return max((number for number, of in enumerate(learning) if of.action == LEAVES), default=NONE)
 
     def give_up(self) -> None:
-        """Does not remember the current step when it ends."""
+        """The current step will not be remembered when it ends."""
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Forgets the remembered step, because the current step has made another call. Returns the calls of the current step
-        with their times."""
+        """Forgets the remembered step, because the current step has made a different call. Returns the calls of the current
+        step with their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self._learning = [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -131,6 +131,7 @@ class RepeatedSteps:
             self.known, self.plan = [*learned, end], plan
 
     def ended(self, now_ns: int, start_ns: int) -> list[int]:
-        """Ends a step that made the same calls as the remembered step. Returns the times of the step (see `StepPlan`)."""
+        """Called at the end of a step that made the same calls as the remembered step. Returns `times_ns` of the step as
+        described in `StepPlan`."""
         times_ns, self.times_ns = self.times_ns, []
         return [start_ns, *times_ns, now_ns]

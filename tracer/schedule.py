@@ -1,12 +1,12 @@
-"""Decides which training steps are warm-up, which are recorded without torch.profiler ("clean"), and which are profiled.
+"""Decides which training steps are warm-up steps, "clean" steps (recorded without torch.profiler) and profiled steps.
 
     schedule = Schedule(warmup=3, clean=10, profiled=5)
     schedule.kind(False)        # StepKind.WARMUP: kind of the current step
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-Only training steps are counted. Evaluation steps are counted until the script trains, so that scripts without training are
-profiled too. The count restarts at the first training step, so that an initial validation is not counted.
+Only training steps are counted. Before the first training step, evaluation steps are counted, so that scripts without training
+are profiled too. The first training step resets the count, so that an initial validation is not counted.
 
 Evaluation steps between training steps are profiled once, separately from the training steps. For evaluation steps,
 torch.profiler is started after the first batch and records from the third batch on. The profile of evaluation steps also
@@ -36,13 +36,14 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """Returns "record" or "prepare" if torch.profiler records or starts during the current step, and otherwise ""."""
+        """Returns "record" if torch.profiler records the current step, "prepare" if torch.profiler starts in this step, and
+        otherwise ""."""
         if self._first_profiled <= self._count < self._end or self._evaluation == "record":
             return "record"
         return "prepare" if self._end and self._count == self._prepare else self._evaluation
 
     def kind(self, evaluation: bool) -> StepKind:
-        """Returns whether the current step is a warm-up, clean, profiled or evaluation step."""
+        """Returns the kind of the current step: warm-up, clean, profiled or evaluation."""
         if evaluation:
             return StepKind.EVALUATION
         profile = self.profile if self._end else ""
@@ -55,13 +56,13 @@ class Schedule:
         return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:
-        """Records the current step without torch.profiler, because the profiler cannot start yet. The next step tries again."""
+        """Delays the start of torch.profiler by one step, because the profiler cannot start yet. The next step tries again."""
         if self._end and self._count == self._prepare:
             self._count -= 1
         self._evaluation = ""
 
     def lose_window(self) -> None:
-        """Plans to start torch.profiler again in the current step, to profile the missing steps."""
+        """Lets torch.profiler start again in the current step, because some of the profiled steps were lost."""
         if self._first_profiled <= self._count < self._end:
             self._end = self._first_profiled + self._end - self._count
             self._count = self._prepare

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Set of weakly referenced objects, which are compared by identity. The class derives from dict so that testing whether it
-    is empty calls no Python function."""
+    """A set of weak references to objects, which are compared by identity. The class derives from dict so that testing whether
+    it is empty calls no Python function."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Sets the function that creates the recorder. If the function returns None, this process is not recorded."""
+    """Sets the function that creates the recorder. If `make` returns None, this process is not recorded."""
     _STATE.make, _STATE.recorder = make, None
 
 

@@ -57,7 +57,8 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Keeps a report of the capturing thread. Returns False for other threads, whose work runs now and is not captured."""
+        """Keeps a report of the capturing thread. Returns False in other threads, because their GPU work runs immediately
+        instead of being captured."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -79,7 +80,7 @@ class StepRecorder:
         cost: OwnCost,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Creates the recorder of steps. `failed` is called with the exception if an exception ends a phase."""
+        """Creates the recorder of steps. If an exception ends a phase, `failed` is called with this exception."""
         self.script = ScriptCut[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
         self.has_returned = False  # True if a module has returned that `script` takes for running
@@ -142,14 +143,15 @@ class StepRecorder:
 
     @property
     def entered(self) -> str:
-        """Returns the name of the phase that the script has entered and not left, or ""."""
+        """Returns the name of the phase that the script has entered by name and not left yet, or ""."""
         repeated = self._repeated
         if repeated.known and repeated.times_ns:
             return repeated.known[len(repeated.times_ns) - 1].entered
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Passes the calls of the current step to `script`, which skips calls as long as a step repeats the previous one."""
+        """Passes the current step's calls to `script`. As long as a step repeats the previous step, calls are not passed on, to
+        save time."""
         repeated = self._repeated
         if repeated.known:
             thread = self.script.thread or get_ident()
@@ -166,7 +168,7 @@ class StepRecorder:
         self.script.stop(self._threads.script_thread, self._clock.now_ns())
 
     def _report_other(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
-        """Handles a call that differs from the call at this position of the previous step."""
+        """Handles a call that differs from the previous step's call at the same position."""
         script, repeated = self.script, self._repeated
         is_beside = script.thread is not None and script.thread != thread
         if is_beside and not (kind == STEPPED and argument):
@@ -230,8 +232,7 @@ class StepRecorder:
 
     @costed
     def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
-        """Records the end of a stage. `thread` names the role of the thread if it was created for the stage, such as "replica
-        1"."""
+        """Records the end of a stage. If the thread was created for this stage, `thread` is its role, such as "replica 1"."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
         end_ns, end = self._clock.now_ns(), self._events.take_on(stream)
@@ -262,7 +263,7 @@ class StepRecorder:
             self._take_event(now_ns, self._open)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
-        """Records the end of set-up. The first step begins with the next call that the script reports."""
+        """Records the end of set-up. The first step begins with the next call that is reported."""
         self._repeated.give_up()
         self._start_ns = NONE
         self._at.clear()
@@ -272,7 +273,7 @@ class StepRecorder:
         """Does nothing. Evaluation steps are recorded when they end."""
 
     def more_recorded(self) -> None:
-        """Returns None, because only a replay can know whether a recorded step continues."""
+        """Returns None, because only a replay knows whether the recorded step has more calls."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)
@@ -282,7 +283,7 @@ class StepRecorder:
         self._finish(step)
 
     def _begin(self, now_ns: int) -> None:
-        """Records a CUDA event at the start of a phase. This event usually also ends the previous phase
+        """Records a CUDA event at the start of a phase. The CUDA event usually marks the end of the previous phase too
         (Note [Segments on several streams])."""
         before, begin = self._open, self._events.take(now_ns)
         self._open = begin
@@ -295,7 +296,7 @@ class StepRecorder:
             self._take_event(now_ns, before)
 
     def _continue_from(self, boundary_ns: int) -> None:
-        """Begins a phase at an earlier time, for which a CUDA event usually exists."""
+        """Begins a phase in the past, at a time at which a CUDA event was usually recorded."""
         before = self._open = self._at.get(boundary_ns)
         if before is not None:
             events = self._events
@@ -303,14 +304,15 @@ class StepRecorder:
                 self._open = self._begins[boundary_ns] = begin
 
     def _repeats(self, times_ns: list[int], plan: StepPlan | None) -> None:
-        """Stores a step that made the same calls as the previous step. The phases of the step are computed when it is
+        """Stores a step that made the same calls as the previous step. Its phases are computed later, when the step is
         written."""
         assert plan is not None
         left = plan.left
         self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
 
     def _finish(self, step: CutStep, plan: StepPlan | None = None, times_ns: Sequence[int] = ()) -> None:
-        """Stores the step until its CUDA events have completed. Writes earlier steps whose events have completed.
+        """Keeps the ended step in memory until all its CUDA events have completed. Writes earlier steps whose events have
+        completed.
         """
         is_evaluation, segments, left_ns, now_ns = step
         last = None if is_evaluation or left_ns is None else self._at.get(left_ns)

@@ -48,8 +48,8 @@ class DeviceClock:
         self.free: list[Any] = []  # CUDA events to reuse on this device
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
-        """Improves the estimated offset between the clocks of host and GPU with the times of one CUDA event. At the host time
-        `not_before_ns` the event had not completed, and at `found_ns` it had completed.
+        """Uses one CUDA event to improve the estimated offset between the clocks of host and GPU. The CUDA event completed
+        between the host times `not_before_ns` and `found_ns`.
         """
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
 
@@ -121,8 +121,8 @@ class BoundaryEvents:
         return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
 
     def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
-        """Records a CUDA event on the stream `of`, or on the current stream. Returns None if the recorder must not call CUDA
-        now."""
+        """Records a CUDA event on the stream `of`, or on the current stream if `of` is None. Returns None if the recorder must
+        not call CUDA now."""
         access = self.access
         closed = access.closed_to_all_streams
         if closed is not None:
@@ -166,19 +166,21 @@ class BoundaryEvents:
             return True
 
     def forget_read(self) -> None:
-        """Drops the recorded CUDA events if all their times were read. Without this call, a script without training steps would
-        accumulate CUDA events."""
+        """Drops the current step's CUDA events if the times of all of them were read. Otherwise, CUDA events would accumulate
+        in a script without training steps."""
         if self.read_finished(self.taken):
             self.taken.clear()
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Returns the CUDA events of the step that has ended, and the reason if some could not be recorded. Clears both."""
+        """Returns the CUDA events of the step that has ended. If some events could not be recorded, the reason is returned too.
+        Clears both."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
 
     def are_done(self, events: list[BoundaryEvent]) -> bool:
-        """Returns whether the last of these CUDA events has completed. Events of other streams may be unfinished."""
+        """Returns True if the last event in `events` has completed and was not read yet. Events of other streams may be
+        unfinished."""
         return bool(events and events[-1].ticks_ns == NONE and self.access.attempt(events[-1].event.query))
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
@@ -198,7 +200,7 @@ class BoundaryEvents:
             access.is_calling = False
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Reads CUDA events until all have completed, or until none has completed for `patience_ns`."""
+        """Reads CUDA events until all events have completed, or until no further event has completed for `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):
@@ -246,8 +248,8 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Returns the current device or, if it has no CUDA context, the only device that has one. Returns NONE if no device or
-        several devices have a context.
+        """Returns the current device or, if it has no CUDA context, the only device that has one. Returns NONE if no device, or
+        more than one other device, has a CUDA context.
         """
         has_context = self._cuda.has_context
         if has_context(current):

@@ -1,7 +1,7 @@
 """Defines the clock of the recorder, which returns nanoseconds since the Unix epoch and never runs backwards.
 
-The clock adds the time of the monotonic clock to a Unix time that was read once. torch.profiler also does this, so its times
-and the recorder's times can be compared.
+The clock reads the Unix time once and then adds the time that has passed on the monotonic clock. Times in torch.profiler's
+traces are measured in the same way, so they can be compared with recorded times.
 
     clock = EpochClock()
     clock.now_ns()  # 1_790_000_000_000_000_000

@@ -5,7 +5,7 @@
     access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed, then the device counts as lost
     access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0
 
-All CUDA calls of the recorder go through this module, because they must not change what the script does.
+The recorder makes all its CUDA calls through this module, which ensures that the calls do not disturb the script.
 
 Note [Captures of CUDA graphs]
     During a capture in CUDA's global mode, most calls in any thread are illegal, including cudaEventQuery and
@@ -86,8 +86,8 @@ class DeviceAccess:
 
     @property
     def is_after_profile(self) -> bool:
-        """Returns whether a profile with device activities has begun in this process. See Note [Steps after a profile] in
-        tracer/profile.py."""
+        """Returns True if a profile with GPU activities was started in this process at least once. See
+        Note [Steps after a profile] in tracer/profile.py."""
         return self._profiles.has_attached
 
     @property
@@ -102,7 +102,7 @@ class DeviceAccess:
 
     @property
     def closed_to_all_streams(self) -> Untimed | None:
-        """Returns why CUDA must not be called now, without checking whether the current stream is being captured."""
+        """Like `closed`, but does not check whether the current stream is being captured in a CUDA graph."""
         if self.device_lost:
             return Untimed.DEVICE_LOST
         if not (self._is_used or self.is_used):
@@ -123,7 +123,8 @@ class DeviceAccess:
         self.device_lost = self.device_lost or reason.partition("\n")[0]
 
     def failed(self, error: RuntimeError) -> Untimed:
-        """Handles an error of a CUDA call by the recorder. Returns the reason why the call has no result."""
+        """Handles an error raised by one of the recorder's CUDA calls. Returns the reason that is stored instead of the call's
+        result."""
         code = getattr(error, "error_code", None)
         if code in _OF_A_CAPTURE:
             return Untimed.CAPTURE
@@ -165,7 +166,8 @@ class DeviceAccess:
         """Starts the thread in which `is_idle_within` waits, if no such thread is free. Returns False if Python starts no new
         threads.
 
-        Python 3.12 starts no threads after the script has ended. So the recorder calls this method when it begins to profile.
+        The recorder calls this method when it begins to profile, because Python 3.12 starts no threads after the script has
+        ended.
         """
         if not self._waiting.is_free:
             waiting = _WaitingThread()
@@ -180,7 +182,7 @@ class DeviceAccess:
 class _WaitingThread(threading.Thread):
     """A daemon thread that waits for the GPU, because CUDA cannot wait with a time limit.
 
-    If the GPU hangs, the thread never becomes free again, and it ends when the process ends.
+    If the GPU hangs, the thread waits until the process ends.
     """
 
     def __init__(self) -> None:
@@ -190,11 +192,12 @@ class _WaitingThread(threading.Thread):
 
     @property
     def is_free(self) -> bool:
-        """Returns whether the thread runs and has nothing to do. A forked child does not have the thread."""
+        """Returns True if the thread is running and idle. Returns False in a forked child process, which does not inherit the
+        thread."""
         return self.is_alive() and not self._is_busy
 
     def submit(self, call: Callable[[], None]) -> threading.Event:
-        """Runs `call` in this thread. The returned event is set when `call` has returned."""
+        """Runs `call` in this thread. The returned threading.Event is set after `call` has returned."""
         self._is_busy = True
         done = threading.Event()
         self._calls.put((call, done))

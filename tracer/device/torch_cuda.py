@@ -1,8 +1,8 @@
 """Calls PyTorch's C functions for streams and events directly. The Python functions of torch.cuda take 3 to 9 us each, mostly
 for checks.
 
-PyTorch builds for CUDA and ROCm have these C functions (`torch/_C/__init__.pyi`, PyTorch 2.13 and 2.14.1). A PyTorch build
-without CUDA does not have these functions. The recorder calls these C functions only after the script has initialized CUDA.
+The C functions exist in PyTorch builds for CUDA and ROCm (`torch/_C/__init__.pyi`, PyTorch 2.13 and 2.14.1), but not in
+CPU-only builds. The recorder calls these C functions only after the script has initialized CUDA.
 
 Note [Events are never destroyed]
     PyTorch destroys a CUDA event together with the event's Python object. After a sticky error, PyTorch then prints a warning

@@ -1,4 +1,4 @@
-"""Keeps what PyTorch and Kineto say about the recorder's profiles away from the script.
+"""Hides messages of PyTorch and Kineto about the recorder's own profiles from the script.
 
     said: list[str] = []
     with quiet_profiler(torch, said):
@@ -47,14 +47,15 @@ _OLD_BLOCK = re.compile(rb"(?:\[rank\d+\]:)?\[W\S+ \S+ CPUAllocator\.cpp:\d+\] M
 
 @contextmanager
 def quiet_profiler(torch: ModuleType, said: list[str]) -> Iterator[None]:
-    """Keeps messages about a profile of the recorder away from the script. Adds Kineto's warnings to the list `said`."""
+    """Hides messages about the recorder's own profile from the script. Adds Kineto's warnings to the list `said`."""
     with _without_kinetos_lines(said), _without_warnings(torch):
         yield
 
 
 @contextmanager
 def _without_kinetos_lines(said: list[str]) -> Iterator[None]:
-    """Buffers stderr and removes the lines that Kineto writes. See Note [What Kineto says]."""
+    """Buffers stderr, and removes the lines that Kineto (the library behind torch.profiler) has written. See
+    Note [What Kineto says]."""
     sys.stderr.flush()
     own = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -75,7 +76,7 @@ def _without_kinetos_lines(said: list[str]) -> Iterator[None]:
 
 
 class _OfThread:
-    """The `message` of a warnings filter: matches every warning that one thread gives, until `thread` is None."""
+    """Used as the message pattern of a warnings filter. Matches every warning of one thread until `thread` is set to None."""
 
     def __init__(self) -> None:
         self.thread: int | None = threading.get_ident()

@@ -1,5 +1,5 @@
-"""Wraps torch.cuda.CUDAGraph. The recorder does not call CUDA during a capture. It notes the calls of the script during the
-capture, and repeats them at each launch of the graph.
+"""Wraps torch.cuda.CUDAGraph. The recorder does not call CUDA during a capture. Calls made during the capture are stored, and
+reported at each launch of the graph.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
         y = model(static_x)
@@ -45,8 +45,8 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Replays the graph. A CUDA graph may be launched during a module's call or a backward pass (make_graphed_callables).
-        Its work then belongs to the forward or backward phase.
+        """Replays the graph. If a CUDA graph is launched in a module's call or a backward pass (make_graphed_callables), the
+        graph's work belongs to the forward or backward phase.
         """
         to = started()
         if to is None or to.phase or in_module():

@@ -12,8 +12,8 @@ Note [When a collective has ended]
     collectives without a future.
 
 PyTorch starts some collectives in C++, such as the gradient reductions of DistributedDataParallel and functional collectives.
-The wrappers see collectives that start in C++ only if the process group is written in Python. In all other cases, collectives
-that start in C++ are read from the profile or from PyTorch's flight recorder (flight_recorder.py).
+The wrappers see collectives that start in C++ only if the process group is written in Python. With other process groups,
+collectives that start in C++ are read from the profile or from PyTorch's flight recorder (flight_recorder.py).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _RunningCollective:
     begin: BoundaryEvent | None = None  # event before the call on that stream
 
     def add(self, tensors: Any) -> None:
-        """Adds the size in bytes of an input, which may be a tensor, a list of tensors, or None."""
+        """Adds the size in bytes of the input `tensors`, which is a tensor, a list of tensors, or None."""
         if isinstance(tensors, list | tuple):
             for tensor in tensors:
                 self.add(tensor)
@@ -167,8 +167,8 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Returns a function that finds the process group in the arguments of a call. It returns None if the process group does
-        not exist or does not contain this rank.
+        """Returns a function that finds the process group in the arguments of a call. The returned function gives None if the
+        process group does not exist or does not contain this rank.
         """
         dist = self._dist
 
@@ -210,8 +210,8 @@ class _CollectiveWrappers:
         return group in self._dist.distributed_c10d._world.pg_coalesce_state
 
     def _works_of(self, result: Any) -> list[Any]:
-        """Returns the torch.distributed.Work objects in the result of a call. The result may be one object or a list. Other
-        results return an empty list."""
+        """Returns the torch.distributed.Work objects in the result of a call. `result` may be a single Work object or a list.
+        Other results return an empty list."""
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
@@ -268,10 +268,11 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the operations between ranks wherever PyTorch refers to them, unless the build lacks torch.distributed.
+    """Wraps the operations between ranks in all PyTorch modules that refer to them. Does nothing if this PyTorch build lacks
+    torch.distributed.
 
-    Deprecated functions are not wrapped. A deprecated function calls its replacement and warns. The warning must show the line
-    of the script, not of the wrapper.
+    Deprecated functions are not wrapped, because they call their replacements anyway. Also, their deprecation warnings must
+    show a line of the script, not of a wrapper.
     """
     dist = torch.distributed
     if not dist.is_available():
@@ -287,7 +288,7 @@ def install(torch: ModuleType) -> None:
 
 
 def _at(place: int) -> Argument:
-    """Returns a function that finds the positional argument with the index `place` in a call, or None."""
+    """Returns a function that gets a call's positional argument number `place`, or None."""
     return lambda args, _: args[place] if place < len(args) else None
 
 

@@ -1,5 +1,5 @@
-"""Wraps torch.nn.Module. A forward pass begins with the call of a module that no other module calls. Moving a module to a GPU
-counts as set-up.
+"""Wraps torch.nn.Module. A forward pass begins with the call of a module that no other module calls. The time in which a module
+is moved to a GPU is set-up time, not training time.
 
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches
@@ -34,7 +34,7 @@ def install(torch: ModuleType) -> None:
 
 
 def as_nested_module(torch: ModuleType, call: Any) -> Any:
-    """Wraps `call` as the recorder wraps the calls of inner modules."""
+    """Wraps the function `call` in the same way as calls of nested modules."""
     calls = ModuleCalls()
     calls.inside = True
     return ScriptHooks(torch, recorder, optimizers()).module_call(call, calls)

@@ -7,7 +7,7 @@ and on its device.
     loss.backward()                             # gather_backward, broadcast_backward
 
 In profiled steps, each stage is also a range of the profile, such as "DataParallel.gather" or "DataParallel.parallel_apply#1"
-(cuda:1). When a profile is imported, these ranges become stages again.
+(cuda:1). The import of a profile turns these ranges into stages again.
 
 Note [One part, one device]
     Each stage is timed on one device. A replica is timed on the replica's device. Scatter and replicate are timed on their

@@ -83,9 +83,9 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 def _is_no_sequence(cls: type) -> None:
     """Makes CPython's PySequence_Check return false for tensors, as it does before `__getitem__` is wrapped.
 
-    CPython treats a class with a Python method `__getitem__` as a sequence. As a consequence, `torch.Tensor([[x]])` would ask a
-    scalar tensor `x` for its length, which fails. This depends on the memory layout of PyTypeObject and PySequenceMethods
-    (Include/cpython/object.h of CPython).
+    CPython treats a class with a Python method `__getitem__` as a sequence. Without this change, `torch.Tensor([[x]])` would
+    ask a scalar tensor `x` for its length, which fails. The function relies on the memory layout of PyTypeObject and
+    PySequenceMethods in CPython (Include/cpython/object.h).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -154,10 +154,9 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Returns the number of elements that boolean masks in an index selected. This number is the length of one dimension of the
-    result.
+    """Returns the number of elements selected by boolean masks in an index, which is the length of one dimension of `result`.
 
-    Returns NONE if the index also contains lists, or tensors with more than one dimension.
+    Returns NONE for an index that also contains lists, or index tensors with more than one dimension.
     """
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]
@@ -184,8 +183,7 @@ def _dimensions(part: Any) -> int:
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Returns the sizes from `unique` and `unique_consecutive`. `place` is the index of the argument `dim` among the positional
-    arguments after `source`."""
+    """Returns the sizes from `unique` and `unique_consecutive`. `place` is the position of the argument `dim` in `args`."""
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 

@@ -44,12 +44,12 @@ class Quiet(ContextDecorator):
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
-    """Returns a function that decides whether a value read from a tensor is recorded."""
+    """Returns a function that decides whether the values that a script reads from a tensor are recorded."""
 
     @cache
     def without_gpu() -> bool:
-        """Returns whether this machine has no GPU. GPUs are counted through NVML, because initializing CUDA would make it
-        unusable in forked child processes."""
+        """Returns whether this machine has no GPU. GPUs are counted through NVML, because CUDA cannot be used in forked child
+        processes after the parent has initialized it."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
@@ -67,8 +67,8 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the methods that read values or move tensors to another device. Subclasses of torch.Tensor with methods of their
-    own are wrapped too."""
+    """Wraps the methods that read values or move tensors to another device. The methods are also wrapped in subclasses of
+    torch.Tensor that override them."""
     calls = _ReadsAndMoves(counting(torch))
     wrappers: dict[str, Callable[..., Any]] = {
         **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
@@ -141,8 +141,8 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Replaces `repr`. PyTorch reads a tensor in several pieces to print it. The recorder records one read of the whole
-        tensor, as a replay does."""
+        """Replaces `repr`. To print a tensor, PyTorch reads it in several pieces. Like a replay, the recorder counts printing
+        as one read of the whole tensor."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():

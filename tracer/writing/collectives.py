@@ -6,8 +6,8 @@
     calls.write_done()      # those whose events have been read
 
 The duration of a collective without CUDA events is the duration of its call. A collective on a GPU is timed with CUDA events on
-the stream that waits for the collective. This duration begins when the input of this rank is ready, and ends when the result is
-ready.
+the stream that waits for the collective. A collective's duration on a GPU begins when this rank's input is ready, and ends when
+the result is ready.
 
 Note [Whether a stream stalled]
     The event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream stalled for
@@ -45,8 +45,8 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """An asynchronous collective. The class has no references to Work objects or tensors, because it would keep them in
-    memory."""
+    """An asynchronous collective. The class has no references to Work objects or tensors, because such references would keep
+    the tensors in memory."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
@@ -84,8 +84,7 @@ class CollectiveWriter:
         end: BoundaryEvent | None,
         ending: Ending = Ending.SEEN,
     ) -> None:
-        """Records a call that has returned. `ending` says whether the end of the collective is known exactly, which is the
-        default.
+        """Records a call that has returned. `ending` says how exactly the end of the collective is known.
         """
         if begin is None or end is None or begin.device != end.device:
             self.write(call, rank, call.end_ns - call.start_ns, ending)
@@ -113,14 +112,14 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Stops timing a collective whose end cannot be recorded. Any thread may call this method at any time, and so may
-        Python's garbage collector.
+        """Stops timing a collective whose end cannot be recorded. Any thread may call this method at any time, even Python's
+        garbage collector.
         """
         self._given_up.append(pending)
 
     def write_done(self) -> None:
-        """Writes the collectives whose CUDA events have completed, in order. Also writes collectives whose duration will stay
-        unknown (`give_up`)."""
+        """Writes the collectives whose CUDA events have completed, in order. Collectives passed to `give_up` are written too,
+        with an unknown duration."""
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
         while self._ended and self._ended[0].is_passed:
@@ -140,7 +139,7 @@ class CollectiveWriter:
             self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
 
     def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
-        """Writes one row. `device` is the row of the device on which the duration was measured, or NONE."""
+        """Writes one row. `device` is the index of the device on which the duration was measured, or NONE."""
         text = self._output.text
         self._output.add(
             "collectives",

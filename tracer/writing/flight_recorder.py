@@ -53,14 +53,15 @@ Entry = dict[str, Any]
 
 
 class FlightRecord(NamedTuple):
-    """Describes a collective that PyTorch's C++ code started. `duration_ns` is the duration of its kernels, or NONE."""
+    """Describes a collective that PyTorch's C++ code started. `duration_ns` is the duration of the collective's kernels, or
+    NONE."""
 
     call: CollectiveCall
     duration_ns: int
 
 
 class _Ring:
-    """Holds the ring buffer of one backend, and how far it was read."""
+    """The ring buffer of one backend, with the position up to which it was read."""
 
     def __init__(self, dump: Any) -> None:
         self._dump = dump
@@ -91,7 +92,7 @@ class _Ring:
         return found
 
     def is_waiting(self) -> bool:
-        """Returns whether NCCL's watchdog thread still has to process an entry that was not read yet."""
+        """Returns True if the buffer has unread entries that NCCL's watchdog thread has not processed yet."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
 
@@ -120,7 +121,7 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Stores when a collective that Python called has begun and ended in this thread. The call began at `begin_ns`
+        """Stores the start and end time of a collective that this thread called from Python. The call began at `begin_ns`
         (`time.time_ns`)."""
         own = self._windows.get(threading.get_ident())
         if own is None:
@@ -128,8 +129,8 @@ class FlightRecorder:
         own.append((begin_ns, time.time_ns()))
 
     def joined(self) -> None:
-        """Finds the ring buffers of new process groups. Groups that are written in Python are left out, because their calls are
-        recorded by the wrappers."""
+        """Finds the ring buffers of new process groups. Process groups written in Python are left out, because the wrappers
+        record their calls."""
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()
@@ -222,7 +223,7 @@ class FlightRecorder:
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
-        """Returns sentences about collectives or durations that the recording lacks."""
+        """Returns messages about collectives or durations that are missing from the recording."""
         lacks = []
         if self._without:
             of = ", ".join(sorted(self._without))
@@ -243,7 +244,7 @@ class FlightRecorder:
 
 
 def _ring_size() -> int:
-    """Returns how many collectives PyTorch's flight recorder holds, according to environment variables."""
+    """Returns the size of the flight recorder's ring buffer according to environment variables, as a number of collectives."""
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if name in os.environ:
             size = os.environ[name].strip()

@@ -6,8 +6,8 @@ second.
     output.flush(header)        # a Trace without tables (devices, threads, provenance); None: unchanged
     output.close(header)
 
-If the disk is full, the training continues without a recording. After the first error while writing, the recording ends, and
-one line is printed. Everything written before stays readable.
+If the disk is full, the training continues without a recording. At the first error while writing, the recorder prints one line
+and stops recording. Everything written before stays readable.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FLUSH_NS = 500_000_000
 class RecordingFile:
     """Collects the rows of all tables, and writes them to the file. The recorder's lock guards this class.
 
-    A row is stored as a tuple that holds the column names, followed by the values. Tuples are used because Python's garbage
-    collector does not track tuples of numbers, so that recording triggers no collections. Each row is added to a list by one
-    append, so that a signal handler cannot interrupt it in the middle of a row.
+    A row is stored as a tuple: first a tuple of the column names, then the values. Tuples of numbers are used because Python
+    does not track them for garbage collection, so recording triggers no collections. Each row is added with a single `append`,
+    so a signal handler never sees half a row.
     """
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
@@ -55,8 +55,8 @@ class RecordingFile:
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Appends several rows. Each row is a tuple of the column names, followed by the values. Returns the number of the
-        first row."""
+        """Appends several rows. Each row is a tuple: first a tuple of the column names, then the values. Returns the number of
+        the first row."""
         number = self.count(table)
         self._rows[table].extend(rows)
         return number

@@ -187,21 +187,21 @@ class StepWriter:
         self.write_found(step.found, row, rank)
 
     def write_found(self, found: list[Found], step: int, rank: int) -> None:
-        """Writes data-dependent result sizes. `step` is the row of the current step, or NONE outside of steps."""
+        """Writes data-dependent result sizes. `step` is the index of the current step, or NONE outside of steps."""
         for op, shapes, size in found:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Writes values that the host read. `step` is the row of the current step, or NONE outside of steps."""
+        """Writes values that the host read. `step` is the index of the current step, or NONE outside of steps."""
         for op, dtype, values in reads:
             for value in values:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
-        """Returns the row of the device, and the times (ns) at which the two CUDA events completed.
+        """Returns the index of the device, and the times (ns) at which the two CUDA events completed.
 
-        All values are NONE if a time is unknown or if the two events are on different streams.
+        If a time is unknown or the two events are on different streams, NONE is returned for all three values.
         """
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN

@@ -1,4 +1,5 @@
-"""Assigns rows of the thread table. The thread of the script has row 0. Threads that ran stages of nn.DataParallel follow.
+"""Assigns rows of the thread table. The thread that runs the script has row 0. Threads that ran stages of nn.DataParallel
+follow.
 
     threads = ThreadRows(rank=0)
     threads.row()               # 0: the calling thread is the script's
@@ -40,7 +41,8 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """Gives row 0 to the calling thread, because another thread may have created the recorder."""
+        """Gives row 0 of the thread table to the calling thread, because the recorder may have been created in another
+        thread."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0
