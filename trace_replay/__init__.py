@@ -3,8 +3,8 @@
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, even if another module has this name
 
-In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, so that they cannot collide with packages
-of other projects (see pyproject.toml). In a checkout, they are beside trace_replay. If trace-replay is installed, a .pth file
+In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, which avoids collisions with other
+projects' packages (see pyproject.toml). In a checkout, they are beside trace_replay. If trace-replay is installed, a .pth file
 adds a folder to the end of `sys.path`, so that `import traces` works.
 """
 

@@ -1,4 +1,4 @@
-"""Defines the pytest fixture `gpu`, with which a test checks its time, memory and waits on the virtual GPU.
+"""Defines the pytest fixture `gpu`. A test uses it to check its step time, memory and waits on the virtual GPU.
 
     def test_step(gpu):
         train()

@@ -43,7 +43,7 @@ _BOOTSTRAPPED = "_trace_replayer.state"  # the bootstrap has imported this modul
 
 
 class ReplayReport:
-    """Holds the comparison of a replay with its recording, or of any two traces.
+    """The comparison of a replay with its recording, or of any two traces.
 
     Printing the report shows the text of `trace diff`, and a notebook displays the charts of `trace report`.
     """
@@ -98,7 +98,7 @@ class ReplayReport:
 
 
 class InProcessGpu:
-    """Represents a virtual GPU that was started in this process. `start` and `gpu` create it."""
+    """A virtual GPU that was started in this process. `start` and `gpu` create it."""
 
     def __init__(self, source: ReplaySource, folder: Path) -> None:
         self._source = source
@@ -183,8 +183,8 @@ class InProcessGpu:
             return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
-        """Call `listener` with the error message whenever the virtual GPU refuses a call, even if the script catches the
-        error."""
+        """Call `listener` with the error message whenever the script makes a CUDA call that is not emulated, even if the script
+        catches the error."""
         with our_packages():
             _child().watch_refusals(listener)
 
@@ -194,7 +194,7 @@ class InProcessGpu:
             _child().watch_waits(listener)
 
     def now_ns(self) -> int | None:
-        """Return the current time on the time axis of the replay, or None if the script has not used the GPU."""
+        """Return the script's current time on the replay's timeline, or None if the script has not used the GPU."""
         with our_packages():
             now_ns: int | None = _child().now_ns()
             return now_ns

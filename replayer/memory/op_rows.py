@@ -41,8 +41,8 @@ class OpRows:
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
         """Look up ops by index, where index 0 is op number `begun`.
 
-        For ops that are already in the timeline, the row numbers are exact. For pending ops, the row numbers are predicted,
-        which is exact if no other rows are added before them.
+        For ops that are already in the timeline, the row numbers are exact. For pending ops, the row numbers are correct unless
+        other rows are added to the timeline first.
         """
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 

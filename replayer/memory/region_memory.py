@@ -1,9 +1,9 @@
-"""Emulates the memory of one call of a compiled region, as recorded.
+"""Emulates the recorded memory use of one call of a compiled region.
 
 A replay runs a region compiled by torch.compile op by op, but the recorded region allocated only the outputs of its fused
-kernels. Because of this difference, the replay does not count the memory of tensors that are created inside a compiled region.
-After the compiled region, the replay executes the recorded allocations and frees. Each tensor that still exists after the
-compiled region gets a recorded block of the same size.
+kernels. Inside a compiled region, the memory of new tensors is not counted, because the recorded region allocated other
+tensors. After the compiled region, the replay executes the recorded allocations and frees. Each tensor that still exists after
+the compiled region gets a recorded block of the same size.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():

@@ -5,9 +5,9 @@
     scaled.at(100)                                          # the requests at batch 100, without a run
     largest_batch(scaled, capacity)                         # 117: 118 does not fit
 
-The emulated allocator (device/caching_allocator.py) executes the requests with its usual segments, splits and retries. Memory
-fragmentation has the same effect as on a real GPU, because the emulated allocator splits and caches blocks in the same way.
-This module does not need torch.
+The requests are executed by the emulated allocator (device/caching_allocator.py), including segments, splits and retries.
+Memory fragmentation has the same effect as on a real GPU, because the allocator splits and caches blocks in the same way. This
+module does not need torch.
 
 Note [Requests are linear in the batch]
     The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with requests in
@@ -118,7 +118,8 @@ def _alike(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Find a batch size that fits, while the next larger batch size does not fit. Returns 0 if even one sample does not fit.
+    """Return a batch size that fits in memory, but would not fit with one more sample. Returns 0 if even one sample does not
+    fit.
 
     Returns MAX_BATCH if the requests do not grow with the batch.
     """

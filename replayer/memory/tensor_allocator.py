@@ -89,7 +89,7 @@ class TensorAllocator:
     malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order, which takes less than half the time of separate calls.
+        """Allocate several sizes in order. One call takes less than half the time of separate calls.
 
         If memory runs out, all allocations of this call are freed and OutOfMemory is raised.
         """

@@ -111,7 +111,7 @@ class Autocast:
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
         """Cast the arguments from last to first.
 
-        gcc evaluates the arguments of a C++ call from right to left, so PyTorch casts the last argument first.
+        The last argument is cast first, as in PyTorch, where gcc evaluates the arguments of a C++ call from right to left.
         """
         cast = [
             self._one(value, dtype)

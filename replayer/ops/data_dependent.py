@@ -8,8 +8,8 @@ Each output size is computed on the host, taken from the recording, or assumed.
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
 For boolean indexing, `nonzero` and `masked_select`, the size is the number of true elements in a mask. The sizes of `unique`,
-`bincount` and `repeat_interleave` are computed on the host if the input's values are known. As in CUDA, the host waits until
-the device has computed the size, because the size is needed for the allocation.
+`bincount` and `repeat_interleave` are computed on the host if the input's values are known. As on CUDA, the host waits until
+the device has computed the size, because the output cannot be allocated before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs an op on the CPU, by converting its virtual tensors to host tensors and its results back.
+"""Runs an op on the CPU: converts virtual tensors to host tensors, and the results back to virtual tensors.
 
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)

@@ -119,7 +119,7 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 
 
 def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
-    """Return whether PyTorch reads a value from the device before it runs this op, so that the host waits.
+    """Return whether the host must wait before this op, because PyTorch first reads a value from the device.
 
     If the fill value is a tensor on the device, PyTorch reads it with `item`. `index_put_` with a mask reads the number of true
     elements, unless the value is a single number on the host (`masked_fill__cuda` and `canDispatchToMaskedFill` in

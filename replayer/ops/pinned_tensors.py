@@ -40,8 +40,8 @@ def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's memory is pinned. Views of a pinned tensor, and its numpy arrays and DLPack tensors, also count
-    as pinned.
+    """Return whether a tensor's memory is pinned. Views, numpy arrays and DLPack tensors that share the memory of a pinned
+    tensor are pinned, too.
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False

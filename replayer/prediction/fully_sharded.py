@@ -159,8 +159,8 @@ GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
     """Return one rank's input size.
 
-    The input of an all-gather is one shard, padded so that all shards have the same length. A reduce-scatter's input is the
-    whole unit.
+    The input of an all-gather is one shard. All shards are padded to the same length. A reduce-scatter's input is the whole
+    unit.
     """
     return -(-size_bytes // ranks) * (1 if operation == GATHER else ranks)
 

@@ -166,7 +166,7 @@ class Predictor:
         )
 
     def forget(self) -> None:
-        """Clear the caches of predictions, for example after a benchmark has changed the rules of estimation."""
+        """Clear the caches of predictions, for example after a benchmark has changed the estimation rules."""
         self._known.clear()
 
     def recorded_batch(self) -> int:
@@ -314,8 +314,8 @@ def step_ns(trace: Trace) -> float:
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     """Return the step time of a predicted trace.
 
-    `trace record` measures the step time in steps without a profiler, but records kernels only in profiled steps. Because of
-    this, the step time is computed from the change of the GPU time in the profiled steps. If the GPU is the bottleneck, the
+    `trace record` measures the step time in steps without a profiler, but records kernels only in profiled steps. New kernel
+    durations do not change the steps without kernels, so their step time is adjusted here. If the GPU is the bottleneck, the
     step time changes by the same amount as the GPU time. If the host is the bottleneck, the step time does not change until the
     GPU time exceeds it.
     """

@@ -4,7 +4,7 @@
 
 Each kernel starts for the same reason as in the recording: after its launch, after the previous kernel, or after a kernel on
 another stream. See Note [Why a kernel started when it did] in recording/indexer.py. The host waits for the same kernels as in
-the recording, and keeps its recorded speed between two waits. The new trace has the same rows as the recording and differs only
+the recording, and runs at its recorded speed between waits. The new trace has the same rows as the recording and differs only
 in times.
 """
 
@@ -23,8 +23,8 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """Maps host times of the recording to host times of the prediction. The mapping is piecewise linear, with slope 1 except
-    where the host waits."""
+    """Maps host times of the recording to host times of the prediction. The mapping between host times is piecewise linear,
+    with slope 1 except where the host waits."""
 
     def __init__(self) -> None:
         self._old: list[int] = []

@@ -4,8 +4,8 @@
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
 A kernel's recorded duration is multiplied by a ratio: the op's estimated duration under new conditions, divided by that under
-recorded conditions. A kernel counts as compute-bound if its name contains a word such as gemm or conv, and otherwise as
-memory-bound.
+recorded conditions. A kernel is treated as compute-bound if its name contains a word such as gemm or conv, and as memory-bound
+otherwise.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def call_rows(trace: Trace) -> Column:
     """Return for each device span the host row of the op that launched it, or of the innermost enclosing op with recorded
     shapes.
 
-    The value is NONE if the device span was not launched by an op with shapes.
+    Returns NONE for device spans that were not launched by an op with recorded shapes.
     """
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
@@ -139,8 +139,8 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Find the recorded batch size. The batch size is read from the inputs of the workload or, without these, from the first
-    convolution or embedding."""
+    """Find the recorded batch size. The batch size is read from the workload's input shapes. If these were not recorded, it is
+    read from the first convolution or embedding."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
@@ -212,7 +212,7 @@ class _Ratios:
     def host_shapes(self) -> Column:
         """Return the shapes of all recorded ops for the new batch size. Shapes are given as indices into `trace.strings`.
 
-        With these shapes, the ops of a script that runs with the new batch size match the recorded ops.
+        The new shapes make recorded ops match the ops of a script that runs with the new batch size.
         """
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
@@ -263,10 +263,10 @@ def _fill(
 ) -> None:
     """Scale kernels without shapes.
 
-    A kernel without shapes is scaled by the time-weighted mean ratio of the other compute-bound or memory-bound kernels.
-    If the trace has no other compute-bound or memory-bound kernels, the ratio is computed from the data sheets of the GPUs.
-    Kernels of the optimizer are compared only with each other, because their work does not depend on the batch. (Kineto omits
-    the shapes of long tensor lists.)
+    A compute-bound kernel without shapes is scaled by the time-weighted mean ratio of the other compute-bound kernels, and
+    likewise for memory-bound kernels. If the trace has no other compute-bound or memory-bound kernels, the ratio is computed
+    from the data sheets of the GPUs. Kernels of the optimizer are compared only with each other, because their work does not
+    depend on the batch. (Kineto omits the shapes of long tensor lists.)
     """
     if not open_rows:
         return

@@ -30,8 +30,8 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     """Return whether cuBLAS kept its workspaces. `sizes_bytes` has the possible sizes of a cuBLAS workspace on the recorded
     GPU.
 
-    Returns None if the recording does not show whether workspaces were kept. Reasons for None are an unknown PyTorch release,
-    memory events without totals (PyTorch 1.9), or no matrix products.
+    Returns None if the recording does not show whether workspaces were kept. For example, returns None for an unknown PyTorch
+    release, or if memory events have no totals (PyTorch 1.9).
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:

@@ -1,4 +1,4 @@
-"""Keys by which an op of the running script finds recorded calls with the same shapes, dtypes and memory layouts.
+"""Keys for finding recorded calls with the same shapes, dtypes and memory layouts as an op of the running script.
 
 keys = RecordedKeys(trace)
 keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)

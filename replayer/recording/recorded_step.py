@@ -18,8 +18,9 @@ LEADING = -1
 class MatchKeys(NamedTuple):
     """Three keys for looking up the recorded calls of an op.
 
-    The first lookup key finds recorded calls of the same op with the same shapes. The second lookup key also finds equivalent
-    ops with the same shapes. The third lookup key finds recorded calls of the same op with any shapes.
+    The first lookup key finds recorded calls of the same op with the same shapes. The second lookup key finds recorded calls of
+    the same op or an equivalent op, with the same shapes. The third lookup key finds recorded calls of the same op with any
+    shapes.
     """
 
     exact: str
@@ -60,8 +61,8 @@ class Kernel(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RecordedSegment:
-    """Describes one phase of one recorded step. If a phase such as "forward" runs twice in a step, the step has two segments
-    for it."""
+    """Describes one phase of one recorded step. If a phase such as "forward" runs twice in a step, each run is a separate
+    segment."""
 
     name: str
     host_ns: int = 0

@@ -1,7 +1,7 @@
 """Counts current, peak, allocated and freed amounts of memory, as `torch.cuda.memory_stats` reports them.
 
-Each statistic is counted separately for the small-block and the large-block pool. The sum of both pools has its own peak, which
-may be lower than the sum of the pools' peaks.
+Each statistic is counted separately for the small-block and the large-block pool. The peak of both pools together may be lower
+than the sum of their peaks, because the two peaks may occur at different times.
 
     stats = MemoryStats()
     stats.small.segments.add(1)
@@ -156,7 +156,7 @@ class MemoryStats:
         )
 
     def totals(self) -> list[int]:
-        """Return the total of each statistic since the start, in the same order as in `raise_totals`."""
+        """Return the accumulated total of each statistic, in the same order as the argument of `raise_totals`."""
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
@@ -168,8 +168,8 @@ class MemoryStats:
         return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all statistics as a dictionary: torch's name of the statistic, then the pool ("all", "small_pool",
-        "large_pool").
+        """Return all statistics as a nested dictionary. The keys are torch's name of the statistic and the pool ("all",
+        "small_pool", "large_pool").
 
         Some entries are plain counts.
         """

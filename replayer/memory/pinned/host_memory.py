@@ -1,8 +1,8 @@
 """PyTorch's caching host allocator for pinned memory. The memory is really allocated and page-locked.
 
-A replay allocates real pinned memory, so that data loading is as fast or slow as with a GPU. The first batches of a run
-allocate and lock pages, and later batches reuse free blocks. Block sizes are rounded up to powers of two. If an asynchronous
-copy reads a block, the block is not reused until the copy has ended in virtual time. The rules are those of
+A replay allocates real pinned memory, so that data loading is as fast or slow as with a GPU. Only the first batches of a run
+allocate and lock pages, because later batches reuse free blocks. Block sizes are rounded up to powers of two. If an
+asynchronous copy reads a block, the block is not reused until the copy has ended in virtual time. The rules are those of
 ATen/core/CachingHostAllocator.h.
 
     memory = HostMemory(PageLocks(), has_passed=gpu_has_passed)
@@ -132,7 +132,7 @@ class HostMemory:
     # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Lock memory that the script has allocated, and count the memory as pinned.
+        """Pin memory that the script has allocated.
 
         Returns False if the memory overlaps with memory that is already pinned.
         """

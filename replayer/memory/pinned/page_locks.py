@@ -1,6 +1,6 @@
 """Locks pages of host memory with `mlock`, as the CUDA driver does for pinned memory.
 
-Memory that is not locked behaves the same, except that the system may swap it out.
+Unlocked memory behaves the same, except that the system may swap it out.
 
     locks = PageLocks(run_folder)
     locks.lock(address, 1 << 27)      # True, and VmLck in /proc/self/status has grown by 131072 kB
@@ -25,8 +25,8 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 class PageLocks:
     """Locks and unlocks pages.
 
-    All processes of a run share `run_folder`, so that only one process prints the warning. Without a folder, each process
-    warns.
+    All processes of a run share `run_folder`, which ensures that only one process prints the warning. Without a folder, each
+    process warns.
     """
 
     def __init__(self, run_folder: Path | None = None) -> None:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Runs recurrent layers as CUDA does, with one cuDNN call for all layers, directions and time steps.
+"""Runs recurrent layers as on CUDA, with one cuDNN call for all layers, directions and time steps.
 
 This module calls the cuDNN ops for virtual tensors, because PyTorch's C++ code calls them only for CUDA tensors. `torch.lstm`,
 `gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. cuDNN reads all weights from a single buffer, which

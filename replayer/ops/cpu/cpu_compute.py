@@ -211,7 +211,7 @@ class CpuCompute:
         return self._compute(func, args, kwargs or {})
 
     def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
-        """Copy an index tensor from the host to the device, as CUDA does. The host waits for the copy."""
+        """Copy an index tensor from the host to the device, as indexing does on CUDA. The host waits for the copy."""
         if index is None or not index.is_cpu or is_virtual(index, self._tensor_class) or index.dtype in _MASKS:
             return index
         return index.to(beside.tensor_meta.backend_device)
