@@ -1,4 +1,5 @@
-"""The only module-level state. The patched functions of PyTorch are global, so the virtual GPU that they use is global too.
+"""Stores all global state of a replay. The patched functions of PyTorch are global, so the virtual GPU that they use is global
+too.
 
     start(lambda: VirtualGpu(...))     # once per process, when torch is imported
     gpu()                              # created at the first use of CUDA, like a CUDA context
@@ -52,7 +53,7 @@ class ReplayerState:
         self.host_memory: HostMemory | None = None
         self.run_folder: Path | None = None  # shared by all processes of a replay
         self.computing = False
-        self.rank: Rank | None = None  # if it differs from the environment's value
+        self.rank: Rank | None = None  # set only if it differs from the environment variables
         self.view = _AskedClass()
         self.moving = _Moving()
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
@@ -60,7 +61,7 @@ class ReplayerState:
         self.kept: list[Library] = []
         self.optimizers = Optimizers()
         self.compiling = 0  # the thread in which AOTAutograd traces a graph
-        self.capturing = False  # of a CUDA graph, whose replays may give other results
+        self.capturing = False  # a CUDA graph is being captured; its replays may produce other values
         self.masks_are_full = False
         self.sync_debug_mode = 0  # of torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
         self.generators: WeakValueDictionary[int, TorchAny] = WeakValueDictionary()  # by address of the C++ generator

@@ -6,11 +6,12 @@ allocated and freed during the same op is a workspace of the op, and not its out
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
 
-memory/scratch_memory.py allocates them in a replay.
+In a replay, memory/scratch_memory.py allocates the workspaces.
 
 Note [Block sizes are not requests]
-    Recordings have the sizes of blocks. Up to 1 MiB of a large block may be a tail that was not split off. So the requested
-    size is taken to be the smallest size among calls of one kind.
+    Recordings contain sizes of memory blocks, which may be up to 1 MiB larger than requested, because the allocator does not
+    split off small remainders of large blocks. The requested size is therefore estimated as the smallest block size among calls
+    with the same op, shapes and dtypes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Provides helpers for PyTorch functions that a replay does not emulate. Such functions raise NotEmulated or do nothing.
+"""Provides helpers that make PyTorch functions raise NotEmulated or do nothing, if a replay does not emulate them.
 
 Surfaces keep torch's own Python code where possible and replace the C functions that this code calls (`torch._C._cuda_*`).
 torch looks up these C functions by attribute at each call, so patching them also changes Python functions that torch copied at
@@ -38,8 +38,8 @@ def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the constructors of the classes in `advice` raise NotEmulated. `isinstance` checks against these classes still
-    work."""
+    """Make the constructors of the classes in `advice` raise NotEmulated, but keep `isinstance` checks against the classes
+    working."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))

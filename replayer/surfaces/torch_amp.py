@@ -7,9 +7,9 @@ C++ keeps autocast state per device type. PyTorch's autocast, GradScaler and cus
 functions that this module patches. autocast and GradScaler read the list of supported dtypes from torch.cuda.
 
 Note [Autocast's key]
-    A tensor carries the autocast dispatch key of its device type, and C++ has no such key for "lazy". While autocast is on,
-    the key of another device type is therefore added to every call of that thread. Calls without virtual tensors pass
-    through unchanged.
+    A tensor has the autocast dispatch key of its device type, but C++ has no autocast key for "lazy". While autocast is on, the
+    autocast key of another device type (PrivateUse1) is therefore added to every call in the thread. Calls without virtual
+    tensors are not affected.
 """
 
 from __future__ import annotations

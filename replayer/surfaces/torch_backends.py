@@ -5,9 +5,9 @@ Reading a flag returns the value that the script has set. The reported versions 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Every build stores most flags in C++. This module replaces only the flags whose value depends on how PyTorch was built, for
-example with or without CUDA. Backend flags, such as `allow_tf32`, do not change the times of a replay. The recorded times
-depend on the backend flags of the recorded run, which `trace info` shows.
+Most flags are stored in C++ and need no patch. This module replaces only the flags whose value depends on how PyTorch was
+built, for example with or without CUDA. Backend flags, such as `allow_tf32`, do not change the times of a replay. The recorded
+times depend on the backend flags of the recorded run, which `trace info` shows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Patches the functions of torch.cuda that report which GPUs exist, which one is current, and their properties.
 
-torch's own Python code is not replaced. Only the C functions that torch.cuda's Python code calls (`torch._C._cuda_*`) are
-replaced. CPU builds lack these C functions. The original C functions of a CUDA build would try to load NVIDIA's driver. Python
-code in PyTorch, such as `with torch.cuda.device(1)` and the error "Invalid device id", is unchanged.
+PyTorch's Python code is not replaced. Only the C functions that torch.cuda's Python code calls (`torch._C._cuda_*`) are
+replaced. CPU builds of PyTorch do not have the C functions. The original C functions of a CUDA build would try to load NVIDIA's
+driver. Python code in PyTorch, such as `with torch.cuda.device(1)` and the error "Invalid device id", is unchanged.
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 
@@ -225,7 +225,7 @@ def _set_sync_debug_mode(mode: int) -> None:
 
 @cache
 def _warn_of_prototype() -> None:
-    """Warn as PyTorch does, once per process."""
+    """Give PyTorch's warning about the synchronization debug mode once per process."""
     warnings.warn(
         "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
         UserWarning,

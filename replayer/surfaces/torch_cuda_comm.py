@@ -9,11 +9,11 @@ order and on the same streams.
 
 Note [NCCL or copies]
     A CUDA build of torch uses NCCL for broadcasts and `reduce_add` where possible. If the recorded run used NCCL (Note [How
-    parameters travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. The copies that move
-    values in the replay then take no time. Otherwise plain copies are used, as in builds without NCCL
-    (`torch.cuda.nccl.is_available` returns False). NCCL's launches depend on the machine's links and the NCCL release, but the
-    bytes per link are the same. Under `--values compute`, sums always use plain copies, because computing a sum needs the
-    values.
+    parameters travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. The replay still
+    copies values between GPUs, but these copies take no time. If the recorded run did not use NCCL, the replay uses and times
+    plain copies, as builds without NCCL do (`torch.cuda.nccl.is_available` returns False). NCCL's kernel launches depend on the
+    machine's links and the NCCL release, but NCCL and plain copies transfer the same number of bytes over each link. Under
+    `--values compute`, sums always use plain copies, because computing a sum needs the values.
 """
 
 from __future__ import annotations

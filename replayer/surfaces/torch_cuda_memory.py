@@ -133,7 +133,7 @@ def install(torch_module: ModuleType) -> None:
         return asked.usage.allocated_bytes
 
     def list_gpu_processes(device: TorchAny = None) -> str:
-        """List the memory of this process only."""
+        """Return PyTorch's list of processes that use the GPU, which contains only the current process."""
         index = module._get_device_index(device, optional=True)
         asked = memory_of(index)
         used_mib = (asked.usage.capacity_bytes - asked.usage.free_bytes) / (1 << 20)

@@ -9,9 +9,10 @@ This module replaces the classes of streams and events, but not functions such a
 derive from `torch.Stream` and `torch.Event`, so that `isinstance` works with torch.Stream as well as torch.cuda.Stream.
 
 Note [Streams come from a pool]
-    PyTorch takes CUDA streams one after the other from a pool of 32 per device and priority. The 33rd `torch.cuda.Stream()` is
-    the first one again, and work on both is serialised. `StreamPool` does the same. The pool also limits the number of virtual
-    streams in scripts that create a stream per step.
+    PyTorch takes CUDA streams one after the other from a pool of 32 per device and priority. The 33rd call of
+    `torch.cuda.Stream()` returns the first stream again, so that work on the 1st and the 33rd stream object runs one after the
+    other. `StreamPool` works like PyTorch's pool. The pool also limits the number of virtual streams if a script creates a
+    stream in each step.
 """
 
 from __future__ import annotations

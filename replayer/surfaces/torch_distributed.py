@@ -11,15 +11,16 @@ Rendezvous, stores, subgroups and the gradient reducer of DistributedDataParalle
 This module compares parameter shapes across ranks, because the C++ code of DistributedDataParallel cannot read virtual tensors.
 
 Note [Gloo and tensors on the device]
-    Gloo copies CUDA tensors to the host, communicates there and copies back. A replay does the same and waits for each of the
-    three operations. Copies take recorded time, and communication takes as long as it does on this machine. A virtual clock
-    stands still during communication. With a virtual clock, the ranks of a collective therefore wait for the last rank and then
-    for the time that `cost_model/collective_costs.py` estimates.
+    Gloo copies CUDA tensors to the host, communicates there and copies back. A replay also copies to the host, communicates and
+    copies back, and waits for each of the three operations. Copies take their recorded time, and communication takes as long as
+    on the machine that runs the replay. A virtual clock does not advance while gloo communicates. With a virtual clock, a
+    collective therefore starts when the last rank calls it, and takes the time that `cost_model/collective_costs.py` estimates.
 
 Note [Gloo's threads and the interpreter's lock]
     A replay's gloo operations refer to Python tensors, so a gloo thread that releases such an operation needs the interpreter's
     lock. The Reducer of DistributedDataParallel holds the interpreter's lock while its destructor destroys the group and waits
-    for gloo's threads. To avoid this deadlock, a group lives as long as its process.
+    for gloo's threads. To avoid the deadlock between the Reducer and a gloo thread, a process group is kept until its process
+    ends.
 """
 
 from __future__ import annotations

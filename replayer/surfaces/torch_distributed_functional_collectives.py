@@ -9,10 +9,11 @@ a table, keyed by the result's storage, until the script calls `_c10d_functional
 emulated NCCL group or a real group that communicates through host memory.
 
 Note [Results wait at once]
-    PyTorch's Python code wraps the new tensor in a tensor that waits at first use. In C++ the wrapper would be on `cuda`, and
-    autograd fails without a CUDA device. So the current stream waits for the operation right away. Work that a script does
-    between the call and the first use of the result does not overlap with the operation. If a script calls the ops directly,
-    the script decides where to wait.
+    PyTorch's Python code wraps the result of a collective in a tensor that waits for the operation when it is first used. In
+    C++ the wrapper would have the device type "cuda", with which autograd fails if there is no CUDA device. In a replay, the
+    current stream therefore waits for the operation when the collective is called. Work that a script does between the call and
+    the first use of the result does not overlap with the operation. If a script calls the ops in `torch.ops._c10d_functional`
+    directly, the script decides where to wait.
 """
 
 from __future__ import annotations

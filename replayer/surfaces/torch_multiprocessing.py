@@ -8,9 +8,9 @@ A spawned process needs its rank early, because it may use its GPU before it joi
 process has no variable RANK.
 
 Note [Memory of another process]
-    CUDA maps the sender's memory into the receiver, and the receiver's allocator does not know about the mapped memory. The
-    virtual GPU does the same. Values that the host knows are sent along. With computed values, both processes share one payload
-    in shared memory. The memory of a process that has ended cannot be mapped.
+    With CUDA, the receiving process maps the sender's memory, and the receiver's allocator does not know about the mapped
+    memory. The virtual GPU works like CUDA. Values that the replay knows are sent together with the tensor. Under `--values
+    compute`, both processes use the same values in shared memory. The memory of a process that has ended cannot be mapped.
 """
 
 from __future__ import annotations

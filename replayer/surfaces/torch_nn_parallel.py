@@ -8,9 +8,9 @@ and adds up the parameter gradients of all replicas. A training step with nn.Dat
     loss.backward()                         # gather_backward, broadcast_backward
 
 Note [Threads of replicas]
-    parallel_apply starts a thread per replica and waits for all. Each thread starts at the virtual time and at the position in
-    the recording of the thread that created it. The creating thread continues at the latest time and position of all replica
-    threads.
+    `parallel_apply` starts one thread per replica and waits for all of them. Each replica thread starts with the virtual time
+    and the position in the recording that its creating thread has. The creating thread continues with the latest virtual time
+    and position of all replica threads.
 """
 
 from __future__ import annotations

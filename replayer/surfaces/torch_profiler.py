@@ -6,8 +6,8 @@ virtual GPU's kernels and memory to the profile.
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-Both profilers use `torch.autograd.profiler.profile`. PyTorch's profiler records only the CPU, because a replay has neither
-CUPTI nor CUDA events. At the end of a profile, the host waits for the GPU, as PyTorch does with a real GPU.
+torch.profiler also uses the class `torch.autograd.profiler.profile`. PyTorch's profiler records only the CPU, because a replay
+has neither CUPTI nor CUDA events. At the end of a profile, the host waits for the GPU, as PyTorch does with a real GPU.
 """
 
 from __future__ import annotations

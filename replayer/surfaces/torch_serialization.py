@@ -20,7 +20,7 @@ from replayer.tensor.storage import VirtualStorage
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES
 
-_BEFORE_CUDA = 15  # PyTorch's entry for "cuda" has 20
+_BEFORE_CUDA = 15  # priority of our entry; PyTorch's entry for "cuda" has priority 20
 
 
 def install(torch: ModuleType) -> None:

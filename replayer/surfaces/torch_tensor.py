@@ -2,7 +2,7 @@
 
     torch.ones(3).to("cuda", non_blocking=True)
 
-Plain tensors keep their methods. Patched methods translate device arguments first.
+The patched methods translate device arguments (replayer/tensor/device_args.py) and then call PyTorch's methods.
 """
 
 from __future__ import annotations

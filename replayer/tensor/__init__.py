@@ -1,2 +1,2 @@
-"""Virtual tensors, which have a shape and GPU memory but no values, and the random generators of virtual GPUs. `dispatch` runs
-one op on them."""
+"""Virtual tensors, which have a shape and GPU memory but no values, and the random generators of virtual GPUs. The module
+`dispatch` runs ops on virtual tensors."""

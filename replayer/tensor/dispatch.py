@@ -1,7 +1,7 @@
 """Runs one op on virtual tensors.
 
-The dispatch function looks up the op's plan (the stored result of shape inference), creates the result tensors, and launches
-the op's kernels on the virtual GPU.
+The dispatch function looks up the op's plan (a stored result of shape inference), creates the result tensors, and launches the
+op's kernels.
 
 The dispatch function takes most of a replay's time. A training step of ResNet-50 calls the dispatch function about 700 times.
 For speed, `dispatch` is one long function that uses local variables and creates the most common results without calling other

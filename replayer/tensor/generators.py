@@ -29,7 +29,7 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # VirtualGenerator stores a seed and a Philox offset, like PyTorch's CUDAGeneratorImpl.
+_STATE = struct.Struct("<Qq")  # A generator's state consists of a seed and a Philox offset, as in PyTorch's CUDAGeneratorImpl.
 _SEED = struct.Struct("<Q")
 
 _PER_CALL = 4  # cuRAND's Philox engine generates four numbers per call.
@@ -160,8 +160,8 @@ def _restored(index: int, state: torch.Tensor) -> Generator:
 
 
 class DefaultGenerators(Sequence[Generator]):
-    """Replaces `torch.cuda.default_generators`, a sequence with one random generator per device. Each is created on first
-    access."""
+    """Replaces `torch.cuda.default_generators`, a sequence with one random generator per device. A generator is created when a
+    script or an op first uses it."""
 
     def __init__(self) -> None:
         self._made: dict[int, Generator] = {}

@@ -9,12 +9,13 @@ assumed value.
 Assumed losses decrease, because a script may otherwise stop early, lower its learning rate or save no best model.
 
 Note [Loops end]
-    A script may loop until a number is small. After a thousand scalars within one training step, each further value is half of
-    the previous value. A condition that was false a thousand times then becomes true once. A solver makes its rejected steps
-    smaller each time, and after a thousand rejections the step size would be zero. Such a loop would never end. A loop over
-    batches sends data from the host. Without new data, values made in one place therefore halve already after a hundred. A
-    selection from two or more elements never takes all elements. A loop over the remaining elements (`boxes = boxes[iou <
-    0.5]`) therefore gets down to one element, which is left out once.
+    A script may loop until a number that it reads from the GPU is small, and such a loop must end although all values are
+    assumed. After about a thousand scalars within one training step, each further value is half of the previous one, and one in
+    a thousand conditions is assumed to be True. If one line of the script has read about a hundred values since the last batch
+    was copied to the GPU, its values are halved too. A solver needs this earlier limit, because its step size would reach zero
+    after a thousand rejected steps. If a script selects some of two or more elements, at least one element is left out. A loop
+    over the remaining elements (`boxes = boxes[iou < 0.5]`) therefore gets down to one element, which is dropped after at most
+    a thousand reads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 
 HALF_AFTER = 100  # training steps after which a loss has halved
-WITHOUT_DATA = 97  # limit of values made in one place since data came from the host
+WITHOUT_DATA = 97  # values that one line of the script may read without new data from the host before they are halved
 # scalars read within one step before numbers begin to shrink; a prime, because a loop may read several conditions
 PATIENCE = 997
 

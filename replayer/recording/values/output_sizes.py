@@ -10,15 +10,16 @@ profile, some output sizes can be derived from the shapes of later ops. Sizes de
 `driving`, whose kernel times the replay uses.
 
 Note [Sizes in a profile]
-    On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all call `aten::nonzero`. The next op takes the result,
-    whose shape is (found, dimensions). This op is a `select` or `unbind` of columns, a `squeeze`, or an index. The op's first
-    tensor must have as many columns as the searched tensor has dimensions. It must have no more rows than the searched tensor
-    has elements. The number of rows is then the number of elements found. Searches within `index_put` (assignments, gradients)
-    are left out, because their result needs no size.
+    On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all call `aten::nonzero`. The result of `nonzero` has
+    the shape (elements found, dimensions of the searched tensor), and is the first input of the next op (such as `select`,
+    `unbind`, `squeeze` or `index`). If the next op's first input could be such a result, its number of rows is taken as the
+    number of elements found. A result has as many columns as the searched tensor has dimensions, and at most as many rows as
+    the searched tensor has elements. Calls of `nonzero` within `index_put` (assignments, gradients) are ignored, because the
+    replay does not need their result size.
 
-    `repeat_interleave(x, repeats)` creates one index per repetition, and selects by these indices. The next inner call is an
-    `index_select`, whose last tensor is the list of indices. The result sizes of `unique` and `bincount` cannot be derived
-    reliably.
+    `repeat_interleave(x, repeats)` creates one index per repetition, and selects by these indices. The op calls `index_select`
+    next, and the last input of `index_select` is the tensor of indices, whose length is the result size. The result sizes of
+    `unique` and `bincount` cannot be derived reliably.
 """
 
 from __future__ import annotations

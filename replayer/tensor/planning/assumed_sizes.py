@@ -4,13 +4,14 @@
 
 Note [Unknown sizes]
     A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. The rules are the
-    same as for values that the host reads (values/assumed_values.py). The assumed sum of a mask gives the share of elements
-    that the mask selects. In `unique`, the same share of values or rows is distinct. Integer tensors are assumed to have two
-    distinct values. Integers may be labels, and scripts check that there are no more labels than classes. Integers read as 0,
-    so `bincount` has `minlength` bins. `repeat_interleave` repeats each row once. A package's shape rule may ask for a size
-    (`torch.library.get_ctx().new_dynamic_size()`), as torchvision's nms does. The op then keeps the same share of its first
-    argument's rows. The report counts assumed sizes. Under `--values constant` and `--strict`, DataDependentShape is raised
-    instead.
+    same as for values that the script reads (values/assumed_values.py). A mask is assumed to select the share of elements that
+    `AssumedValues.share` returns. The result of `unique` is assumed to have the same share of the input's values or rows. If
+    the input of `unique` has integers, two distinct values are assumed, because integers may be labels, and scripts check that
+    there are no more labels than classes. Unknown integers are assumed to be 0, so the result of `bincount` has `minlength`
+    elements. `repeat_interleave` is assumed to repeat each row once. The shape function of a package's op may ask for a size
+    (`torch.library.get_ctx().new_dynamic_size()`), as that of torchvision's nms does. The op is then assumed to keep the same
+    share of its first argument's rows. The report shows the number of assumed sizes. Under `--values constant` and `--strict`,
+    DataDependentShape is raised instead of assuming a size.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def no_kernel(kernel: str, scalar: str) -> RuntimeError:
 
 @cache
 def _refusal_type() -> type[RuntimeError]:
-    """Return the type of this release's error. PyTorch used RuntimeError before NotImplementedError."""
+    """Return the type of PyTorch's error for unsupported dtypes, which is RuntimeError in older releases and
+    NotImplementedError in newer ones."""
     try:
         torch.bincount(torch.zeros(1))
     except RuntimeError as error:

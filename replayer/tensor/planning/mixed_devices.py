@@ -7,9 +7,10 @@ the call runs.
 
 Note [Whose device rule]
     PyTorch generates the device check of each CUDA kernel from `native_functions.yaml`, a file of the installed release (in the
-    package torchgen). An entry without `device_check: NoCheck` compares all tensors, output arguments first. The kernel of an
-    entry with `NoCheck` checks devices itself: most of these kernels use TensorIterator, and `_RULES` lists the others. An op
-    without a CUDA kernel is decomposed, and PyTorch checks the ops that it consists of.
+    package torchgen). If an op's entry in this file has no `device_check: NoCheck`, the generated check compares the devices of
+    all tensors, output arguments first. If the entry has `NoCheck`, the op's kernel checks the devices. Most kernels with
+    `NoCheck` use TensorIterator, and `_RULES` lists the others. PyTorch decomposes an op without a CUDA kernel into simpler
+    ops, and checks the devices of these ops.
 """
 
 from __future__ import annotations

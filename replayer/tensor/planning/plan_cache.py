@@ -3,7 +3,7 @@ tensors.
 
 Shape inference takes about 150 microseconds per op, and all training steps make the same few hundred calls. Shape inference
 therefore runs only once for each combination of op, shapes and dtypes. The result is stored as a `Plan`. For each result of the
-op, a plan says whether the result is a new tensor, a view of an argument, an argument itself, or a constant.
+op, a plan says whether it is a new tensor, a view of an argument, an argument itself, or a constant.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
