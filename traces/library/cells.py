@@ -14,10 +14,11 @@ Note [Measured batches only]
     `is_scaled`. GPU libraries change algorithms with the batch size, so measured times differ from the line between their
     neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `at` raises NotMeasured.
 
-A file starts with MAGIC, followed by msgpack of [version, CRC-32 of the body, body]. The body is msgpack of a map with the keys
-"gpu" (name, device, memory_bytes), "provenance" (of all cells) and "cells". Each library entry (cell) is a map with the keys
-"model", "workload" (WorkloadSignature.to_json at batch size 1), "provenance", "out_of_memory_batch" and "columns". A column
-consists of its name, the number of values, and the packed values. Values are packed by `pack_column` and compressed with zlib.
+A `*.cells` file starts with the bytes MAGIC. After them comes the list [version, CRC-32 of the body, body], encoded with
+msgpack. The body is a msgpack map with the keys "gpu" (name, device, memory_bytes), "provenance" (of all cells) and "cells".
+Each library entry (cell) is a map with the keys "model", "workload" (WorkloadSignature.to_json at batch size 1), "provenance",
+"out_of_memory_batch" and "columns". Each column is stored as a name, the number of values, and the packed values. Values are
+packed by `pack_column` and compressed with zlib.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CellSource:
-    """Holds the source of figures. In a file, these fields are stored as part of the provenance."""
+    """Holds the source of figures. In a `*.cells` file, the fields of `CellSource` are stored in the map "provenance"."""
 
     kind: str = ""
     study: str = ""
@@ -171,17 +172,17 @@ class LibraryCell:
     def estimated_at(self, batch: int) -> CellTimes:
         """Return the times of a step at any batch size, even outside the measured range.
 
-        Outside the measured range, times are extrapolated linearly. The line goes through two measured batch sizes: the middle
-        one, and the first or last one, whichever is nearer. If only one batch size was measured, times are assumed to be
-        proportional to the batch size.
+        For batch sizes outside the measured range, times are extrapolated linearly. The extrapolation line goes through the
+        times of two measured batch sizes: the middle one, and either the smallest or the largest one, whichever is nearer. If
+        only one batch size was measured, times are assumed to be proportional to the batch size.
         """
         return self._times(batch, within=False)
 
     def peak_at(self, batch: int) -> int | None:
         """Return the peak memory that PyTorch allocates in a step, in bytes, or None if no peak is known.
 
-        The peak is interpolated between known peaks. Outside the measured range, memory is extrapolated linearly from the
-        smallest and largest measured batch sizes.
+        The peak is interpolated between known peaks. For batch sizes outside the measured range, memory is extrapolated
+        linearly from the smallest and largest measured batch sizes.
         """
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):
@@ -274,7 +275,7 @@ class CellFile:
 
 
 def fault(cell: LibraryCell) -> str | None:
-    """Return a description of the first error in a library entry, or None if the entry is valid."""
+    """Return a text that describes the first error in a library entry, or None if the entry is valid."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:

@@ -2,7 +2,7 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-Entries with errors cannot be added to the library. Errors are missing or impossible data, personal data, and names that the
+Entries with errors cannot be added to the library. Missing, impossible and personal data are errors, and so are names that the
 library already contains. Warnings are for the reviewer.
 
 Note [What is personal]
@@ -44,10 +44,10 @@ _LINE_ROWS = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """Describes a finding of the check. `entry` names the cell or recording. `is_duplicate` means that the library already has
+    """Describes a finding of the check. `entry` names the cell or recording. `is_duplicate` is True if the library already has
     the entry.
 
-    `text` describes the problem, without a full stop.
+    `text` describes the problem and does not end with a period.
     """
 
     level: str

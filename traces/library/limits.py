@@ -1,5 +1,5 @@
-"""Finds the largest batch size that fits into a GPU's memory, as measured for an entry of the library. `trace fit` reports the
-measured limit if the library has the GPU and the network.
+"""Finds the largest batch size that fits into a GPU's memory, from the batch sizes that were measured for a library entry.
+`trace fit` reports the measured limit if the library has the GPU and the network.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
     limit.largest(estimated=265)        # 226; an estimate counts only where nothing was measured, as between 64 and 128
@@ -23,8 +23,8 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Holds the memory limit. `fitted` is the largest measured batch. `full` is the first measured batch size that did not fit
-    into memory, or None."""
+    """Holds the memory limit. `fitted` is the largest measured batch. `full` is the smallest measured batch size that ran out
+    of memory, or None."""
 
     cell: LibraryCell
     fitted: int
@@ -44,8 +44,8 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch size that fits into the GPU's memory, or None if it is unknown. Without an exact
-        measurement, the result is `estimated`, raised or lowered to agree with the measured batch sizes.
+        """Return the largest batch size that fits into the GPU's memory, or None if it is unknown. If the exact limit was not
+        measured, return `estimated`, raised or lowered to agree with the measured batch sizes.
         """
         if self.is_exact:
             return self.fitted
@@ -54,7 +54,7 @@ class MeasuredLimit:
         return max(self.fitted, estimated if self.full is None else min(estimated, self.full - 1))
 
     def is_of(self, batch: int, peak_bytes: int) -> bool:
-        """Return whether a program with this peak memory uses as much memory as the measured program. See
-        Note [The same memory]."""
+        """Return True if a program's peak memory at this batch size is nearly equal to the peak of the measured program, or if
+        that peak is unknown. See Note [The same memory]."""
         measured_bytes = self.cell.peak_at(batch)
         return measured_bytes is None or abs(peak_bytes - measured_bytes) <= SAME_PEAK * measured_bytes

@@ -30,10 +30,10 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """Holds the library entry that is most similar to the network that a script trains. `differences` has one sentence per
+    """The library entry that is most similar to the network that a script trains. `differences` has one sentence per
     difference.
 
-    `scalable` means that the networks differ only in optimizer or input size, so the entry's times are still useful.
+    `scalable` is True if the networks differ only in optimizer or input size, so that the entry's times are still useful.
     `input_ratio` is the script's input size divided by the input size of the library entry.
     """
 
@@ -70,13 +70,14 @@ def compared(cell: LibraryCell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """Return the batch size (the first dimension of all input tensors), or None if the first dimensions differ."""
+    """Return the first dimension of the input tensors, which is the batch size, or None if the input tensors have different
+    first dimensions."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
 
 def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
-    """Yield the differences between two networks as text, see Note [The same network]."""
+    """Yield one text per difference between two networks, see Note [The same network]."""
     for name in ("parameters", "parameter_bytes"):
         ours, theirs = getattr(measured, name), getattr(script, name)
         if ours != theirs:

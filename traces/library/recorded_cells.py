@@ -4,8 +4,8 @@
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
-Only clean steady steps are used. The time of a phase is the median over all steps, measured with CUDA events. The standard
-deviation is stored too. Data loading and all other phases outside of PHASES are ignored.
+Only clean steady steps are used. The time of each phase is measured with CUDA events, and the median over all steps is used.
+The standard deviation is stored too. Only the phases in PHASES are used, so data loading is ignored.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording. If no GPU in `known` has the same device name, a new GPU is named after the device.
+    """Return the GPU of a recording. If no GPU in `known` has the recording's device name, return a new `Gpu` whose name is
+    made from the device name.
 
-    Raises TraceLibraryError if the recording has no device.
+    Raises TraceLibraryError if the recording contains no GPU.
     """
     if not trace.devices:
         raise TraceLibraryError("the recording has no GPU in it")
@@ -57,7 +58,8 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
 
 
 def row_of(trace: Trace) -> RunOfCell:
-    """Return the cell row of a recording. Raises TraceLibraryError if the recording lacks data for a library entry."""
+    """Return the cell row of a recording. Raises TraceLibraryError if the recording lacks data that a library entry needs, such
+    as the workload signature."""
     if trace.workload is None or trace.workload.parameters is None:
         raise TraceLibraryError("the recording has no workload signature (what was trained): record it again")
     batch = batch_of(trace.workload)

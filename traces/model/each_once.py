@@ -1,4 +1,4 @@
-"""Caches the results of functions of a trace while a summary is computed.
+"""Caches the results of functions that take a trace, while a summary of the trace is computed.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
@@ -6,7 +6,7 @@
     with each_once():
         summarize(trace)    # for each of 256 ranks, but launch_time_ns runs once
 
-Results are dropped at the end of the `with` block, so a trace may be changed between two summaries. The kept columns are
+Cached results are dropped at the end of the `with` block, so a trace may be changed between two summaries. The kept columns are
 read-only.
 """
 
@@ -31,8 +31,8 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def each_once(*, anew: bool = False) -> Iterator[None]:
-    """Cache the results of functions decorated with `once` until the `with` block ends. Nested `with` blocks share the kept
-    results of the outermost block, unless `anew` is True."""
+    """Cache the results of functions decorated with `once` until the `with` block ends. Nested `with each_once()` blocks share
+    the cached results of the outermost block, unless `anew` is True."""
     if _KEPT.get() is not None and not anew:
         yield
         return

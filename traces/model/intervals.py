@@ -1,4 +1,4 @@
-"""Computes unions of time intervals, the part of a time window that intervals cover, and the window that contains a time.
+"""Computes unions of time intervals, how much of a time window they cover, and which time window contains a given time.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
@@ -8,8 +8,8 @@
     steps = TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
     steps.holding(times_ns, ranks)  # for each time, the row of that rank's step, or NONE
 
-Windows with the same owner, such as the steps of one rank, must not overlap. Windows of different owners may. A query takes one
-binary search per time.
+Time windows with the same owner, such as the steps of one rank, must not overlap. Windows of different owners may. Queries find
+each time by binary search.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Intervals:
         return np.asarray(self.before(end_ns) - self.before(start_ns))
 
     def holds(self, time_ns: Any) -> Column:
-        """Return, for each time, whether one of the intervals contains it."""
+        """Return a boolean array that is True for each time inside one of the intervals."""
         times = np.asarray(time_ns)
         if not len(self.start_ns):
             return np.zeros(len(times), dtype=bool)
@@ -70,10 +70,10 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time windows [start, end) that contain given times.
+    """For given times, finds the time window [start, end) that contains each time.
 
-    `owner` contains one integer per window, such as the rank to which the window belongs. Without `owner`, all windows have the
-    same owner.
+    `owner` contains one integer per window, such as the rank to which the window belongs. If `owner` is not given, all windows
+    have the same owner.
     """
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
@@ -85,7 +85,8 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return, for each time, the row of a window of the same owner that contains the time, or NONE.
+        """Return, for each time, the row number of the window that contains the time and has the given owner, or NONE if there
+        is no such window.
         """
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
@@ -101,7 +102,7 @@ class TimeWindows:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return the total length of the time that the intervals of each group cover, in nanoseconds. Groups are numbered from
+    """Return, for each group of intervals, how many nanoseconds the union of the intervals covers. Groups are numbered from
     0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]

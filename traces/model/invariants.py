@@ -5,8 +5,8 @@ numbers.
     limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost rows become NONE
 
-The ranges are small enough that sums of a whole column, and differences of two values, fit into 64 bits. REFERENCES lists the
-columns that contain row numbers of another table. Merging and sorting also use REFERENCES.
+Column values are limited so that the sum of a column, and the difference of any two values, fit into 64 bits. REFERENCES lists
+the columns that contain row numbers of another table. Merging and sorting also use REFERENCES.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def fault(trace: Trace) -> str | None:
 
 
 def limits(trace: Trace) -> dict[str, tuple[int, int]]:
-    """Return the range of allowed numbers for each column, as the lowest number and one more than the highest."""
+    """Return the range of allowed values for each column, as the lowest value and the highest value plus one."""
     found: dict[str, tuple[int, int]] = {}
     for table, of in TABLES.items():
         for column, dtype in of.DTYPES.items():
@@ -107,7 +107,8 @@ def column_at(trace: Trace, where: str) -> Column:
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace. References to missing rows become NONE, and phases of missing steps are dropped."""
+    """Repair a truncated trace. References to missing rows are replaced by NONE, and phases whose step is missing are
+    removed."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase
@@ -123,9 +124,9 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Return whether the parents form a cycle, so that a span is its own ancestor.
+    """Return True if a span is its own ancestor, because the column `parent` contains a cycle.
 
-    Each iteration doubles the distance to the ancestor that is looked up, so log2(rows) iterations find every cycle.
+    Each iteration looks up an ancestor twice as far away as the iteration before, so log2(rows) iterations find every cycle.
     """
     if (parent < np.arange(len(parent))).all():
         return False

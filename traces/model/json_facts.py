@@ -1,10 +1,10 @@
-"""Converts results (dataclasses) to the JSON objects that the option `--json` prints.
+"""Converts the dataclasses that contain a command's results to the JSON objects that the option `--json` prints.
 
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
 
-Field names become keys. Keys may be added but never renamed, because scripts of users read them. docs/json.md lists the keys of
-each command.
+Field names become keys. JSON keys may be added but never renamed, because users' scripts read them. docs/json.md lists the keys
+of each command.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Create an object of the dataclass `kind`. Fields that are not among the keyword arguments are copied from the dataclass
-    object `base`."""
+    """Create an object of the dataclass `kind`. All fields that are not given as keyword arguments are copied from the
+    dataclass object `base`."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 
 
 def as_json(value: Any) -> Json:
-    """Convert dataclasses to dictionaries, enumerations to their values, and keys of mappings to text."""
+    """Convert dataclasses to dictionaries, enum members to their values, and dictionary keys to text."""
     if is_dataclass(value) and not isinstance(value, type):
         shown = {field.name: getattr(value, field.name) for field in fields(value)}
         omitted = {field.name: field.metadata["json"] for field in fields(value) if "json" in field.metadata}

@@ -47,8 +47,8 @@ class DeviceProperties:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Create device properties from a mapping with the names of `torch.cuda.get_device_properties`. A value of an
-        unexpected type is ignored."""
+        """Create device properties from a mapping with the names of `torch.cuda.get_device_properties`. Properties with a value
+        of an unexpected type are ignored."""
         return fitting(cls, {name: int(value) if isinstance(value, bool) else value for name, value in values.items()})
 
     def completed_by(self, other: DeviceProperties) -> DeviceProperties:
@@ -102,8 +102,8 @@ class Machine:
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 
     def is_before(self, major: int, minor: int) -> bool:
-        """Return whether the recording's PyTorch is older than this release. For a range ("1.8 to 1.9"), all releases must be
-        older."""
+        """Return whether the recording's PyTorch is older than the release `major`.`minor`. If the recording's PyTorch is known
+        only as a range, such as "1.8 to 1.9", the whole range must be older."""
         told = re.findall(r"(\d+)\.(\d+)", self.torch or "")
         return bool(told) and max((int(a), int(b)) for a, b in told[:2]) < (major, minor) and "newer" not in (self.torch or "")
 
@@ -129,13 +129,13 @@ _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 
 def from_kineto(properties: Mapping[str, object]) -> DeviceProperties:
-    """Convert Kineto's `deviceProperties`. Some recordings use PyTorch's names "major" and "minor" in place of Kineto's
-    names."""
+    """Convert Kineto's `deviceProperties`. Some recordings use PyTorch's property names "major" and "minor" in place of
+    Kineto's names."""
     return DeviceProperties.of({_OF_KINETO.get(name, name): value for name, value in properties.items()})
 
 
 def to_kineto(properties: DeviceProperties) -> dict[str, Any]:
-    """Convert properties to Kineto's names. Properties that Kineto does not write keep PyTorch's name."""
+    """Convert properties to Kineto's names. Device properties that Kineto does not write keep PyTorch's name."""
     return {_TO_KINETO.get(name, name): value for name, value in properties.known().items()}
 
 

@@ -54,7 +54,7 @@ def _host_order(host: HostSpans) -> Column:
 
 
 def _called_before_longer(host: HostSpans, order: Column) -> Column:
-    """Return a mask of the spans without duration that were called before the longest span with the same start. See
+    """Return a mask of the spans with zero duration that were called before the longest span with the same start time. See
     Note [Calls that take no time]."""
     rows, thread, start_ns = np.arange(len(host)), host.thread[order], host.start_ns[order]
     begins = np.append(True, (thread[1:] != thread[:-1]) | (start_ns[1:] != start_ns[:-1]))[: len(host)]
@@ -88,8 +88,8 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     """Return the trace with updated references.
 
-    For each table name, such as "host", `places` contains an array of new row numbers, indexed by old row numbers. The last
-    element of each array is NONE, because the index NONE (-1) must stay NONE.
+    `places` maps a table name, such as "host", to an array that contains the new row number of each old row. Each array ends
+    with NONE (-1), so that looking up the index NONE, which is -1, returns NONE.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
@@ -102,8 +102,8 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    """Return an array that maps old row numbers to new row numbers, for a table whose new rows are the old rows `order`.
-    Dropped rows get NONE. The last element is NONE.
+    """Return an array that maps old row numbers to new ones, for a table whose rows are put in the order `order`. Dropped rows
+    get NONE. The last element is NONE.
     """
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))
@@ -111,8 +111,8 @@ def new_positions(order: Column | Sequence[int], rows: int) -> Column:
 
 
 def grouped(*columns: Column) -> list[Column]:
-    """Group the rows of a table that have the same values in all given columns. Groups are ordered by their values, and the
-    rows of a group are in their order in the table."""
+    """Group the rows of a table that have the same values in all given columns. Groups are sorted by their values, and each
+    group keeps its rows in table order."""
     if not len(columns[0]):
         return []
     if len(columns) == 1 and (columns[0][1:] >= columns[0][:-1]).all():  # such as the devices of a sorted trace
@@ -127,12 +127,13 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def by_value(column: Column) -> dict[int, Column]:
-    """Return the rows of each value of one column."""
+    """Return a dictionary from each value in a column to the row numbers with this value."""
     return {int(column[rows[0]]): rows for rows in grouped(column)}
 
 
 def _narrow(column: Column) -> Column:
-    """Return a column of 16-bit numbers with the same order, if there is one. numpy sorts such columns in linear time."""
+    """If the column's values span less than 2^16, return them as 16-bit numbers that sort in the same order. numpy sorts 16-bit
+    columns in linear time."""
     if column.dtype.kind not in "iu":
         return column
     least = column.min()

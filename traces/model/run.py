@@ -1,7 +1,7 @@
 """Describes how one rank was recorded, imported or replayed.
 
 The header of a trace contains one `Run` per rank.
-Data that no code uses, such as dates and folders, is stored in `Trace.provenance`.
+Metadata that no code reads, such as dates and folders, is stored in `Trace.provenance`.
 
     trace.run_of(0).loaders[0].batch_size       # 32
     trace.run_of(0).profiler_cost.op_ns         # 480: host time that torch.profiler takes per op with shapes
@@ -44,7 +44,7 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class RecorderNotes:
-    """Holds the recorder's notes about its run, including the overhead of `trace record`."""
+    """Holds what the recorder noted about its own run, including the overhead of `trace record`."""
 
     version: str | None = None
     overhead_ns_per_step: int = 0
@@ -64,7 +64,7 @@ class ProfilerUse:
 
 @dataclass(frozen=True)
 class CleanSteps:
-    """Compares the speed of steps with and without the profiler."""
+    """Contains the median step times with and without the profiler."""
 
     steps: int = 0
     step_median_ns: int = 0
@@ -74,7 +74,7 @@ class CleanSteps:
 
 @dataclass(frozen=True)
 class ProfilerCost:
-    """Holds the host time that torch.profiler takes per recorded event. See traces/combining/profiler_cost.py."""
+    """The host time that torch.profiler needs to record one event. See traces/combining/profiler_cost.py."""
 
     op_ns: int = 0
     plain_op_ns: int = 0
@@ -140,8 +140,8 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a call of a model. The duration of a model call is taken from the library. A cell is a library entry with the
-    published times of one model on one GPU."""
+    """Describes a call of a model. The duration of the model call is taken from a library entry. A cell is a library entry that
+    contains the published times of one model on one GPU."""
 
     cell: str
     batch: int
@@ -151,7 +151,8 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Describes steps that make the same model calls, in a replay with published step times from the library."""
+    """Describes a group of steps that call the same models with the same batch sizes, in a replay of published step times from
+    the library."""
 
     steps: int
     phases_ns: Mapping[str, int]
@@ -236,8 +237,8 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Convert the part of Kineto's `distributedInfo` that is the same on all ranks. Returns None if the file has no information
-    about torch.distributed.
+    """Create a `Distributed` object from the fields of Kineto's `distributedInfo` that are the same on all ranks. Returns None
+    if the file has no information about torch.distributed.
     """
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()

@@ -44,7 +44,7 @@ PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimize
 
 
 class TraceError(Exception):
-    """Base class of all errors raised by this package. The error message is one line of text for the user.
+    """Base class of all errors raised by this package. The error message is a single line that is shown to the user.
 
     TraceError
     +-- TraceFormatError    a file cannot be read as a trace
@@ -72,7 +72,7 @@ class TraceWriteError(TraceError, OSError):
 
 
 class TraceImportError(TraceError):
-    """Raised if a recording in another format contains nothing that can be imported."""
+    """Raised if a recording from another tool contains nothing that can be imported."""
 
 
 class TraceLibraryError(TraceError):
@@ -100,7 +100,7 @@ class DeviceKind(IntEnum):
 
 
 class Origin(IntEnum):
-    """The origin of a device span's time. The origin shows which times of a replay were recorded and which were estimated.
+    """The origin of a device span's time. In a replay, the origin shows whether a span's time was recorded or estimated.
     """
 
     MEASURED = 0  # a profiler or a CUDA event measured the time in this run
@@ -166,7 +166,8 @@ class Table:
 
     @classmethod
     def of(cls, **columns: Any) -> Self:
-        """Make a table. Columns that are not given are filled with NONE if they contain row numbers, otherwise with 0."""
+        """Make a table. Columns that are not given are filled with NONE if they contain row numbers, and with 0 if they contain
+        other values."""
         unknown = columns.keys() - cls.DTYPES.keys()
         if unknown:
             raise ValueError(f"{cls.__name__} has no column {sorted(unknown)[0]!r}")
@@ -213,7 +214,7 @@ class _Spans(Table):
 
 
 class Untimed(IntEnum):
-    """The reason why the phases of a recorded step have no device times."""
+    """The reason why a step was recorded without the device times of its phases."""
 
     NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
@@ -223,8 +224,8 @@ class Untimed(IntEnum):
 
 @dataclass
 class Steps(_Spans):
-    """Each row is one training step of one rank. Rows are sorted by time. `number` is the number that the script gave the step,
-    if known."""
+    """Each row is one training step of one rank. Rows are sorted by time. `number` is the script's own step number, if
+    known."""
 
     rank: I4
     number: I8
@@ -237,7 +238,7 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """Each row is one phase of one training step. Rows are sorted by time. The host times of a step's phases cover the whole
+    """Each row is one phase of one training step. Rows are sorted by time. In host time, the phases of a step cover the whole
     step without overlaps.
 
     `device_start_ns` and `device_end_ns` are measured with two CUDA events, which the host records at the start and end of the
@@ -260,8 +261,9 @@ class Parts(_Spans):
     """Each row is one stage of nn.DataParallel within a phase. Rows are sorted by start time. Stages may run concurrently.
 
     A forward pass has the stages "scatter", "replicate", "parallel_apply" and "gather". The stage "parallel_apply" has one row
-    per replica. A backward pass has the stages "gather_backward" (gradients are scattered to the replicas) and
-    "broadcast_backward" (gradients are added). The device times are measured with CUDA events on the device of the stage.
+    per replica. A backward pass has the stages "gather_backward", which scatters gradients to the replicas, and
+    "broadcast_backward", which adds the replicas' gradients. The device times are measured with CUDA events on the device of
+    the stage.
     """
 
     phase: PHASE_OR_NONE
@@ -296,8 +298,8 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """Returns the parent of each row. If a damaged file has a parent row after its child, the parent becomes NONE, so that
-        a loop over ancestors always ends."""
+        """Returns the parent of each row. If a span's parent comes after the span, as in damaged files, the parent is set to
+        NONE, so that a loop over ancestors always ends."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
@@ -327,7 +329,8 @@ class DeviceSpans(_Spans):
 
     @property
     def is_work(self) -> Column:
-        """Return a boolean mask of kernels, copies and memsets, which are the device spans that keep a GPU busy."""
+        """Return a boolean mask that is True for kernels, copies and memsets, which are the device spans that keep a GPU
+        busy."""
         return np.isin(self.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET))
 
 
@@ -346,8 +349,8 @@ class MemoryEvents(Table):
 
 @dataclass
 class Values(Table):
-    """Each row is one value that the host read from GPU memory. Values that the host read together have the same number in the
-    column `read`."""
+    """Each row is one value that the host read from GPU memory. Values that the host read in a single read have the same number
+    in the column `read`."""
 
     rank: I4
     step: STEP_OR_NONE
@@ -377,7 +380,7 @@ class BatchKind(IntEnum):
 
 @dataclass
 class Batches(_Spans):
-    """Each row is either one wait for a batch, or one copy of a batch into pinned memory. Rows are ordered by (rank, start).
+    """Each row is either a wait for one batch or a copy of one batch into pinned memory. Rows are ordered by (rank, start).
 
     `Run.loaders` describes the loaders.
     """
@@ -446,7 +449,7 @@ class Thread:
 
 
 class Strings:
-    """Stores each text of a trace once, and maps a text to its index and an index to its text. Texts are never removed, so
+    """Stores each distinct text of a trace once, and converts between texts and their indices. Texts are never removed, so
     their indices never change."""
 
     def __init__(self, texts: list[str] | None = None) -> None:
@@ -465,8 +468,8 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask of the rows whose text passes the test `is_wanted`. The test runs once for each distinct text.
-        Rows without a text give False."""
+        """Return a boolean mask of the rows whose text passes the test `is_wanted`. `is_wanted` is called once for each
+        distinct text. Rows without a text give False."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -550,17 +553,17 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank. If the machine of this rank is unknown, the first known machine is returned."""
+        """Return the machine of a rank. Return the machine of the rank if it is known, and the first known machine if not."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the run of a rank. If the run of this rank is unknown, the first known run is returned."""
+        """Return the run of a rank. Return the run of the rank if it is known, and the first known run if not."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property
     def is_replay(self) -> bool:
-        """Whether the trace is a replay. A trace with references to recorded steps counts as a replay too, because a truncated
-        file may lack the replayer's notes.
+        """Whether the trace is a replay. A trace whose steps refer to recorded steps is a replay too, because a truncated file
+        may lack the replayer's notes.
         """
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
@@ -592,8 +595,8 @@ def shapes_text(shapes: Iterable[Shape]) -> str:
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Parse the output of `shapes_text`. Lists of tensors with unknown shapes are skipped. Callers find such lists with
-    `UNTOLD_LIST in text`.
+    """Parse the output of `shapes_text`. Lists of tensors with unknown shapes are skipped. To find out whether the text
+    contains lists with unknown shapes, callers check `UNTOLD_LIST in text`.
 
     Raises TraceError for any other text.
     """

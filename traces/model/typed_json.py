@@ -7,8 +7,8 @@ After a field with a default value is added to a dataclass, JSON without this fi
 unknown keys. Fields may have the types bool, int, float, str and Path, or may be frozen dataclasses themselves. None, tuples,
 and mappings with text as keys are allowed too.
 
-The library msgspec is not used, because it omits default values only for its own class Struct. The library cattrs would be one
-more dependency inside every recorded script.
+The library msgspec is not used, because it can omit default values only for objects of its own class Struct, not for
+dataclasses. The library cattrs is not used, because every recorded script would need it as a dependency.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def from_json(kind: type[T], values: object) -> T:
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """Build a `kind` from untrusted values. Values of the wrong type are ignored, so every field must have a default value."""
+    """Build a `kind` from untrusted values. Values of the wrong type are ignored and their fields keep the default value, so
+    every field of `kind` needs a default."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):
@@ -79,8 +80,8 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 @cache
 def _converter(hint: Any) -> Callable[[Any], Any]:
-    """Return the function that checks and converts a JSON value of the type `hint`. The trace of a replay with 256 ranks has
-    60 000 such values, so the type is examined only once."""
+    """Return the function that checks and converts a JSON value of the type `hint`. The returned function is cached, because a
+    replay with 256 ranks writes 60 000 JSON values."""
     origin = get_origin(hint)
     if origin is types.UnionType:
         of_union = _converter(next(one for one in get_args(hint) if one is not type(None)))

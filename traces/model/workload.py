@@ -1,15 +1,16 @@
 """Describes the workload of a training script: parameters, modules, input shapes and optimizer.
 
-A phase-grained trace contains only times. The recorder and the replayer therefore store a `WorkloadSignature` in the header of
-each trace. Two recordings without kernels can be compared by signature to find out whether they are of the same model.
+A phase-grained trace contains only times. The recorder and the replayer store a `WorkloadSignature` in the header of each
+trace, because a trace of phases contains only times. Two recordings without kernels can be compared by signature to find out
+whether they are of the same model.
 
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
-Unknown fields are None and are not compared. `with_model` takes numbers and names instead of modules, so that this package does
-not need PyTorch.
+Unknown fields are None and are not compared. The arguments of `with_model` are numbers and names instead of modules, so that
+this package does not need PyTorch.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class WorkloadSignature:
 
         `parameters` contains the number of elements and bytes of each parameter. `class_names` contains the class name of each
         module, in order. `trainable` is the number of parameter elements that require gradients. `shapes` contains the shapes
-        of each module's own parameters, or is None if they are unknown. If a script has several models, such as a teacher and a
-        student, the signature contains the sum of their parameters.
+        of each module's own parameters, or is None if they are unknown. For a script with several models, such as a teacher and
+        a student, `parameters` is the sum over all models.
         """
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
@@ -126,7 +127,7 @@ class WorkloadMatch:
     """The result of comparing two signatures. `reasons` lists the differences between the signatures or, if there are none, the
     fields that agree.
 
-    Reasons have no full stop. `not_compared` lists the fields that are unknown in one of the two signatures.
+    Reasons have no full stop. `not_compared` lists the fields that are unknown in at least one of the two signatures.
     """
 
     sameness: Sameness
@@ -138,7 +139,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     """Compare the fields that both signatures have.
 
     The result is SAME_PROGRAM only if both signatures describe a model and a batch. One difference is enough for OTHER_PROGRAM.
-    If only the first dimension of the inputs differs, the result is OTHER_BATCH_SIZE.
+    If the two signatures differ only in the first dimension of the inputs, the result is OTHER_BATCH_SIZE.
     """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:

@@ -1,4 +1,5 @@
-"""Holds data sheets of GPUs, which provide data that recordings do not contain. Each row cites the manufacturer's data sheet.
+"""Contains the data sheets of GPUs, which provide values that are missing in recordings. Each row cites the manufacturer's data
+sheet.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
@@ -26,9 +27,9 @@ Note [What a context takes]
     more memory for them (benchmarks/library_memory.py lists sizes by compute capability). The context size of AMD cards is
     unknown, so the result is 0.
 
-Peak rates are dense. Memory sizes are those that CUDA reported in public logs and in our recordings. If no log reports the
-memory size, the size in the GPU's name is used. Each entry is one GPU as PyTorch counts GPUs, so an entry may be half of a card
-(K80, MI250).
+Peak rates are dense. Memory sizes are those that CUDA reported in public logs and in our recordings. If no public log contains
+a GPU's memory size, the size in the GPU's name is used, such as "32GB". Each entry is one GPU as PyTorch sees it. A K80 or
+MI250 card has two such GPUs, so its entry describes half of the card.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Link(NamedTuple):
     """Bandwidth between two equal GPUs in one direction, from the data sheet. Bandwidths are in gigabytes per second, which
     equals bytes per nanosecond.
 
-    This bandwidth is an estimate. Boards differ in the number of links between two GPUs. Copies through a switch or the host
-    are slower.
+    This bandwidth is an estimate. The number of links between two GPUs differs between server boards. Copies between GPUs that
+    pass through a switch or the host are slower.
     """
 
     pair_gbps: float  # all links between two neighbours together
@@ -75,7 +76,7 @@ class Link(NamedTuple):
 
     @property
     def hop_ns(self) -> int:
-        """Latency of sending data from one GPU to the next GPU in a small collective."""
+        """Latency of sending data from one GPU to the next one in a collective with little data."""
         return _HOP_OVER_PCIE_NS if self.is_pcie else _HOP_NS
 
 
@@ -98,8 +99,8 @@ _XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 4
 
 
 class Architecture(NamedTuple):
-    """Holds the properties that all GPUs of a compute capability share, from the CUDA C++ Programming Guide and from the
-    documentation of HIP."""
+    """Properties that all GPUs of one compute capability share. Sources: the CUDA C++ Programming Guide and the HIP
+    documentation."""
 
     major: int
     minor: int
@@ -327,11 +328,11 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 
 
 def find_card(text: str) -> Card:
-    """Return the data sheet of the GPU for a name typed by a user, such as "v100" or "rtx 4090".
+    """Return the data sheet of the GPU that a user has named, for example "v100" or "rtx 4090".
 
-    All words and numbers of the user's text must occur in one of the GPU's names. Spaces between words and numbers do not
-    matter, so "rtx6000" matches "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several GPUs match, the GPU whose name
-    has the fewest additional words is returned. Raises TraceError with suggestions.
+    All words and numbers of the user's text must occur in one of the GPU's names. Spaces in GPU names are ignored, so "rtx6000"
+    matches "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several GPUs match, the GPU whose name has the fewest
+    additional words is returned. Raises TraceError with suggestions.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}

@@ -46,8 +46,8 @@ SCALAR_TYPES = {
 
 
 def function_of(name: str) -> tuple[str, str]:
-    """Split the recorded name of a collective into the backend and the name of the torch.distributed function. Returns ("", "")
-    for other names.
+    """Split the recorded name of a collective, such as "nccl:all_reduce", into the backend and the name of the
+    torch.distributed function. Returns ("", "") for other names.
     """
     match = _RANGE.match(name)
     return (match[1], _FUNCTIONS.get(match[2], match[2])) if match else ("", "")

@@ -8,9 +8,9 @@ See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14
 stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, each matrix multiplication
 allocates and frees its own workspace.
 
-In PyTorch 2.11, cuBLASLt keeps another workspace of 1 MiB, which is allocated at the first product with a bias. In PyTorch
-2.12 and later, cuBLASLt uses the workspace of cuBLAS. Both were measured with PyTorch's own allocator. PyTorch 2.10 was not
-measured.
+In PyTorch 2.11, cuBLASLt keeps a separate workspace of 1 MiB, which is allocated at the first matrix multiplication with a
+bias. In PyTorch 2.12 and later, cuBLASLt shares the workspace of cuBLAS. Both were measured with PyTorch's own allocator.
+PyTorch 2.10 was not measured.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Release = tuple[int, int]
 
 
 def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
-    """Return whether cuBLAS handles keep their workspaces in this PyTorch release. Returns False if the PyTorch release is
-    unknown.
+    """Return whether cuBLAS handles keep their workspaces in this PyTorch release. The result is False if the PyTorch release
+    is unknown.
     """
     return release is not None and (_KEPT_SINCE_WITH_HIP if is_amd else _KEPT_SINCE) <= release < _KEPT_BEFORE
 
@@ -39,8 +39,8 @@ def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
-    """Return the size of one cuBLAS workspace in bytes on a GPU with this major compute capability. `amd` is AMD's architecture
-    name ("gfx942").
+    """Return the size in bytes of one cuBLAS workspace on a GPU of the given major compute capability. `amd` is AMD's
+    architecture name ("gfx942").
 
     `configured` is CUBLAS_WORKSPACE_CONFIG. In CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight
     buffers of 16 KiB. Values of any other form are ignored.

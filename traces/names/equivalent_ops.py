@@ -1,14 +1,14 @@
 """Maps the names that an op has in different PyTorch releases and backends to one canonical name.
 
 For example, PyTorch 1.9 calls `aten::cudnn_batch_norm` on CUDA and `aten::native_batch_norm` on other devices. Both ops have
-the same canonical name. An in-place op such as `add_` has the same canonical name as `add`.
+the same canonical name. In-place ops have the same canonical name as other ops, so `add_` becomes "add".
 
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-The order of arguments may differ between equivalent ops. Some also take biases, statistics or workspaces. Therefore only shapes
-with at least two dimensions are compared, in any order. If all shapes of a call have fewer dimensions, all of them are
-compared.
+Equivalent ops may have their arguments in a different order. Some also take biases, statistics or workspaces. To compare
+equivalent ops, only shapes with at least two dimensions are used, and their order is ignored. If a call has only shapes with
+fewer than two dimensions, all of its shapes are compared.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes of a call that are the same in all PyTorch releases.
+    """Return those shapes of an op's call that do not depend on the PyTorch release.
 
-    The variants of an op may differ in the order of their arguments and in their one-dimensional arguments. So only shapes with
-    at least two dimensions are returned, with the largest tensor first.
+    The variants of an op may differ in the order of their arguments and in their one-dimensional tensors. Only shapes with at
+    least two dimensions are returned, with the largest tensor first.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes

@@ -4,10 +4,10 @@
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
 A launch configuration is stored as text with six fields, separated by "|". The first four fields are the grid size, the block
-size, the registers per thread, and the shared memory per block in bytes. Trailing dimensions of size 1 are omitted from the
-sizes of grid and block. The last two fields are the estimated achieved occupancy and the theoretical occupancy, in percent. In
-2021, profilers wrote only the theoretical occupancy of a kernel. Fields at the end of the text are omitted if they were not
-recorded. AMD's profiler writes only grid and block.
+size, the registers per thread, and the shared memory per block in bytes. Grid and block sizes are stored without trailing
+dimensions of size 1. The last two fields are an estimate of the achieved occupancy and the theoretical occupancy, in percent.
+Profilers of 2021 recorded only the theoretical occupancy of a kernel. If the last fields were not recorded, they are omitted
+from the text. AMD's profiler writes only grid and block.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MOST = 1 << 31
 
 
 def config_text(values: Sequence[Any]) -> str:
-    """Return CONFIG_ARGS values as text. Unknown or invalid values become empty fields. The text is empty if no value of the
-    launch configuration is known.
+    """Return CONFIG_ARGS values as text. Unknown or invalid values become empty fields. If no value of a launch configuration
+    is known, its text is empty.
     """
     dims = map(_dims_text, values[:_DIMS])
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")

@@ -6,16 +6,17 @@
 FLOPs are computed from the recorded input shapes of matrix products, convolutions and attention. A multiply-add counts as 2
 FLOPs.
 
-Profilers do not record the stride of a convolution. So the output shape of a convolution must be found in other ops. In the
-backward pass, it is the shape of the output's gradient. In the forward pass, the output shape of a convolution is taken from a
-later op that uses the output. An op is taken to use the output if one of its tensors has the same batch size and number of
-channels. If the output shape of a convolution cannot be found, stride 1 is assumed, and the FLOPs are an upper bound
-(`flops_bounded`). FLOPs of attention are an upper bound, because profilers do not record whether the mask was causal.
+Profilers do not record the stride of a convolution. The output shape of a convolution is taken from other ops, because it
+cannot be computed without the stride. In the backward pass, the output shape of a convolution is the shape of the output's
+gradient. In the forward pass, the output shape of a convolution is taken from a later op that uses this output as an input. A
+later op is assumed to use the convolution's output if one of the op's tensors has the same batch size and number of channels.
+If the output shape of a convolution cannot be found, stride 1 is assumed, and the FLOPs are an upper bound (`flops_bounded`).
+FLOPs of attention are an upper bound, because profilers do not record whether the mask was causal.
 
 The bytes of an op are the least number of bytes that it must read and write (`traces.rates.op_traffic`). If an op runs only
-copies and memsets, the recorded sizes of these copies and memsets are used. The duration of an op is the sum of the durations
-of its kernels. Collectives count neither FLOPs nor bytes. The GPU's data sheet is found by the device name
-(`traces.names.cards`). GPUs without a known data sheet have no shares of the peak.
+copies and memsets, its bytes are the sum of their recorded sizes. The duration of an op is the sum of the durations of its
+kernels. Collectives count neither FLOPs nor bytes. The GPU's data sheet is found by the device name (`traces.names.cards`). If
+the GPU's data sheet is unknown, rates are not compared with a peak rate.
 
 Note [Above the data sheet]
     A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
@@ -90,9 +91,9 @@ class OpRates:
     """Holds the achieved rates of all calls of one op, or of one op at one shape. `calls` counts calls with device work.
     Unknown figures are None.
 
-    `flops` and `bytes` are sums over the calls for which these numbers are known. `flops_ns` is the device time of all calls
-    with known FLOPs, and `bytes_ns` that of all calls with known bytes. Shares are relative to the GPU's peak rate for the
-    dtype of the op. See Note [Above the data sheet].
+    `flops` is the sum over all calls with known FLOPs, and `bytes` the sum over all calls with known bytes. `flops_ns` is the
+    device time of all calls with known FLOPs, and `bytes_ns` is the device time of all calls with known bytes. Shares are
+    relative to the GPU's peak rate for the dtype of the op. See Note [Above the data sheet].
     """
 
     op: str  # canonical: "convolution_backward"
@@ -195,8 +196,8 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
-    """Holds the total time of all calls of one op with the same input shapes. `compared_shapes` is the part of the shapes that
-    is the same in all PyTorch releases.
+    """Holds the total time of all calls of one op with the same input shapes. `compared_shapes` contains those input shapes
+    that do not depend on the PyTorch release.
     """
 
     op: str
@@ -356,11 +357,13 @@ def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
-    """Return, for each op, the row of the host span that has the op's input shapes, or NONE.
+    """Return, for each op, the row number of the host span that contains the op's input shapes, or NONE if there is no such
+    span.
 
-    Usually the op itself has the shapes. If an op without recorded shapes is the only op inside another op that has shapes, the
-    outer op is used. Before release 1.10, PyTorch computed the two gradients of a convolution in two separate cuDNN ops.
-    Neither of the two cuDNN ops gets all tensors, so the shapes of the op around them are used.
+    Usually the op itself has the shapes. If an op has no recorded shapes and is the only op inside another op, the shapes of
+    the outer op are used. Before release 1.10, PyTorch computed the two gradients of a convolution (of the input and of the
+    weight) in two separate cuDNN ops. Neither of these two ops gets all tensors of the convolution, so the shapes of the op
+    that encloses them are used.
     """
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP

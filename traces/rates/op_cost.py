@@ -4,8 +4,8 @@
     size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
     compute_unit("convolution", "float32", TorchSettings())      # "tf32"
 
-Op names are canonical (`traces.names.equivalent_ops`). Profilers do not record the shapes of outputs, so everything is computed
-from the inputs.
+Op names are canonical (`traces.names.equivalent_ops`). FLOPs and bytes are computed from the input shapes alone, because
+profilers do not record the shapes of outputs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return the shapes of the weights and biases of a recurrent layer, given the input shapes of its op.
 
-    The inputs of the op are the layer's input, all weights and biases, a buffer with all weights, and the hidden state. The
-    hidden state has three dimensions.
+    The inputs of a recurrent layer's op are the layer's input, all weights and biases, a buffer with all weights, and the
+    hidden state. The hidden state has three dimensions.
     """
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)
@@ -45,8 +45,8 @@ def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     """Return the number of floating-point operations of an op with these input shapes.
 
-    The FLOPs of a convolution are computed as if its stride were 1, because the stride is not recorded. The ratio of the FLOPs
-    of two calls of one layer is still correct.
+    The FLOPs of a convolution are computed as if its stride were 1, because the stride is not recorded. The ratio between the
+    FLOPs of two calls of the same convolution is correct even without the stride.
     """
     wide = [shape for shape in shapes if len(shape) > 1]
     if op.startswith("convolution") and len(wide) >= 2:
@@ -96,7 +96,8 @@ def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
 
     Attention has two matrix products in the forward pass and five in the backward pass, which computes the scores again. The
     products cover all pairs of tokens. With a causal mask, attention needs half of the FLOPs, but profilers do not record the
-    mask. If the sequences of a batch are concatenated, their lengths are known only for a single sequence.
+    mask. If the sequences of a batch are concatenated, the length of a sequence is known only if the batch contains a single
+    sequence.
     """
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -130,7 +131,8 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the precision in which the GPU computes a matrix product or convolution of this dtype, as a key of `Card.tflops`.
+    """Return the precision that the GPU uses for matrix products and convolutions of the given dtype, as a key of
+    `Card.tflops`.
 
     float32 tensors are multiplied in TF32 if the recorded script allowed TF32. Since release 1.12, PyTorch allows TF32 by
     default in cuDNN's convolutions and recurrent networks, but not in matrix products.

@@ -3,9 +3,9 @@
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-`moved_bytes` counts an element each time that the op must read or write it. `footprint_bytes` counts each memory address once,
-even if an in-place op reads and writes it. An op whose footprint fits into the GPU's cache can be faster than the memory
-bandwidth allows.
+In `moved_bytes`, an element is counted each time the op must read or write it. In `footprint_bytes`, each memory address is
+counted once, even if an in-place op reads and writes it. If all memory that an op uses fits into the GPU's cache, the op can be
+faster than the memory bandwidth allows.
 
 Note [Bytes that an op touches]
     Recordings have the shapes of inputs, but no values, scalars or outputs. In these rules, n is the number of indices:
@@ -120,8 +120,8 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return whether the op resizes images. The bytes that a resize writes are unknown, because profilers do not record the
-    size of the output image."""
+    """Return whether the op resizes images. The number of bytes that a resize writes is unknown, because profilers do not
+    record the size of the output image."""
     return _RESIZES.match(op) is not None
 
 
@@ -137,14 +137,14 @@ def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
     """Return the bytes per element of the result of an elementwise op. The result has the element size of the largest input,
     unless type promotion makes it wider.
 
-    Numbers and 8-byte integers do not change the element size of the result.
+    Python numbers and 8-byte integers among the inputs do not change the element size of the result.
     """
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
 
 def _output_gradient(images: list[Operand]) -> Operand | None:
-    """Return the input of a convolution's backward op that is the gradient of the output.
+    """Return which input of a convolution's backward op is the gradient of the output.
 
     The gradient has as many channels as the weight has output channels. If the image has as many channels as the gradient, the
     smaller tensor is taken as the gradient.
@@ -256,11 +256,11 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes that `index_put` reads and writes. The last input of the op contains the values.
+    """Return the bytes that `index_put` reads and writes. The last input of `index_put` contains the values to write.
 
-    Older profilers do not record the lists of indices of this op. Without recorded indices, the op is assumed to write as many
-    elements as there are values. The traffic is unknown for targets with 8-byte elements, because their values cannot be told
-    from indices.
+    Older profilers do not record the lists of indices that are passed to `index_put`. If the indices were not recorded,
+    `index_put` is assumed to write as many elements as it has values. The traffic is unknown for tensors with 8-byte elements,
+    because values and indices then have the same size and cannot be distinguished.
     """
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
@@ -365,11 +365,11 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Compute the bytes that an index op reads and writes, given the grid size of its kernel. The grid size is used if the
-    indices were not recorded.
+    """Compute the bytes that an index op reads and writes, given the grid size of its kernel. The traffic is computed from the
+    grid size because the profiler did not record the indices.
 
-    Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block may copy fewer
-    elements, so the result is None for grids of fewer than INDEX_BLOCKS blocks. The grid of PyTorch's
+    Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block of this kernel may
+    copy fewer elements, so the result is None for grids of fewer than INDEX_BLOCKS blocks. The grid of PyTorch's
     `vectorized_gather_kernel` has one block in the first dimension for each indexed row.
     """
     if not grid:
@@ -388,10 +388,11 @@ def is_inductor_kernel(name: str) -> bool:
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Return the traffic of an Inductor kernel. Each tensor of the kernel counts once, with at most as many elements as the
-    kernel processes.
+    """Return the traffic of an Inductor kernel. The bytes of each tensor argument are counted once, for at most as many
+    elements as the kernel processes.
 
-    A tensor that is read and written in place counts once, because the pointers do not show which tensor that is.
+    If the kernel changes a tensor in place, its bytes are counted once instead of twice, because the arguments do not show
+    which tensor it is.
     """
     if not pointers:
         return None
@@ -403,9 +404,9 @@ def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> 
     """Return how many elements a Triton kernel of Inductor processes, given the sizes of its tensors and its number of
     programs.
 
-    Output tensors are the last arguments of a Triton kernel, or the first arguments if they are changed in place. Each program
-    of a pointwise Triton kernel processes the same number of output elements, a power of two. The tensor whose size fits the
-    number of programs best is taken as the output. A reduction processes its input.
+    The output tensors of a Triton kernel are its last arguments, or its first arguments if the kernel changes them in place.
+    Each program of a pointwise Triton kernel processes the same number of output elements, and this number is a power of two.
+    The tensor whose size best matches the number of programs is assumed to be the output. A reduction processes its input.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

@@ -42,8 +42,8 @@ class PagedAttention:
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
-        """Create a description of an op's attention over a paged KV cache, or return None for other ops. Attention ops that get
-        the keys of each sequence as one contiguous tensor do not use a paged KV cache."""
+        """Create a description of an op's attention over a paged KV cache, or return None for other ops. An attention op does
+        not use a paged KV cache if the keys of each sequence are one contiguous tensor."""
         wide = [(place, shape) for place, shape in enumerate(shapes) if len(shape) > 2]
         if not _NAMES.search(name) or not wide:
             return None
@@ -70,7 +70,7 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return an upper bound of the number of pairs of a query and a cached token."""
+        """Return an upper bound of the number of (query, cached token) pairs, or None if it is unknown."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:
@@ -90,9 +90,9 @@ class PagedAttention:
 
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
-    """Return the largest number of tokens that a page of the KV cache may have. A KV cache has the dimensions (slots, heads,
-    channels), or consists of pages with the dimensions tokens, heads and channels. The number of query heads is a multiple of
-    the number of key and value heads.
+    """Return an upper bound of the number of tokens per page of the KV cache. A KV cache is a tensor (tokens, heads, channels),
+    or consists of pages that have the dimensions tokens, heads and channels. In an attention op, the number of query heads is a
+    multiple of the number of key heads.
     """
     if len(cache) == 3:
         return 1
