@@ -1,4 +1,4 @@
-"""Replaces slow functions of PyTorch by faster ones with the same results. They depend on torch's internals.
+"""Replaces slow functions of PyTorch by faster ones with the same results. The faster functions depend on PyTorch's internals.
 
 A shortcut is used only if the installed PyTorch release has the expected internal functions. A user can switch off a shortcut,
 for example if a new PyTorch release breaks it:

@@ -30,7 +30,7 @@ class VirtualStorage(torch.UntypedStorage):
 
     allocation: Allocation
     _index: int
-    _new_shared = torch.UntypedStorage._new_shared  # a method of a class that can be on the host
+    _new_shared = torch.UntypedStorage._new_shared  # bound to UntypedStorage, because the result can be on the host
 
     @classmethod
     def over(cls, allocation: Allocation, index: int) -> Self:

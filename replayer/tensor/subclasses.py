@@ -7,9 +7,9 @@ generated class has the same name as the script's class.
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 
 Note [Ops on subclasses]
-    Dispatch handles only the class VirtualTensor, by identity. So other classes have their own `__torch_dispatch__`, which
-    converts arguments to plain virtual tensors and calls dispatch. As for every subclass, `__torch_function__` converts the
-    results back to the subclass.
+    The replayer's dispatch handles only objects of exactly the class VirtualTensor. The generated classes have another
+    `__torch_dispatch__`, which converts arguments to plain virtual tensors and calls the dispatch. As for every subclass,
+    `__torch_function__` converts the results back to the subclass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replayer.torch_types import TorchAny
 
 @cache
 def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
-    """Return the class for virtual tensors that must be instances of `cls`."""
+    """Return the class of virtual tensors that are also instances of `cls`."""
     if cls is torch.Tensor:
         return tensor_class
     if cls is torch.nn.Parameter:

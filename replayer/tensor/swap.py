@@ -4,10 +4,10 @@
 
 Note [Weak references of C++]
     PyTorch's swap raises an error for tensors that C++ refers to weakly. A torch.profiler profile with record_shapes keeps weak
-    references to every tensor that an op has used. Autocast keeps weak references to the weights that it has cast. Both use a
-    weak reference only to identify a tensor by the address of its C++ object, and to keep that address from being reused.
-    Swapping such a tensor is therefore safe. This module lowers the weak reference count while PyTorch's swap runs. The offset
-    of the count in a C++ object is measured on a new tensor.
+    references to every tensor that an op has used. Autocast keeps weak references to the weights that it has cast. Swapping
+    such tensors is safe, because the profiler and autocast use a weak reference only to identify a tensor by the address of its
+    C++ object, and to keep the address from being reused. This module lowers the weak reference count while PyTorch's swap
+    runs. The offset of the weak reference count in a C++ object is measured on a new tensor.
 """
 
 from __future__ import annotations

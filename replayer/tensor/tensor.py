@@ -13,15 +13,15 @@ virtual tensors that scripts call. Ops are run by `dispatch.py`, copies by `ops/
 Note [Lazy]
     Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has guards for CPU, meta and
     lazy tensors (torch/csrc/lazy, which does nothing without a backend), and accepts a Python guard for PrivateUse1. Autograd
-    would ask a Python guard for its device type 1 764 times per step of a ResNet-50, even while it unwinds from an error. The
-    calls would take a tenth of the step, and a Python guard supports only one device. For lazy tensors autograd stays in C++,
-    supports any number of devices, and waits for no streams.
+    would ask a Python guard for its device type 1 764 times per step of a ResNet-50, even while it unwinds from an error. These
+    calls of the Python guard would take a tenth of the step, and a Python guard supports only one device. For lazy tensors,
+    autograd stays in C++, supports any number of devices, and does not wait for streams.
 
 Note [Attributes of scripts]
     `tensor_meta` and `allocation` are in the instance's dictionary. Slots are impossible, because `model.to("cuda")` changes
     the class of a parameter, and Python rejects such a change for classes with slots. Tensor classes of fastai and MONAI copy
-    the dictionary of one tensor to another tensor. So scripts see a dictionary without the two attributes, and a copy leaves
-    both tensors on their memory.
+    the dictionary of one tensor to another tensor. The dictionary that scripts see does not contain `tensor_meta` and
+    `allocation`, so a copy of the dictionary does not change a tensor's memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
     """The metaclass of virtual tensors, which makes `type(x) == torch.Tensor` true for them, and `type(p) == nn.Parameter` for
     virtual parameters.
 
-    `type(x) is torch.Tensor` stays false. Calling the class calls the plain class.
+    `type(x) is torch.Tensor` stays false. Calling a virtual tensor class creates an object of the plain class.
     """
 
     plain_class: type[TorchAny]

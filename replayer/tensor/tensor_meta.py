@@ -83,8 +83,8 @@ class TensorMeta:
         self.offset = offset
         self.dtype = dtype
         self.index = index
-        self.device = torch.device("cuda", index)  # for scripts
-        self.backend_device = torch.device(BACKEND, index)  # for C++
+        self.device = torch.device("cuda", index)  # the device that scripts see
+        self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
         # The arguments of `_make_wrapper_subclass` are prepared, because a training step calls this function about a thousand
         # times. `_make_wrapper_subclass` is a third faster if the default strides are passed as None.

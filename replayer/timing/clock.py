@@ -11,21 +11,21 @@ Waits have absolute deadlines, so the errors of many short waits do not add up.
 Note [Recorded time and the script's time]
     The replay calculates in *recorded time*: durations are as recorded, and the timeline can be compared with the recording
     directly. The script reads the *script's time* from Python's `time`. `--speed` changes how fast recorded time runs relative
-    to the script's time. At `--speed 2`, a wait of 100 recorded milliseconds takes 50 ms of the script's time. Work of this
-    machine, such as Python code and data loading, counts double in the replay's figures. `Event.elapsed_time` returns the
-    script's time.
+    to the script's time. At `--speed 2`, a wait of 100 recorded milliseconds takes 50 ms of the script's time. Work that takes
+    real time on this machine, such as Python code and data loading, is reported with twice its real duration.
+    `Event.elapsed_time` returns the script's time.
 
 Note [Virtual time]
     The virtual clock is the machine's clock plus all skipped waits. The script's real work takes real time, and only waits take
-    no time. A loop that polls the clock or an event therefore ends. Time jumps for all threads of the process at once. Other
-    processes, such as DataLoader workers, run at the machine's pace and do nothing during a skipped wait. The replay's waits
-    for data are therefore meaningless on a virtual clock.
+    no time. A loop that polls the clock or an event ends, because real time passes. A skipped wait advances the time of all
+    threads of the process. Other processes, such as DataLoader workers, run at the machine's pace and do nothing during a
+    skipped wait. On a virtual clock, the script's waits for data are therefore meaningless.
 
 Note [A clock that stands still]
-    The recorded clock ignores this machine's own time. It advances by the recorded host's pace, the recorded waits for data and
-    the GPU's time. A replay therefore gives the same result on an idle and on a busy machine. A loop that polls the time or an
-    event must still end, so each query advances the clock by `POLL_NS`. A thread other than the main thread really sleeps, and
-    then moves the clock to its deadline.
+    The recorded clock ignores this machine's own time. The clock advances only by recorded host time, recorded waits for data
+    and GPU time, so a replay gives the same result on an idle and on a busy machine. A loop that polls the time or an event
+    must still end, so each query advances the clock by `POLL_NS`. A thread other than the main thread really sleeps, and then
+    moves the clock to its deadline.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
-POLL_NS = 1_000  # of a query on a clock that stands still; real machines take 50 to 2 000 ns
+POLL_NS = 1_000  # time added per query of a clock that stands still; on real machines, a query takes 50 to 2 000 ns
 
 
 class Clock(Protocol):
@@ -63,7 +63,7 @@ class Clock(Protocol):
         """Wait until `deadline_ns`. Return at once if the deadline has passed."""
 
     def pause(self) -> None:
-        """Stop the clock until `resume` is called. Waits still advance it.
+        """Stop the clock until `resume` is called. Waits still advance a stopped clock.
 
         Calls nest. A wall clock cannot be paused.
         """
@@ -110,7 +110,7 @@ class VirtualClock(Clock):
         self._new_lock()
 
     def _new_lock(self) -> None:
-        self._lock = threading.RLock()  # one C call to enter
+        self._lock = threading.RLock()  # entering an RLock is a single C call
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
@@ -210,8 +210,8 @@ class ScaledClock(Clock):
     """Runs at `speed` times the pace of another clock, for the option `--speed`. See
     Note [Recorded time and the script's time].
 
-    The computation uses integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the offset
-    from the machine's clock changes all the time.
+    Times are computed with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the
+    offset from the machine's clock changes all the time.
     """
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
@@ -247,7 +247,7 @@ def machine_unix_ns() -> int:
 def lower_timer_slack() -> bool:
     """Reduce the timer slack of this thread from 50 us to 1 ns, so that `sleep` is more precise (Linux only).
 
-    Returns whether this worked. Without a smaller timer slack, waits still work but are less precise.
+    Returns whether the timer slack was reduced. Without a smaller timer slack, waits still work but are less precise.
     """
     if not sys.platform.startswith("linux"):
         return False

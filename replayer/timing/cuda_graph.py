@@ -10,13 +10,13 @@ the phase begins again each time the graph is replayed. The recording may theref
 graphs.
 
 Note [Streams of a graph]
-    A capturing stream allocates from the graph's private pool. The allocator keeps free blocks by stream number. The stream
-    therefore gets the pool's number during the capture.
+    While a stream is captured, it allocates memory from the graph's private pool. The stream gets the number of the pool during
+    the capture, because the allocator keeps free blocks by stream number.
 
 Note [Joined streams]
     As in CUDA, a stream that joined the capture is joined with the origin if all its captured work precedes the end of the
-    origin. Waits are no work, so a stream may wait again after its last work. `_preceding` counts, for each stream of the
-    capture, the works of all streams that come before the stream's next work.
+    origin. A wait is not work, so a stream may wait again after its last work. `_preceding` contains, for each stream of the
+    capture, how many works of every stream come before the stream's next work.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class _Tenancy:
 
 
 class HostThreads:
-    """Holds all CPU threads of this process that have used the GPU. `rows` has their timeline entries."""
+    """Holds all CPU threads of this process that have used the GPU. `rows` contains one timeline row per thread."""
 
     def __init__(self) -> None:
         self.rows: list[Thread] = []

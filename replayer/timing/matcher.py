@@ -12,39 +12,40 @@ phase.
     origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None without a match
 
 Note [The last time]
-    A training script does the same work in every step. So the matches of a segment are kept until this recorded step is played
-    again (`MatchHistory`). Matching depends only on the calls: while the calls are the same, the matches are the same. At the
-    first different call, the kernels matched so far are marked, and matching continues call by call.
+    A training script does the same work in every step. The matches of a segment are therefore kept until the recorded step is
+    played again (`MatchHistory`). As long as the script repeats the same calls, the same matches apply, because matching
+    depends only on the calls. At the first different call, the kernels matched so far are marked as taken, and matching
+    continues call by call.
 
 Note [Another program]
-    A recording can also drive a different program, but unmatched kernels are charged only to the recorded program. The forward
-    pass decides which of three cases the script is:
+    A recording can also be used to replay a different program, but unmatched kernels are charged only to the recorded program.
+    At the end of the forward pass, the script is classified as one of three cases:
 
     * SAME_PROGRAM: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops. Also, at least this
-        share of the script's calls has such a match. Another release of a program has a few other ops. Another model, batch
-        size, resolution or dtype has other shapes or, in a recording without shapes, other numbers of ops. A model with one
-        layer more or less has the same ops in other numbers. The verdict is not SAME_PROGRAM if recorded calls of common ops
-        remain unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or if this share of the script's calls finds no
-        match.
+        share of the script's calls has such a match. A different release of the same program differs in a few ops. A different
+        model, batch size, resolution or dtype leads to different shapes. In a recording without shapes, it leads to different
+        numbers of ops. A model with one layer more or less has the same ops in different numbers. The verdict is not
+        SAME_PROGRAM if recorded calls of common ops remain unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or if
+        this share of the script's calls finds no match.
     * OTHER_SHAPES: the rule of SAME_PROGRAM holds if SCALED matches count too, as for another batch size. The host time
         between ops is the recorded one.
     * OTHER_PROGRAM: every other script. The host time between ops is unknown, so each op takes the median host time of the
         recorded ops with its name. An op that was recorded without shapes is estimated, because its name does not show the
         amount of work.
 
-    Each op is matched, scaled or estimated individually until a forward pass has decided that the program is the same. Until
-    then, nothing else is charged.
+    Each op is matched, scaled or estimated individually until a forward pass has decided that the program is the same.
+    Unmatched kernels are not charged before the decision.
 
 Note [Kernels without an op]
-    Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). In the
-    same program, a call without a recorded op can take such a kernel. The kernel must be nearby, and the same op must have
-    launched a kernel with the same full name elsewhere in the recording. The match is EQUIVALENT.
+    Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). If the
+    script is the recorded program, a call without a recorded op can take such a kernel. The kernel must be nearby, and the same
+    op must have launched a kernel with the same full name elsewhere in the recording. The call then has an EQUIVALENT match.
 
 Note [Another segment]
     The first step of a script can lack a phase at the beginning of later steps (a GAN's update of the generator). The segments
-    of this step are then paired with the wrong recorded segments. Suppose that a segment has a call only at other shapes. The
-    call then takes the time of the first call with its own shapes in another segment of the phase. This match is EXACT. The
-    other segment's calls stay free, and the call at other shapes counts as borrowed.
+    of the first step are then paired with the wrong recorded segments. If the paired recorded segment has an op only with other
+    shapes, the op takes the time of the first recorded call with its shapes in another segment of the phase. This match is
+    EXACT. The calls of the other segment stay free, and the call with other shapes is treated as borrowed.
 
 A SCALED match borrows the recorded call, so a later op with the recorded shapes can still match the call exactly. An op cannot
 borrow a recorded call from much later in the phase, because the host's time would jump ahead.
@@ -102,8 +103,8 @@ class StepMatcher:
         self.keys = keys
         self.histories = histories
         self.state = bytearray(len(step.kernels))
-        self.of_same_program = False  # verdict of the forward passes so far, see Note [Kernels without an op]
-        self.ended_ns = [0] * len(step.kernels)  # when each played kernel ends on the virtual timeline
+        self.of_same_program = False  # do the forward passes so far match? See Note [Kernels without an op]
+        self.ended_ns = [0] * len(step.kernels)  # end time of each played kernel on the virtual timeline
         self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
@@ -185,8 +186,8 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if the script's ops have matched less than half of the GPU time that was predicted for this phase. This
-        does not happen in a replica."""
+        """Return True if the script's ops have matched less than half of the GPU time that was predicted for this phase.
+        Replicas of nn.DataParallel never match less than half of it."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 

@@ -51,7 +51,7 @@ class OpBatchSchedule:
     host_rows: Column
     first: Column
     call: Column
-    after_ns: Column  # of each kernel, from the start of its call to its end on an idle stream
+    after_ns: Column  # for each kernel, the time from the start of the op call to the kernel's end on an idle stream
     gap_ns: Column
     duration_ns: Column
     work_rows: Column
@@ -121,7 +121,7 @@ class OpBatchSchedule:
             launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), scheduler.recording.speed.floor_ns)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
-        # column-major, because whole columns are overwritten
+        # stored by column, because whole columns are overwritten
         host_rows = scheduler.timeline.host_rows_of(signatures).copy(order="F")
         host_rows[:, _HOST["duration_ns"]] = own_ns
         work_rows = work_rows_of(columns, at, duration_ns)

@@ -61,7 +61,7 @@ class RemainderSchedule:
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
     """Return the rows of the kernels for the timeline's table of GPU work. Unknown values are NONE."""
-    # column-major, because whole columns are overwritten
+    # stored by column, because whole columns are overwritten
     rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():
         rows[:, WORK[name]] = values[at]

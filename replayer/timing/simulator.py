@@ -124,8 +124,8 @@ class Simulator:
         return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
-        """Return whether a copy of the script and its recorded copy have different sizes in bytes. Shapes do not always show
-        the size."""
+        """Return True if the script's copy and the matching recorded copy have different sizes in bytes. The size in bytes
+        cannot always be computed from the shapes."""
         of_step = segment.step.step.kernels
         sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
         return not sizes <= {NONE, copy.size_bytes}
@@ -201,7 +201,7 @@ class Simulator:
                 self.play_node(thread, here(args[0]), args[1], start_ns, row, args[2])
         for branch in graph.others:
             stream.wait(branch.ready_ns)
-        stream.pending.clear()  # a graph is one launch in the queue
+        stream.pending.clear()  # a graph occupies one place in the launch queue
         stream.pending.extend([*queue, stream.ready_ns])
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:

@@ -9,19 +9,20 @@ earlier work has ended, and all awaited events have passed:
 
 Note [A full launch queue]
     A launch returns at once unless the stream's queue is full. If the queue is full, the launch returns when the oldest launch
-    has ended. CUDA does not document the depth or the rule. In a recording of a Tesla V100 with a fast host
-    (`v100_absolute_ns`), at most 1022 kernels, copies and memsets of a stream were pending when a launch returned. Exactly 1022
-    were pending in a quarter of 6095 launches, and each of these launches took as long as a kernel. Other recordings never
-    reach 1022. Each stream has its own queue: "CUDA stream are blocked when luanch lots of kernels (>1000)",
-    forums.developer.nvidia.com, 2019. Other drivers let the host run further ahead (an AMD MI300X: 1840 pending). The replay's
-    depth is therefore the largest number seen pending in the recording, and at least 1022 (`RecordingIndexer`).
+    has ended. CUDA does not document the depth of the launch queue, or when a launch waits. In a recording of a Tesla V100 with
+    a fast host (`v100_absolute_ns`), at most 1022 kernels, copies and memsets of a stream were pending when a launch returned.
+    Exactly 1022 were pending in a quarter of 6095 launches, and each of these launches took as long as a kernel. Other
+    recordings never reach 1022. Each stream has its own queue: "CUDA stream are blocked when luanch lots of kernels (>1000)",
+    forums.developer.nvidia.com, 2019. Other drivers let the host run further ahead (an AMD MI300X: 1840 pending). A replay
+    therefore uses the largest number of pending launches in the recording as the queue's depth, but at least 1022
+    (`RecordingIndexer`).
 
 Note [Waits on unrecorded events]
     In CUDA, waiting for an event that was never recorded has no effect: "If cudaEventRecord() has not been called on event,
-    this call acts as if the record has already completed" (cudaStreamWaitEvent). Queues never wait for the host. Waits for
-    other processes (events between processes, external streams) raise NotEmulated. So every wait in this module ends at a known
-    time and cannot deadlock. A wait for an event that is never recorded probably does not give the order that the script
-    intended. Such events are counted and reported at the end.
+    this call acts as if the record has already completed" (cudaStreamWaitEvent). Virtual streams never wait for the host, and
+    waits for other processes (events between processes, external streams) raise NotEmulated. Every wait in this module thus
+    ends at a known time and cannot deadlock. If a script waits for an event that it never records, its streams probably do not
+    run in the intended order. The replay counts events that were awaited but never recorded, and reports the number at the end.
 """
 
 from __future__ import annotations

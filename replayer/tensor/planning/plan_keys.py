@@ -37,7 +37,8 @@ def keyer(
 ) -> Keyer:
     """Return a function of (args, kwargs) that computes the cache key for calls of `func` with `count` positional arguments.
 
-    If `get` is given, the generated function looks up the key and returns `get(key)`. Tensors of `tensor_class` have a `meta`.
+    If `get` is given, the generated function looks up the key and returns `get(key)`. Tensors of `tensor_class` have the
+    attribute `tensor_meta`, which serves as their key.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):

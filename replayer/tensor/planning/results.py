@@ -159,7 +159,8 @@ def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:
 
 
 def _freed_at_once(sizes: tuple[int, ...]) -> bool:
-    """Return True if an op frees each temporary workspace before it allocates the next one. A negative size means a release."""
+    """Return True if an op frees each temporary workspace before it allocates the next one. A negative entry in `sizes` means
+    that a workspace is freed."""
     return len(sizes) % 2 == 0 and all(taken == -freed for taken, freed in zip(sizes[::2], sizes[1::2], strict=True))
 
 

@@ -4,8 +4,8 @@ so its results are cached.
 Note [Aliasing is observed]
     Each virtual argument is passed as a meta tensor with its own storage, as large as the argument's allocation. A result that
     shares its storage with a meta argument is a view of the argument. A result that is the same object as a meta argument is
-    the argument itself. An argument whose shape or storage changed was resized (`resize_`, out variants) or rebound (`set_`).
-    So aliasing is observed instead of being read from the op's schema.
+    the argument itself. An argument whose shape changed was resized (`resize_`, out variants), and an argument whose storage
+    changed was rebound (`set_`). Aliasing is thus observed instead of being read from the op's schema.
 
     infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 """
@@ -294,7 +294,7 @@ IDLE = frozenset(
 
 
 def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
-    """Return whether the op runs kernels. `does_something` says whether the op changes an argument or creates a tensor."""
+    """Return whether the op runs kernels. `does_something` is True if the op changes an argument or creates a tensor."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 

@@ -6,7 +6,7 @@ get the values that are usual in a run without problems.
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
-Values that are neither recorded nor computed are assumed by these rules:
+The following values are assumed if they are neither recorded nor computed:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
@@ -122,8 +122,8 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
     """Mark overwritten values as unknown while a CUDA graph is being captured. `stream` is the stream of this call.
 
-    A capture writes nothing. After the capture of a CUDA graph, the old values of its tensors are valid again until the graph
-    is first replayed. Values that a CUDA graph computes are unknown after each replay of the graph.
+    Capturing a CUDA graph writes no values. After the capture of a CUDA graph, the old values of its tensors are valid again
+    until the graph is first replayed. Values that a CUDA graph computes are unknown after each replay of the graph.
     """
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
@@ -152,7 +152,7 @@ def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
 
 
 def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
-    """Return whether an op is small enough to be computed on the host, and draws no random numbers."""
+    """Return True if an op is small enough to be computed on the host and draws no random numbers."""
     made = plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
     new = [one for one in made if isinstance(one, New)]
     if torch.Tag.nondeterministic_seeded in func.tags or not (new or plan.writes) or (new and plan.writes):
@@ -278,8 +278,8 @@ def _any(made: torch.Tensor, args: TorchAny) -> Uniform | None:
 
 
 def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """Return the result of a reduction, such as a sum, over elements that are all equal. A maximum, for example, equals one of
-    the elements."""
+    """Return the result of a reduction, such as a maximum, over elements that are all equal. The result is equal to the
+    elements."""
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
         return None

@@ -13,11 +13,12 @@ recorded time between the two stages.
 Note [The k-th stage]
     Within a segment, the k-th stage with a name and device gets the time of the k-th recorded stage with the same name and
     device. In a phase-grained recording, stages begin and end at their recorded offset in the phase, on the host and on their
-    device. If this machine's host makes a stage longer, the next stage becomes shorter. The same rule applies to phases.
+    device. If a stage takes longer because this machine is slow, the next stage becomes shorter. The same rule applies to
+    phases.
 
 Note [Additional devices]
-    A phase is timed on one device. Replicas do the same work at the same time. The time between stages is therefore charged to
-    each device that the script has used in this phase.
+    The recording has the time of a phase on one device only. Because replicas do the same work at the same time, the time
+    between stages is charged to each device that the script has used in the phase.
 """
 
 from __future__ import annotations

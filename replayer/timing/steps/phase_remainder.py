@@ -14,18 +14,18 @@ Note [When the remainder is charged]
     The remainder is charged in four cases:
 
     * The kernels were launched without an op.
-    * The recording has the same work under other names. Either the estimated time of the script's unmatched ops is at least a
-        quarter of the remainder, or their tensors are at least half as many as the remainder's kernels.
-    * The remainder is at most a fifth of the phase's work, as for small differences between releases.
+    * The recording probably has the same work under other names. Either the script's unmatched ops have at least a quarter of
+        the remainder's time (by estimate), or they have at least half as many tensors as the remainder has kernels.
+    * The remainder is at most a fifth of the phase's work, which can result from small differences between releases.
     * The script entered the phase by name but launched nothing in it (`zero_grad` once filled zeros).
 
-    In all other cases the script does less in this phase than was recorded (frozen layers, for example), and nothing is
-    charged.
+    In all other cases, nothing is charged, because the script does less in the phase than was recorded (frozen layers, for
+    example).
 
 Note [No more than the phase]
     Profilers of 2020 recorded some kernels without their op. In such a recording, a call may be matched with a call at another
-    shape, while the call's own kernels stay in the remainder. So the remainder is charged only up to the phase's recorded
-    total.
+    shape, while the call's own kernels stay in the remainder. The remainder is therefore charged only until the phase reaches
+    its recorded total time.
 """
 
 from __future__ import annotations

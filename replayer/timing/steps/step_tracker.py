@@ -12,26 +12,25 @@ Recorder and replayer share the code that divides a script into phases and steps
 Note [What drives an evaluation step]
     The replay takes the times of training steps from recorded training steps, and the times of evaluation steps from recorded
     evaluation steps. The kind of the current step is known only when a module is called, after the step's batch was loaded and
-    copied. A step that loads or copies a batch without gradients is assumed to evaluate, and a script that has trained is
-    assumed to train otherwise. If this assumption was wrong, a recorded step of the other kind provides the remaining times.
-    Work that was already played is not changed. If the recording has no evaluation steps, a training step is used, and only the
-    phases that the script enters are charged.
+    copied. A step that loads or copies a batch with gradients disabled is assumed to be an evaluation step. Any other step is
+    assumed to be a training step if the script has trained before. If the assumption turns out to be wrong, a recorded step of
+    the other kind provides the remaining times, and work that was already played is not changed. If the recording has no
+    evaluation steps, a training step is used, and only the phases that the script enters are charged.
 
 Note [Another call of the recorded step]
     In a recording of inference, one step may contain many calls of the model, such as all tokens of a generation. The script's
-    step continues with another call under two conditions. First, four fifths of the last call's ops were matched at their own
-    shapes. Second, the recorded step still has at least as many of the same ops left.
+    step continues with another model call under two conditions. First, four fifths of the last call's ops matched recorded ops
+    with the same shapes. Second, the recorded step has at least as many unused calls of the same ops.
 
 Note [Waits between phases]
-    The recorder counts the script's work between two phases as a part of the second phase. An example is
-    `torch.cuda.synchronize()` after `backward()`. In a phase-grained recording, a phase's time therefore begins when the
-    previous phase ends.
+    The recorder counts the script's work between two phases, such as `torch.cuda.synchronize()` after `backward()`, as part of
+    the second phase. In a recording without kernels, the time of a phase therefore begins when the previous phase ends.
 
 Note [Times from the library]
     If times come from the library of measured models (`RecordedRun.library_pace`), there is no recorded step. A phase's device
     time is looked up when the phase begins. The time of the forward pass is looked up when the script calls its model. The
-    library has no host times, so the host runs at this machine's pace. The host may be one step ahead of the device, which is
-    about what CUDA's launch queue allows.
+    library has no host times, so the host runs at this machine's pace. The host may be up to one step ahead of the device,
+    because CUDA's launch queue allows about one step.
 """
 
 from __future__ import annotations

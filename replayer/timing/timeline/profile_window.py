@@ -10,9 +10,9 @@ recorded an op, the row of the virtual GPU is kept, because its kernels refer to
 
 Note [Ops of one instant]
     With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer
-    that assigns launches to ops by time would then assign all launches to one op. So each op lasts at least a nanosecond per
-    launch and begins after the previous op has ended. Python functions that took no time and ran no op are left out, because
-    their nesting could not be seen.
+    that assigns launches to ops by time would then assign all launches to one op. To prevent this, each op lasts at least one
+    nanosecond per launch and begins after the previous op has ended. Python functions that took no time and ran no op are left
+    out, because their nesting could not be seen.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def merged(
     events, idle_calls = _scripts_calls([event for event in kineto["traceEvents"] if id(event) not in ours_alone])
     own = _by_name(events)
     taken: set[int] = set()
-    ids: dict[Any, Any] = {}  # Kineto's ids, assigned on entry, so they show the nesting
+    ids: dict[Any, Any] = {}  # Kineto's ids; an outer op has a lower id than its inner ops
     pairs: dict[Any, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     alone: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     threads: dict[Any, Any] = {}
@@ -392,7 +392,7 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
 
     The k-th event of `there` is paired with the k-th event of `found`. If the lists differ in length, events are paired within
     groups of the same operands. If the sizes of a group differ too, only events that ran on the virtual GPU are paired.
-    `virtual` holds the ids of the events on the virtual GPU.
+    `virtual` contains the ids of Kineto's events that ran on the virtual GPU.
     """
     if len(there) == len(found):
         yield from zip(there, found, strict=True)

@@ -122,7 +122,7 @@ class BufferedRows:
         return self._in_tables + len(self.loose) // self._width
 
     def add(self, table: Column | DeferredRows) -> int:
-        """Add rows, and return their number. The rows must not change afterwards."""
+        """Add rows, and return their number. The caller must not change the rows afterwards."""
         if self.loose:
             self._bind()
         self._tables.append(table)
@@ -238,7 +238,7 @@ class TimelineWriter:
         self._host_rows = KeptBySignature(self._host_row_of)
         self._written_strings = 0
         self._rows = {name: BufferedRows(len(columns)) for name, (_, columns) in _GATHERED.items()}
-        # called most often; each adds one row to a flat array
+        # `work` and similar attributes are called most often, so each is the `extend` method of a flat array
         self.work = self._rows["device"].loose.extend
         self._host = self._rows["host"].loose.extend
         self.host_rows = 0
@@ -358,7 +358,8 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Keep a copy of all rows that are added from now on. `watched` returns these rows. The file gets them too."""
+        """Start to keep a copy of all rows that are added. `watched` returns the copied rows. The rows are also written to the
+        file."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
@@ -419,7 +420,7 @@ class TimelineWriter:
     def close(self, header: Trace) -> None:
         """Write the remaining rows and the final header, and close the file.
 
-        Raises the errors of `flush`.
+        Raises the same errors as `flush`.
         """
         self._hand_over()
         self._queue.put(None)
