@@ -3,10 +3,10 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 The GPU waits for data, for the host, for other ranks (communication that does not overlap with compute), or for unknown causes.
-The cause of the longest waits is the limit. There is an exception if a device is hardly ever idle, or if the host runs ahead of
-it (Note [What limits the pace] in `traces.figures.pace`). The device is the limit if its compute time exceeds the waits for
+The cause of the longest waits is the limit. Other rules apply if a device is hardly ever idle, or if the host runs ahead of the
+device (Note [What limits the pace] in `traces.figures.pace`). The device is the limit if its compute time exceeds the waits for
 each cause. Idle time is the step time minus the GPU time, so it does not include the overhead of the profiler. Steps that ran
-under the profiler only determine the shares of the causes.
+under the profiler are used only for the shares of the causes.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
@@ -82,7 +82,7 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 
 
 def why_idle_is_unknown(trace: Trace) -> str:
-    """Return why the trace does not show how long its devices are idle, or ""."""
+    """If the trace does not show how long its devices are idle, return the reason, otherwise ""."""
     if reason := hides_work(trace):
         return reason
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
@@ -102,8 +102,8 @@ def bottleneck(
 ) -> PaceLimit | None:
     """Return what limits the speed of a trace, or None if the trace has no steps. `idle` has the idle times by device.
 
-    `why_unknown` is the reason why the idle time of the trace is unknown, if it is unknown (see `why_idle_is_unknown`).
-    `keeps_up` is the result of `caught_up`, which is used only for a trace without kernels.
+    `why_unknown` is the reason why the trace's idle time is unknown, or "" if the idle time is known (see
+    `why_idle_is_unknown`). `keeps_up` is the result of `caught_up`, which is used only for a trace without kernels.
     """
     if pace is None or not pace.pace_ns:
         return None

@@ -39,7 +39,8 @@ def busy_by_device(trace: Trace) -> dict[int, Intervals]:
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
-    """Return the busy time of each stream. The keys of the result are pairs of a row of `trace.devices` and a stream number."""
+    """Return the busy time of each stream. Each key of the returned dictionary is a pair: a row of `trace.devices` and a stream
+    number."""
     spans = trace.device.take(work_rows(trace))
     streams = [spans.take(rows) for rows in grouped(spans.device, spans.stream)]
     return {(int(of.device[0]), int(of.stream[0])): Intervals(of.start_ns, of.end_ns) for of in streams}
@@ -61,7 +62,7 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 def steady_steps(trace: Trace) -> Column:
     """Return the rows of the training steps that ran without the profiler and are not warm-up steps.
 
-    If a trace has only other steps, steps after a profile are used, or else profiled steps, or else warm-up steps, or else
+    If a trace has no steady steps, the first available kind is used: steps after a profile, profiled steps, warm-up steps, or
     evaluation steps. Evaluation steps that ran under the profiler are used only if there are no other evaluation steps.
     """
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
@@ -74,9 +75,9 @@ def steady_steps(trace: Trace) -> Column:
 def clean_evaluations(trace: Trace) -> Column:
     """Return the rows of the evaluation steps that ran without the profiler.
 
-    A profile of a GPU slows later steps (`StepKind.AFTER_PROFILE`). The kind of an evaluation step does not show whether it ran
-    after a profile. So evaluation steps after a rank's first profiled step are left out, if at least FEWEST_CLEAN_STEPS
-    evaluation steps ran before it.
+    Profiling a GPU also slows the steps after the profile (`StepKind.AFTER_PROFILE`). The kind of an evaluation step does not
+    show whether it ran after a profile. Therefore, evaluation steps after a rank's first profiled step are left out if at least
+    FEWEST_CLEAN_STEPS evaluation steps ran before the profiled step.
     """
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
@@ -102,7 +103,8 @@ def ran_under_profiler(trace: Trace) -> Column:
 
 
 def profiled_steps(trace: Trace) -> Column:
-    """Return the rows of the profiled steps. If no step is marked as profiled, the result is that of `steady_steps`."""
+    """Return the rows of the profiled steps. If no step is marked as profiled, the steady steps are returned
+    (`steady_steps`)."""
     kinds = StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP, StepKind.EVALUATION
     return _first_of(trace, *kinds)
 
@@ -127,9 +129,9 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep in each list of step rows only steps of the most frequent kind that all lists contain (`passes_of_steps`).
+    """Filter each list of step rows to the most frequent kind of step that occurs in all lists (`passes_of_steps`).
 
-    If no kind of step is in all lists, the lists are returned unchanged.
+    If no kind of step occurs in all lists, the lists are returned unchanged.
     """
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
@@ -145,8 +147,8 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Holds the time of one phase in each step. If a step does not have the phase, its time is 0; if the phase repeats, its
-    times are summed.
+    """Holds the time of one phase in each step. If a step does not have the phase, the time is 0. If the phase occurs several
+    times in a step, the times are summed.
 
     `host_ns` is the time from the start to the end of the phase, measured on the host. The host times of all phases add up to
     the time of the step. `device_ns` is the time between two CUDA events at the start and end of the phase, including waits. If
@@ -177,9 +179,10 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """Return how long the devices ran the work that each phase launched, summed over devices.
+    """Return the GPU busy time of the work that each phase launched, summed over devices.
 
-    The result has one column per phase name, with one value per step. If the trace has no device work, the result is empty.
+    The returned dictionary has one array per phase name, with one value per step. If the trace has no device work, the returned
+    dictionary is empty.
     """
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
@@ -203,9 +206,9 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 def launch_time_ns(trace: Trace) -> Column:
     """Return the time at which the host launched each device span.
 
-    If the launch of a device span is unknown, the span's start counts as the launch time. A stream runs its work in the order
-    of launches. If the stream's next work was launched before the start of the span, the launch time of the stream's previous
-    work is used.
+    If the launch of a device span is unknown, the span's start is used as the launch time. A stream runs its work in the order
+    of launches. If the launch of a span is unknown, but the stream's next work was launched before the span's start, the
+    previous work's launch time is used.
     """
     spans = trace.device
     known = spans.launch >= 0
@@ -236,10 +239,11 @@ def step_windows(trace: Trace) -> TimeWindows:
 
 @once
 def backlog(trace: Trace) -> Column:
-    """Return a mask of the device spans whose launch happened before the recording began.
+    """Return a mask of the device spans that were launched before the recording began.
 
-    Spans that were launched before the recording have no known launch, and start before all spans of their stream that have
-    one. A stream runs its work in launch order, so all work before a stream's first recorded launch was launched earlier.
+    Spans that were launched before the recording have no known launch, and start before all spans of their stream that have a
+    known launch. A stream runs its work in launch order, so all work before a stream's first recorded launch was launched
+    earlier.
     """
     spans = trace.device
     unknown = spans.launch == NONE
@@ -287,7 +291,7 @@ def phase_names_at(trace: Trace, times_ns: Column) -> Column:
 
 
 def phase_names(trace: Trace) -> Column:
-    """Return the phase name of each row of `trace.phases`. The last name is "", so the index NONE (-1) gives ""."""
+    """Return the phase name of each row of `trace.phases`. An additional last entry is "", so the index NONE (-1) gives ""."""
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 
@@ -295,8 +299,8 @@ def phase_names(trace: Trace) -> Column:
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     """Return, for each device span, the row of `trace.host` with the innermost (or outermost) op that launched it.
 
-    Spans that no op launched get NONE. The launch of a CUDA graph is treated as an op. Ops inside a compiled region count as
-    outermost ops, because the region is only a range around them.
+    Spans that no op launched get NONE. The launch of a CUDA graph is treated as an op. Ops inside a compiled region are treated
+    as outermost ops, because the region is only a range around them.
     """
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
@@ -322,7 +326,8 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return, for each host span, the innermost span in the mask `wanted` that encloses it or is the span itself, or else NONE.
+    """For each host span, return the innermost span in the mask `wanted` that encloses the host span (or is the host span
+    itself), or NONE.
     """
     parent = np.append(host.around, NONE)
     rows = np.arange(len(parent))
@@ -422,8 +427,8 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the time of device work launched in steps, by the origin of the time (such as recorded), in nanoseconds. Warm-up
-    steps are left out, unless all steps are warm-up steps.
+    """Return the total time (in ns) of device work launched in steps, by the origin of the time (such as measured or scaled).
+    Warm-up steps are left out, unless all steps are warm-up steps.
 
     If a trace has only phase times and no device spans, the device times of its phases are used.
     """

@@ -93,8 +93,8 @@ class StepTimes:
     """Holds the times of each step in nanoseconds, as defined in Note [A step's time]. Each column has one value per row of
     `trace.steps`.
 
-    The dictionaries' keys are rows of `trace.devices`. For steps of other ranks, and for steps before a device's first work,
-    the value is NONE (0 in `gpu_ns`).
+    The dictionaries' keys are rows of `trace.devices`. A device's value is NONE (0 in `gpu_ns`) for steps of other ranks and
+    for steps before the device's first work.
     """
 
     host_interval_ns: Column
@@ -116,7 +116,8 @@ class StepTimes:
 
     @cached_property
     def slowest(self) -> dict[bytes, tuple[PaceSeries | None, PaceSeries | None]]:
-        """The results of `host_series` and `device_series` by the bytes of the rows. Several figures need the same rows."""
+        """A cache of the results of `host_series` and `device_series`, with the bytes of the array `rows` as key. Several
+        figures need the same rows."""
         return {}
 
     @property
@@ -210,7 +211,7 @@ def step_times(trace: Trace) -> StepTimes:
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
     """Return the intervals of the given steps on the host of the slowest rank, or None if `rows` is empty.
 
-    `rows` are row numbers of `trace.steps`, and may contain a row several times.
+    `rows` are row numbers of `trace.steps`, and may contain the same row several times.
     """
     return _slowest(times, rows)[0]
 
@@ -251,7 +252,7 @@ def _slowest_device(times: StepTimes, of_rank: dict[int, Column]) -> PaceSeries 
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals of the given steps on the host or on the slowest device, whichever determine the step time.
+    """Return the intervals of the given steps that determine the step time: those on the host or those on the slowest device.
 
     The result is None if `rows` is empty. See Note [Steps of several kinds].
     """
@@ -267,8 +268,8 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
     """Return the step time of the given steps (by default the steady steps), or None if there are no steps.
 
-    The GPU time is computed from the kernels in the steps `with_kernels` (by default `rows`). A recording may have kernels only
-    in the steps that ran under the profiler.
+    The GPU time is computed from the kernels in the steps `with_kernels` (by default `rows`). In some recordings, only the
+    steps that ran under the profiler have kernels.
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
@@ -315,7 +316,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
     """Return each step's interval in nanoseconds. The step time is computed from intervals on the host or on a device,
-    whichever are longer.
+    depending on which are longer.
 
     A step's device interval is the longest interval of the devices of its rank. If a step has no device work, its host interval
     is used.
@@ -334,8 +335,8 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
     """Return, for each device row, the time windows in which busy and idle time are measured.
 
     The steps default to `profiled_steps`. Each run of consecutive steps has one window, from the start of its first step to the
-    end of its last step (Note [A step's time]). If the trace has no steps, the window of a device is from its first work to its
-    last.
+    end of its last step (Note [A step's time]). If the trace has no steps, a device's window lasts from its first work to its
+    last work.
     """
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):

@@ -46,9 +46,9 @@ def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str
 
 
 def phase_waits_ns(trace: Trace) -> dict[str, Column]:
-    """Return how long the host waited for its devices, by phase name with one value per step, in nanoseconds.
+    """For each phase, return how long (in ns) the host waited for its devices in each step.
 
-    See `traces.analyses.waits`. If no wait was recorded, the result is empty.
+    See `traces.analyses.waits`. If no wait was recorded, the returned dictionary is empty.
     """
     phases, found = trace.phases, dict[str, Column]()
     rank_of_phase = trace.steps.rank[phases.step]

@@ -44,12 +44,12 @@ class InputPipeline:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """Sums up all calls of one collective on one communication backend, over all ranks. If no size of a call is known, `bytes`
-    is None.
+    """Sums up all calls of one collective on one communication backend, over all ranks. `bytes` is None if no sizes were
+    recorded.
 
     The end of `timed` calls was recorded. For `bounded` calls, only an upper bound of the duration was recorded (see
-    `Ending.BY`). `duration_ns` is the sum over both. `median_ns` is the median duration of the timed calls, or of the upper
-    bounds if no call was timed.
+    `Ending.BY`). `duration_ns` is the sum over both. `median_ns` is the median duration of the timed calls, or the median upper
+    bound if no call was timed.
     """
 
     name: str
@@ -83,7 +83,7 @@ def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
 
 
 def input_pipeline(trace: Trace) -> InputPipeline | None:
-    """Return figures of the data loading, or None if the trace has no waits for batches, pinning or loader settings."""
+    """Return figures about data loading, or None if the trace has no waits for batches, pinning or loader settings."""
     loaders = list(trace.run_of(trace.ranks[0]).loaders)
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
     pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)

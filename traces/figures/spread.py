@@ -46,8 +46,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare the values of two columns of times in the chosen rows. The noise floor is computed from the recorded times of the
-    steps `all_ours`."""
+    """Compare two columns of times in the given rows. The noise floor is computed from the recorded times of the steps
+    `all_ours`."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
@@ -74,8 +74,8 @@ def period_of(values: Column) -> int:
 
 
 def means_of_periods(values: Column, period: int | None = None) -> Column:
-    """Return the moving averages of the values over windows of `period` values. By default, `period` is the period of the
-    values themselves."""
+    """Return the moving averages of the values over windows of `period` values. If `period` is None, the period is computed
+    from the values (`period_of`)."""
     period = period_of(values) if period is None else period
     if period == 1 or len(values) < period:
         return values

@@ -1,7 +1,7 @@
 """Measures how far the allocated memory of a device rises during a step.
 
-The rise is computed from allocations and frees, so it is also known if the recording has no totals of memory. If a recording
-began in the middle of a program, it does not contain the total of allocated memory.
+The rise is computed from allocations and frees, so it is known even if the recording lacks the total allocated memory. The
+total is missing if the recording began in the middle of a program.
 
     step_rises(trace)   # {0: 2_791_636_480}: by row of `trace.devices`, the median over steady steps
 """

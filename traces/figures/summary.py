@@ -107,7 +107,7 @@ class Summary:
     `step_median_ns` is the step time, and `compute_side_median_ns` is the step time without waits for data.
 
     `ops` lists the innermost ops around kernel launches, and `calls` lists the outermost ops. The lists `ops` and `calls` have
-    at most TOP rows, and are sorted by the device time of the work that the ops launched. The key of a device in a dictionary
+    at most TOP rows, and are sorted by the device time of the work that the ops launched. In dictionaries, the key of a device
     is its `Trace.device_label`.
     """
 
@@ -154,7 +154,7 @@ class Summary:
 
     @property
     def busy_shares(self) -> dict[str, float]:
-        """Return the busy time of each working device as a share of the steps' time, or of the trace's time if it has no
+        """Return the busy time of each working device as a share of the steps' time, or of the trace's time if the trace has no
         steps."""
         return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
 
@@ -180,8 +180,8 @@ def _ms(time_ns: int | None) -> str:
 
 
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
-    """Return the figures of a trace. Without `details`, the tables that only `trace info --details` shows are empty: `ops`,
-    `calls`, and the analyses that `traces.analyses.analyse.analyse` then leaves out. They take two thirds of the time.
+    """Return the figures of a trace. If `details` is False, the tables that only `trace info --details` shows are empty: `ops`,
+    `calls`, and some analyses (see `traces.analyses.analyse.analyse`). They take two thirds of the time.
     """
     with each_once():
         return _summary(trace, details)

@@ -16,8 +16,8 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Return the trace with the columns `sequence` and `forward_thread` also filled in for repeated steps. The numbers differ
-    from step to step.
+    """Return the trace with the columns `sequence` and `forward_thread` filled in for steps that run the same ops as an earlier
+    step. The numbers differ from step to step.
 
     The trace must be sorted and have a single rank.
     """

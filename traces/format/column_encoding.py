@@ -140,8 +140,8 @@ def _common_divisor(values: npt.NDArray[Any]) -> int:
 
 
 def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Decode a column that `pack_column` encoded. A stored column that is a single number has this value in all rows. Raises
-    Damaged.
+    """Decode a column that `pack_column` encoded. A column that is stored as a single number has this number in all rows.
+    Raises Damaged.
     """
     if type(value) is int:
         return np.full(rows, _in_range(value, dtype, name), dtype)
@@ -175,7 +175,7 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
 
 
 def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Decode a column of one byte per row without columns of 64 bits in between, which take most of the time."""
+    """Decode a column of one byte per row directly, because intermediate 64-bit columns would take most of the time."""
     _in_range(base, dtype, name)
     if base + int(plane.max()) > np.iinfo(dtype).max:
         raise Damaged(f"column {name!r} has values outside {dtype}")

@@ -144,8 +144,8 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
     the offset `before.whole_bytes` and may have no complete frame.
 
     Note [Cut or damaged]: if a file ends inside a frame, it was truncated, and everything before that frame is valid. Any other
-    error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. Each head's
-    checksum includes the head before it, so lost, duplicated or swapped frames count as damage.
+    error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. The
+    checksum of each frame's head includes the previous head, so lost, duplicated or swapped frames are detected as damage.
     """
     if before is None:
         whole = scan(data[HEADER.size :], header_scan(data))

@@ -11,9 +11,9 @@ next one is called a gap:
     2    0       120    20              1
 
 Depths of spans repeat from step to step, so depths compress to almost nothing. A gap is a part of an op's time that is not
-covered by any op called inside it. The start or end of an op is called a bracket. Gaps are small numbers, and the gaps between
-two given brackets are similar in all steps. Gaps are sorted by the brackets around them, so that similar gaps are neighbours.
-In recordings with nanosecond resolution, sorted gaps compress 15 % better than starts and durations.
+covered by any op that it calls. The start or end of an op is called a bracket. Gaps are small numbers, and the gaps between two
+given brackets are similar in all steps. Gaps are sorted by the brackets around them, so that similar gaps are neighbours. In
+recordings with nanosecond resolution, sorted gaps compress 15 % better than starts and durations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Nest:
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
     """Encode `spans` as depths and gaps. Returns None if the spans are not ordered like nested calls. `spans` may be a part of
-    a table, from the row `first_row`.
+    a table that begins at the row `first_row`.
     """
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
@@ -109,7 +109,7 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
     """Sort brackets by kind (the span's name, and start or end), and then by the kind of the bracket before.
 
-    Names are taken modulo 2**15, because radix sort is ten times faster and works on 16-bit keys. A collision only makes the
+    Names are taken modulo 2**15, because radix sort, which is ten times faster, needs 16-bit keys. A collision only makes the
     compression worse.
     """
     what = np.empty(2 * len(name), np.uint16)

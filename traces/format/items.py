@@ -107,15 +107,16 @@ def strings_item(texts: list[str]) -> Iterator[bytes]:
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
-    """Yield items with the rows of a table, at most MAX_ROWS per item. `first_row` is the number that the item's first row has
-    in the file."""
+    """Yield items with the rows of a table, at most MAX_ROWS per item. `first_row` is the row number of the item's first row in
+    the whole table."""
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Return the largest number of bytes that a reader checks against its limit, except for the contents of frames."""
+    """Return the largest size in bytes that a reader of the trace checks against its limit. The contents of frames are not
+    considered."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
@@ -233,7 +234,7 @@ def _pack(kind: str, value: Any) -> bytes:
 
 
 def rows_within(content: bytes, table: str) -> int:
-    """Return how many rows of a table are in a data frame's content. Raises Damaged."""
+    """Return how many rows of a table the content of one data frame contains. Raises Damaged."""
     return sum(claimed_rows(value) for kind, value in _unpack(content) if kind == table)
 
 

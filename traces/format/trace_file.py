@@ -57,10 +57,10 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path` in as few bytes as a reader accepts. Raises TraceWriteError, and then leaves `path` unchanged.
+    """Write `trace` to `path`, compressed as far as readers accept. Raises TraceWriteError, and then leaves `path` unchanged.
 
-    Many equal ranks compress so well that a reader would take the file for a harmful one (see UnpackLimit). In the file of such
-    a trace, a second header follows the tables, with as many blanks as the file lacks.
+    A trace of many equal ranks compresses so well that a reader would reject the file as harmful (see UnpackLimit). The file of
+    such a trace is made larger by a second header that ends in blanks.
     """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
@@ -104,7 +104,7 @@ class TraceStream:
 
     Rows and texts are numbered in the order in which they are added, and indices in tables refer to these numbers. Texts,
     devices and threads must be added before the tables that refer to them. `header` may be called again when more is known,
-    because only the last header counts. Memory use is constant. The class is not thread-safe.
+    because readers use only the last header. Memory use is constant. The class is not thread-safe.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -212,8 +212,8 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Write a new file next to `target`, sync it to disk and rename it to `target`. Files named NAME.part that killed recorders
-    left are kept.
+    """Write a new file next to `target`, sync it to disk and rename it to `target`. Files named NAME.part, which killed
+    recorders may have left, are kept.
     """
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")

@@ -62,8 +62,8 @@ def assemble(
 ) -> Trace:
     """Build one trace from the contents of several files. `marks_are_steps` is as in `read_kineto`.
 
-    With `strangers`, files that are not recordings are skipped and listed in `provenance["skipped_files"]`. At least one of the
-    files must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be identified.
+    If `strangers` is True, files that are not recordings are skipped and listed in `provenance["skipped_files"]`. At least one
+    of the files must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be identified.
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
@@ -153,7 +153,7 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
     """Return the rank of each recording, which is read from its events or header. If neither the events nor the header contain
     the rank, it is taken from the file name.
 
-    Raises TraceImportError with file names if a rank is unknown or occurs twice.
+    Raises TraceImportError, with the names of the files, if a rank is unknown or occurs twice.
     """
     files = [part.file for part in recordings]
     numbers = [part.rank for part in recordings]
@@ -189,10 +189,9 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
     "run-TP-3.trace.json".
 
     Inference servers write the positions of a rank in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0").
-    If the first numbers in the file names are all different, the first numbers are the ranks. If the first numbers repeat, the
-    files are sorted by the positions in their names, and the rank is the index in this order. A bare number in a file name
-    counts as the rank only if the rest of the names is equal. The ranks must be the numbers from 0 to one less than the number
-    of files.
+    If the first position is different in all file names, the first position is the rank. If the first position repeats, the
+    files are sorted by all positions in their names, and the rank is the index in this order. A number without a label such as
+    "rank" is used as the rank only if the file names are otherwise equal. Such numbers of n files must be 0 to n - 1.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]

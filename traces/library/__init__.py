@@ -65,8 +65,8 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 
 def is_cell_name(name: str) -> bool:
-    """Return whether the text is the name of a library entry such as "v100/resnet50", with or without a batch size
-    ("v100/resnet50@32"). The result is False if a file with this name exists or if the library has no such GPU.
+    """Return True for the name of a library entry such as "v100/resnet50", with or without a batch size ("v100/resnet50@32").
+    The result is False if a file with this name exists, or if the library does not have the GPU.
     """
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()

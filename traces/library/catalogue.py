@@ -5,8 +5,8 @@
     cell("v100", "resnet50").at(32)         # CellTimes; NotMeasured outside the measured batch sizes
     match("v100", signature)                # the script's cell, or the nearest one with the differences
 
-A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The user's folder is below the
-platform's standard folder for user data. The environment variable TRACE_LIBRARY lists more library folders, separated as in
+A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The user's folder is inside
+the platform's standard folder for user data. The environment variable TRACE_LIBRARY lists more library folders, separated as in
 PATH. Users may copy files into these folders by hand.
 
 Note [One name, one entry]
@@ -62,14 +62,15 @@ def faults() -> list[str]:
 
 
 def gpus() -> list[Gpu]:
-    """Return the GPUs for which the library has published step times, by name."""
+    """Return the GPUs for which the library has published step times, sorted by name."""
     return sorted({file.gpu.name: file.gpu for file in reversed(cell_files())}.values(), key=lambda gpu: gpu.name)
 
 
 def gpu(name: str) -> Gpu:
-    """Return the library's GPU with this name, or the GPU whose device name contains these words ("V100-PCIE").
+    """Return the library's GPU with this name, or the first GPU with a device name that contains all words of `name`, such as
+    "V100-PCIE".
 
-    Raises TraceLibraryError with similar names if the GPU is unknown.
+    If the GPU is unknown, raises TraceLibraryError with a message that suggests similar names.
     """
     known = gpus()
     words = _words(name)
@@ -90,7 +91,8 @@ def models(gpu_name: str) -> list[str]:
 
 
 def cell(gpu_name: str, model: str) -> LibraryCell:
-    """Return the library entry for a GPU and a network. Raises TraceLibraryError with similar names if the entry is unknown."""
+    """Return the library entry for a GPU and a network. If the entry is unknown, raises TraceLibraryError with a message that
+    suggests similar names."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:

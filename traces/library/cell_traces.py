@@ -1,5 +1,5 @@
-"""Converts library entries (published step times of one network on one GPU) to traces. A replay from the library uses the trace
-in place of a recording. `trace info` shows a library entry at one batch size as a trace.
+"""Converts library entries (published step times of one network on one GPU) to traces. A replay from the library uses such a
+trace instead of a recording. `trace info` shows the trace of a library entry at one batch size.
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
@@ -49,7 +49,7 @@ def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
     """Return the trace of a replay that consisted of the given steps. Each element of `steps` maps the names of phases to
-    durations in nanoseconds. `blank` is the trace that the replay began with."""
+    durations in nanoseconds. `blank` is the empty trace that the replay began with."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace

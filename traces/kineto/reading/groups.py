@@ -173,7 +173,8 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Return whether torch.profiler wrote none of the events. An empty JSON list is taken as a file of another program."""
+        """Return whether torch.profiler wrote none of the events. An empty JSON list is considered a file of another
+        program."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory

@@ -27,8 +27,8 @@ _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s
 
 
 def load(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
-    """Parse a recording in pieces, and return the results of `digest` for all pieces but the last, and the last piece
-    (Note [Pieces]).
+    """Parse a recording in pieces (Note [Pieces]). Return a list with the result of `digest` for each piece except the last,
+    and the parsed last piece.
 
     Raises orjson.JSONDecodeError.
     """

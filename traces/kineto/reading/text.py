@@ -302,8 +302,8 @@ def _scan_whole(text: str, position: int) -> tuple[Event, int]:
     the event is damaged.
 
     For speed, the parser first assumes that the event ends just before the next text that looks like the start of an event. If
-    this assumption is wrong, Python's json module finds the end of the event. Python's json module gets only a short piece of
-    the text, because for each error it counts all lines from the start.
+    the assumed end is wrong, Python's json module finds the actual end of the event. Python's json module gets only a short
+    piece of the text, because for each error it counts all lines from the start.
     """
     if text[position] != "{":
         raise ValueError

@@ -33,11 +33,11 @@ class CallOwners:
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """Find the owners. For each host span, `ids` contains the id of an op, and `named` contains the External id of a
-        runtime call. All other rows have NONE.
+        """Find the owners. `ids` contains the id of each op, and `named` contains the External id of each runtime call. All
+        other rows have NONE.
 
         From torch 1.12 to 2.3, the External id of a runtime call is a copy of its correlation id and not the id of an op.
-        External ids count as ids of ops if most runtime calls run during the op with that id.
+        External ids are assumed to be ids of ops if most runtime calls run during the op that has the call's External id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
@@ -80,7 +80,7 @@ class CallOwners:
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
     """Return, for each wanted id, the row that has this id, or NONE.
 
-    If several rows have the id, the last of them that starts at or before `before_ns` is returned. If all rows with the id
+    If several rows have the same id, the last row that starts at or before `before_ns` is returned. If all rows with the id
     start after `before_ns`, the first row is returned.
     """
     rows = np.flatnonzero(ids > 0)

@@ -1,7 +1,7 @@
 """Finds impossible durations. The importer counts impossible durations.
 
-GPU work that is longer than the recording gets the duration 0, so that statistics do not include this error. A host span that
-is longer than the recording gets the time of the last host event as its end.
+GPU work that is longer than the recording gets the duration 0, so that the error does not affect statistics. The end of a host
+span that is longer than the recording is moved to the time of the last host event.
 
     durations_ns(device, dependent_launch=True)   # possible durations of kernels, see Note [One after another]
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording

@@ -93,7 +93,8 @@ class Launches:
 
 
 class WithoutWork(NamedTuple):
-    """Counts launch calls whose kernels are missing, either lost by the profiler or captured into a CUDA graph and not run."""
+    """Counts launch calls without a recorded kernel. Either the profiler lost the kernel, or the kernel was captured into a
+    CUDA graph and did not run."""
 
     lost_kernels: int
     captured: int
@@ -156,9 +157,9 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a boolean mask of GPU work without a launching call that begins before all launched work of its stream.
+    """Return a boolean mask of GPU work that has no launching call and begins before all launched work of its stream.
 
-    If the launching call of no device span is known, the mask is all False.
+    If no launching call is known, the mask is False for all device spans.
     """
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)

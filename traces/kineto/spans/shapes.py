@@ -31,7 +31,7 @@ class Shapes:
     """Converts Kineto's fields `Input Dims` and `Input type` of ops to indices of shapes and dtypes in the string table."""
 
     def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
-        """`only_inputs` means that output arguments (`out=`) were removed from the file before."""
+        """`only_inputs` means that the file does not contain output arguments (`out=`), because they were removed earlier."""
         self._strings = strings
         self._only_inputs = only_inputs
         self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}
@@ -96,7 +96,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
     """Serialize columns to JSON, and return the text of each row without its brackets.
 
-    The result is an empty list if orjson cannot serialize a row, or if a value contains the separator between rows.
+    The returned list is empty if orjson cannot serialize a row, or if a value contains the separator between rows.
     """
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))

@@ -72,8 +72,8 @@ def read_tables(
     *,
     dependent_launch: bool = True,
 ) -> RankTables:
-    """Build the tables. `notes` is extra data in files written by `trace export`, otherwise empty. `dependent_launch` is as in
-    impossible.py."""
+    """Build the tables. `notes` is the extra data in files written by `trace export`, or None for other files.
+    `dependent_launch` is as in impossible.py."""
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
     device = _read_device(groups, clock, names, problems, notes)

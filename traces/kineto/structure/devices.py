@@ -35,10 +35,11 @@ def is_of_amd(header: dict[str, Any]) -> bool:
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the GPUs in use, a mapping from the profiler's device numbers to this list, and the number of visible GPUs.
+    """Return a list of the GPUs in use, the position in this list for each of the profiler's device numbers, and the number of
+    visible GPUs.
 
-    If no GPU was used, all GPUs listed in the file are returned. On AMD, the function also changes the device numbers of memory
-    events to those of kernels.
+    If no GPU was used, all GPUs listed in the file are returned. On AMD, the device numbers of memory events are replaced by
+    those of kernels.
     """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}

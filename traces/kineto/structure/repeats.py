@@ -63,7 +63,7 @@ class GpuMarks:
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
     """Find steps by their marks on the GPU's timeline, see Note [Step marks on the GPU]. Returns None if the GPU's timeline has
-    no step marks, or if the launch of no kernel within the marks is known.
+    no step marks, or if no launch of a kernel within the marks is known.
     """
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]

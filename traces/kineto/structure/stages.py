@@ -3,8 +3,8 @@
     parts = read_stages(tables, phases, strings, {0: 0, 1: 1})
     # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
 
-The device times of a stage are those that CUDA events at the start and end of the range would give. If a range does not name a
-device, the stage belongs to the device with the most work launched in the range.
+The device times of a stage are the times that CUDA events at the start and end of the stage's range would measure. If a range
+does not name a device, the stage belongs to the device with the most work launched in the range.
 """
 
 from __future__ import annotations

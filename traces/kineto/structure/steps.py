@@ -106,8 +106,8 @@ class _StepEvent(NamedTuple):
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Find training steps and phases, and return the method by which steps were found. `marks_are_steps` means that each step
-    mark of the profiler contains exactly one batch. See Note [Whose steps].
+    """Find training steps and phases. Also return the name of the method that found the steps. `marks_are_steps` means that
+    each step mark of the profiler contains exactly one batch. See Note [Whose steps].
     """
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
@@ -177,7 +177,7 @@ class _BatchEnds:
 
     def _of_model(self, event: _StepEvent) -> bool:
         """Return whether an op belongs to the model, and not to the preparation of a batch. In a training recording, ops that
-        never run with gradients are taken as data preparation.
+        never run with gradients are considered data preparation.
         """
         return not (self._trains and event.quiet) or event.like in self._trained
 
@@ -222,7 +222,7 @@ class _BatchEnds:
     def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
         """Return the end times of the steps between two times, and whether an evaluated batch is still in progress at the end.
 
-        `begins_before` means that module calls count even if they began before `begin_ns`.
+        If `begins_before` is True, module calls that began before `begin_ns` are included.
         """
         inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
         calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
@@ -440,11 +440,11 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
-    """Return the phase of each host row that marks a phase, by row. The second result contains the time intervals of annotated
-    forward passes on the main thread.
+    """Return a dictionary that maps each host row that marks a phase to the name of the phase. The second result contains the
+    time intervals of annotated forward passes on the main thread.
 
     If an annotation of a phase contains PyTorch's own range for this phase, PyTorch's range is used. If forward passes are
-    annotated, ops outside of the annotations count neither as forward pass nor as loss.
+    annotated, ops outside of the annotations are not counted as forward pass or loss.
     """
     names: dict[int, str] = {}
     annotated: dict[int, str] = {}
@@ -475,7 +475,7 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
     """Return a boolean mask of conversions such as `aten::to` that returned their input unchanged. An op that contains other
-    ops is included only if all of them are conversions without effect.
+    ops is included only if all inner ops are conversions without effect.
     """
     converts = (host.kind == HostKind.OP) & strings.matching(host.name, _CONVERSIONS.match)
     around = host.parent[~converts]
