@@ -6,10 +6,10 @@ With a virtual clock, `time.sleep` returns at once and moves the clock forward.
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 The functions `time`, `perf_counter` and `monotonic` return the virtual time (Note [Virtual time] in clock.py), and `sleep`
-advances the virtual time. The functions are also replaced in modules that have already run `from time import perf_counter`.
-When a thread reads a clock, the clock first advances to the thread's virtual time, which includes the recorded duration of its
-host code. In a background thread, `sleep` does not advance the clock. A sleeping background thread waits until other threads
-have advanced the virtual time far enough.
+advances the virtual time. The clock functions are also replaced in modules that have already run `from time import
+perf_counter`. When a thread reads a clock, the clock first advances to the thread's virtual time, which includes the recorded
+duration of its host code. In a background thread, `sleep` does not advance the clock. A sleeping background thread waits until
+other threads have advanced the virtual time far enough.
 
 A script is polling if it repeatedly sleeps for at most `_LONGEST_POLL_S` seconds without using the GPU in between. A polling
 script usually waits for a child process, a thread or another rank, which make progress only in real time. The sleep of a

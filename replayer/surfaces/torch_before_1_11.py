@@ -1,6 +1,7 @@
 """Makes autograd save the same tensors for backward as PyTorch before 1.11 did.
 
-A replay of a recording from PyTorch 1.10 or earlier must save the same tensors, because saved tensors use GPU memory.
+A recording from PyTorch 1.10 or earlier must be replayed with that release's saved tensors, because saved tensors use GPU
+memory.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 

@@ -102,9 +102,8 @@ class CudaDriver:
         return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
-        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA. Unlike
-        `device_count`, which uses NVML on a real GPU, this function calls the CUDA runtime there and therefore initializes
-        CUDA."""
+        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA. On a real GPU,
+        `device_count` uses NVML, but this function calls the CUDA runtime and therefore initializes CUDA."""
         if in_bad_fork():
             return 0
         gpu()

@@ -162,7 +162,7 @@ class _Nccl:
         return not computing() and gpu().recording.transport is not Transport.COPIES
 
     def reduce(self, inputs: Sequence[TorchAny], output: torch.Tensor, root: int) -> None:
-        """Launch the reduction as one op. Its sum is not computed."""
+        """Launch the reduction as one op, without computing the sum."""
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
             pass
 

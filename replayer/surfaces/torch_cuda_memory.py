@@ -1,8 +1,8 @@
 """Patches torch.cuda.memory so that it reports the memory of the virtual GPU.
 
-torch.cuda.memory reads memory statistics with C functions such as `torch._C._cuda_memoryStats`. These C functions are replaced
-by functions that read `DeviceMemory` (device/caching_allocator.py). Four functions, such as `memory_allocated`, are replaced
-entirely for speed, because PyTorch's Python code sorts all memory statistics at each call.
+torch.cuda.memory reads memory statistics with C functions such as `torch._C._cuda_memoryStats`. This module replaces the C
+functions by functions that read `DeviceMemory` (device/caching_allocator.py). Four functions, such as `memory_allocated`, are
+replaced entirely for speed, because PyTorch's Python code sorts all memory statistics at each call.
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())

@@ -174,8 +174,8 @@ class ExternalStream(Stream):
 
 
 class Event(BaseEvent):  # type: ignore[misc]
-    """Replaces torch.cuda.Event. The argument `blocking` has no effect: it only decides whether the host sleeps or spins while
-    it waits."""
+    """Replaces torch.cuda.Event. The argument `blocking` has no effect, because it only decides whether the host sleeps or
+    spins while it waits."""
 
     virtual: VirtualEvent
     enable_timing: bool

@@ -116,9 +116,8 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
 
 
 def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Skip PyTorch 2.15's flight recorder.
-
-    The flight recorder is a debugging tool. It would fail, because C++ code does not know the virtual process group.
+    """Skip PyTorch 2.15's flight recorder, a debugging tool. The flight recorder would fail, because C++ code does not know the
+    virtual process group.
     """
     if not isinstance(group, VirtualNccl):
         attach(group, *args)

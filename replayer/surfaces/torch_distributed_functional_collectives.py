@@ -3,10 +3,10 @@
 
     total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, complete when all ranks' parts have arrived
 
-In PyTorch, C++ code creates the result tensor and starts the collective operation. PyTorch then keeps the pending operation in
-a table, keyed by the result's storage, until the script calls `_c10d_functional::wait_tensor`
-(torch/csrc/distributed/c10d/Functional.cpp). This module keeps the same table. The process group of a call is either an
-emulated NCCL group or a real group that communicates through host memory.
+In PyTorch, C++ code creates the result tensor and starts the collective operation. PyTorch keeps each pending operation in a
+table, keyed by the result's storage, until the script calls `_c10d_functional::wait_tensor`
+(torch/csrc/distributed/c10d/Functional.cpp). This module keeps such a table for virtual tensors. The process group of a call is
+either an emulated NCCL group or a real group that communicates through host memory.
 
 Note [Results wait at once]
     PyTorch's Python code wraps the result of a collective in a tensor that waits for the operation when it is first used. In
@@ -43,7 +43,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _wait_at_once(funcol: TorchAny) -> None:
-    """Make results wait when they are created. See Note [Results wait at once]."""
+    """Make the current stream wait for a collective as soon as the collective is called. See Note [Results wait at once]."""
 
     def wait_for_one(wrap: TorchAny, tensor: torch.Tensor) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)

@@ -39,7 +39,7 @@ def install(torch_module: ModuleType) -> None:
         return torch_module.device("cuda", given.index or 0) if is_ours else given
 
     def new_on_cuda(cls: type, *args: TorchAny, **named: TorchAny) -> TorchAny:
-        """Create a fake tensor. If its device is "lazy", as virtual tensors have in C++, use the device "cuda".
+        """Create a fake tensor, on the device "cuda" if the arguments have the device "lazy" (that of virtual tensors in C++).
 
         PyTorch's C++ code passes the type "lazy" when it creates tensors such as the first gradient of a backward pass. All
         arguments are checked for the device, because its position and name differ between PyTorch releases.

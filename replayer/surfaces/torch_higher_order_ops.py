@@ -1,7 +1,8 @@
 """Runs PyTorch's higher-order operators, such as flex_attention and cond, one op at a time. Also supports torch.func.linearize.
 
-PyTorch requires that a tensor subclass registers a rule for each higher-order operator. Virtual tensors need no such rules,
-because their calls run the kernel that PyTorch has registered for the dispatch key CompositeExplicitAutograd.
+PyTorch requires that a tensor subclass registers a rule for each higher-order operator. Virtual tensors have no rules: with
+virtual tensors, a higher-order operator runs the kernel that PyTorch has registered for the dispatch key
+CompositeExplicitAutograd.
 
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 """

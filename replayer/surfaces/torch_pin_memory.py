@@ -70,7 +70,8 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors. With `pin_memory=True`, it creates an unpinned tensor, which `pin` then pins."""
+    """Wrap a function that creates tensors. If the script passes `pin_memory=True`, the wrapper creates an unpinned tensor and
+    then calls `pin` to pin the tensor."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

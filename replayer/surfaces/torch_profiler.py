@@ -179,5 +179,6 @@ def _nested(events: list[TorchAny]) -> tuple[list[TorchAny], Column]:
 
 
 def _is_python_function(event: TorchAny) -> bool:
-    """Return whether an event is a call of a Python function. PyTorch 2.11 and earlier do not record such calls."""
+    """Return whether an event is a call of a Python function. PyTorch 2.11 and earlier do not record calls of Python
+    functions."""
     return bool(getattr(event, "is_python_function", False))

@@ -113,7 +113,7 @@ def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) 
 
 
 class _TensorProperty(property):
-    """A property with the attribute `__objclass__`, which PyTorch's own properties of torch.Tensor have.
+    """A property that has the attribute `__objclass__`, like PyTorch's own properties of torch.Tensor.
 
     Up to PyTorch 2.11, Dynamo reads `__objclass__` when it is imported (`is_tensor_base_attr_getter` in
     torch/_dynamo/utils.py).

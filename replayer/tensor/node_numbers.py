@@ -25,8 +25,8 @@ class _Latest(threading.local):
 
 
 def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
-    """Return a function that reads the sequence number of the op that is being dispatched. The number is known, because
-    autograd creates the op's node before it calls `__torch_dispatch__`.
+    """Return a function that reads the sequence number of the op that is being dispatched. Autograd creates the op's node,
+    which has the number, before it calls `__torch_dispatch__`.
     """
     current: TorchAny = torch._C._current_autograd_node
     next_number: TorchAny = torch._C._autograd._get_sequence_nr

@@ -12,10 +12,10 @@ Note [Loops end]
     A script may loop until a number that it reads from the GPU is small, and such a loop must end although all values are
     assumed. After about a thousand scalars within one training step, each further value is half of the previous one, and one in
     a thousand conditions is assumed to be True. If one line of the script has read about a hundred values since the last batch
-    was copied to the GPU, its values are halved too. A solver needs this earlier limit, because its step size would reach zero
-    after a thousand rejected steps. If a script selects some of two or more elements, at least one element is left out. A loop
-    over the remaining elements (`boxes = boxes[iou < 0.5]`) therefore gets down to one element, which is dropped after at most
-    a thousand reads.
+    was copied to the GPU, its values are halved too. For example, a solver must not reject a thousand steps, because its step
+    size would become zero. If a script selects some of two or more elements, at least one element is left out. A loop over the
+    remaining elements (`boxes = boxes[iou < 0.5]`) therefore gets down to one element, which is dropped after at most a
+    thousand reads.
 """
 
 from __future__ import annotations

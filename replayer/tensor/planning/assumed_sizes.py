@@ -3,15 +3,15 @@
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
 Note [Unknown sizes]
-    A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. The rules are the
-    same as for values that the script reads (values/assumed_values.py). A mask is assumed to select the share of elements that
-    `AssumedValues.share` returns. The result of `unique` is assumed to have the same share of the input's values or rows. If
-    the input of `unique` has integers, two distinct values are assumed, because integers may be labels, and scripts check that
-    there are no more labels than classes. Unknown integers are assumed to be 0, so the result of `bincount` has `minlength`
-    elements. `repeat_interleave` is assumed to repeat each row once. The shape function of a package's op may ask for a size
-    (`torch.library.get_ctx().new_dynamic_size()`), as that of torchvision's nms does. The op is then assumed to keep the same
-    share of its first argument's rows. The report shows the number of assumed sizes. Under `--values constant` and `--strict`,
-    DataDependentShape is raised instead of assuming a size.
+    A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. Unknown sizes follow
+    the same rules as unknown values that the script reads (values/assumed_values.py). A mask is assumed to select the share of
+    elements that `AssumedValues.share` returns. The result of `unique` is assumed to have the same share of the input's values
+    or rows. If the input of `unique` has integers, two distinct values are assumed, because integers may be labels, and scripts
+    check that there are no more labels than classes. Unknown integers are assumed to be 0, so the result of `bincount` has
+    `minlength` elements. `repeat_interleave` is assumed to repeat each row once. The shape function of a package's op may ask
+    for a size (`torch.library.get_ctx().new_dynamic_size()`), as that of torchvision's nms does. The op is then assumed to keep
+    the same share of its first argument's rows. The report shows the number of assumed sizes. Under `--values constant` and
+    `--strict`, DataDependentShape is raised instead of assuming a size.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def runner(
     """Return None if the call runs on the virtual GPU, or else a function with the parameters (func, args, kwargs) that runs
     the call.
 
-    Raises PyTorch's error if the tensors are on different devices and the op does not allow this.
+    Raises PyTorch's error if the tensors are on different devices, unless the op allows different devices.
     """
     if is_random(func):
         target = next(iter(_tensors(args)), None)
