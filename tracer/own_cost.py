@@ -9,15 +9,15 @@
     cost.set_up_ns              # 80_000_000: spent once, at the first steps and the first write
 
 Note [What a step costs]
-    `per_step_ns` is a median, so interruptions by other programs do not count. The first group is left out because it contains
-    the recorder's set-up. The second group may contain some of it too, so the median of two groups is the lower one. Steps are
-    written in groups, so the median is over groups. Appending to the file, twice a second, is timed separately and spread over
-    all steps. The first append opens the file, so its duration does not count. The remaining overhead is spent once per run
-    (`set_up_ns`).
+    `per_step_ns` is a median, so that interruptions by other programs have no influence. Steps are written in groups, so the
+    median is taken over groups. The first group is left out because it contains the recorder's set-up. The second group may
+    contain a part of the set-up too, so the median of two groups is the lower value. Appending to the file, twice a second, is
+    timed separately and spread over all steps. The duration of the first append is left out, because the first append opens the
+    file. All other overhead is one-time overhead (`set_up_ns`).
 
-    A costed method cannot measure the cost of its own call and of its wrappers. This cost is measured once on an empty function
-    and added for each call. The cost is also added for calls of nested modules, which pass through a wrapper but are not
-    recorded.
+    A decorated method cannot measure the time of its own call and its wrappers. That time is measured once with an empty
+    function, and added for each call. Calls of nested modules are not recorded, but pass through a wrapper, so the wrapper's
+    time is added too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OwnCost:
         self.clock = clock
         self.perf_ns = clock.perf_ns
         self.spent_ns = 0
-        self.excluded_ns = 0  # time of the current call that does not count for its step
+        self.excluded_ns = 0  # time of the current call that is not overhead of the current step
         self.calls = 0  # number of calls of costed methods from outside
         self.is_inside = False  # True while a costed method runs; guarded by the lock
         self.lock = threading.RLock()

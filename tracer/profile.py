@@ -11,16 +11,16 @@ Only one torch.profiler can run in a process at a time. See Note [Profiles of th
 
 Note [When a window begins and ends]
     When a window ends, torch.profiler waits for the device without a time limit. So the recorder first waits for the device
-    with a time limit. If the device does not finish in time, the window stays open and is discarded at the end of the script.
-    The recorder also waits before a window begins, to exclude GPU work of earlier steps. This wait follows the step in which
-    the profiler attached. That step is not used in comparisons. Windows neither begin nor end during a CUDA graph capture
-    (device_access.py).
+    with a time limit. If the device does not finish in time, the profiler keeps running, and the window is discarded at the end
+    of the script. The recorder also waits before a window begins, to exclude GPU work of earlier steps. The wait takes place
+    after the step in which the profiler started, which is not used in comparisons. Windows neither begin nor end during a CUDA
+    graph capture (device_access.py).
 
 Note [Profiles of the script]
-    torch prepares a profile some steps before it starts it, and `_profiler_enabled` is False in between. A second profile that
-    is prepared meanwhile replaces the settings of the first one. So the recorder prepares no profile from the moment the script
-    prepares one until the script ends it. If the script prepares a profile during a window, the window ends. The schedule
-    then plans a new window for the steps that are missing.
+    torch prepares a profile some steps before the profile starts, and `_profiler_enabled` is False until the start. A second
+    profile that is prepared before the start replaces the settings of the first one. So the recorder prepares no profile from
+    the moment the script prepares one until the script ends it. If the script prepares a profile during a window, the window
+    ends. The schedule then plans a new window for the steps that are missing.
 
 Note [Steps after a profile]
     Kineto does not detach CUPTI when a profile ends. It calls cuptiFinalize only if the environment variable TEARDOWN_CUPTI is
@@ -64,7 +64,7 @@ _MOST_WARNINGS = 8  # maximum number of warnings kept
 
 
 class Ranges(Protocol):
-    """Adds ranges, such as calls of modules, to a profile from the call of `begin` to the call of `end`."""
+    """Between the calls of `begin` and `end`, adds ranges such as module calls to a profile."""
 
     def begin(self) -> None: ...
 
@@ -91,7 +91,7 @@ class Profiler:
         self.wanted = path is not None
         self.paused = False  # True if the last `begin_step` took noticeable time
         self.all_threads = False  # True if several Python threads call modules
-        self.active = False  # True from attaching to the end of the window
+        self.active = False  # True from the start of the profiler to the end of the window
         self.is_beginning = False  # True while the recorder starts a profile
         self._torch = torch
         self._path = path

@@ -7,10 +7,10 @@ Steps and phases are recorded by `step_recorder.py`, collectives by `communicati
     recorder.optimizer_stepped(is_first=True)      # a step has ended
 
 Note [Replays of a CUDA graph]
-    Captured work runs on the device only when the graph is replayed. Calls reported during a capture are therefore kept and
-    repeated at each replay, as on the virtual GPU. For example, each replay of a graph with a whole training step ends one
-    step. The launch of a graph cannot be split. So the first call is repeated before the launch, and the other calls after the
-    launch. All device time of the graph belongs to the phase that the first call begins.
+    Captured work runs on the device only when the graph is replayed. The recorder therefore stores the calls reported during a
+    capture, and reports them again at each replay of the graph. For example, each replay of a graph with a whole training step
+    ends one step. The launch of a graph cannot be split. So the first call is reported before the launch, and the other calls
+    after the launch. The graph's whole GPU time belongs to the phase that the first call begins.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from traces.script.step_rule import Optimizers
 
 # Limits how long the recorder waits, at the end of the script, for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
-_LEAST_PAUSE_NS = 100_000_000  # between two looks of the thread that writes
+_LEAST_PAUSE_NS = 100_000_000  # between two checks of the writing thread
 
 
 class Recorder:
@@ -225,7 +225,7 @@ class Recorder:
             self.closed = True
             self._is_closed.set()
             self.steps.stop()
-            self._writer.read_last_events()  # first, because nothing is asked of a device that hangs
+            self._writer.read_last_events()  # first, because the recorder must not call a device that hangs
             self._profiler.stop(at_end=True)
             self.communication.look(last=True)
             self._facts.failed(getattr(sys, "last_value", None))

@@ -8,12 +8,12 @@ analysis.
     repeated.plan.segments(times_ns)                # [Segment("other", ...), Segment("zero_grad", ...), ...]
 
 Note [Steps repeat]
-    Steps of a training loop make the same reports: zero_grad is entered, a module is called, and so on. `ScriptCut` is a state
-    machine. If a step leaves the machine in the state in which the step began, then a second step with the same reports has
-    the same segments. The recorder then only notes the time of each report. When a report differs, `ScriptCut` gets the
-    reports of the step so far, with their times, and cuts the rest of the step as usual.
+    In a training loop, each step reports the same calls: zero_grad is entered, a module is called, and so on. The state machine
+    `ScriptCut` divides a step into phases (segments). If the machine has the same state after a step as before the step, then a
+    second step with the same calls has the same phases. For such a step, the recorder only stores the time of each call. When a
+    call differs, `ScriptCut` gets the calls of the step so far with their times, and divides the rest of the step as usual.
 
-    The segments of such steps are computed when the steps are written, for many steps at once (step_writer.py).
+    The phases of repeated steps are computed when the steps are written, for many steps at once (step_writer.py).
 """
 
 from __future__ import annotations

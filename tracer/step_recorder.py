@@ -6,9 +6,9 @@
 The class also collects the nn.DataParallel stages, read values and data-dependent sizes of the current step.
 
 Note [Segments on several streams]
-    A segment begins with an event on the current stream, and ends with an event on the stream on which it began. Usually one
-    event ends a segment and begins the next. A script that copies its batch on a second stream changes the stream between two
-    segments. Then the second segment begins with a separate event, at the same host time.
+    A segment (a phase of a step) begins with a CUDA event on the current stream, and ends with an event on the same stream.
+    Usually, one event ends a segment and begins the next segment. If the script changes the current stream between two
+    segments, for example to copy a batch, then the second segment begins with a separate event at the same host time.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ class StepRecorder:
             start_ns = times_ns[0]
         else:
             name, start_ns, first_end_ns = segments[0]
-            if self._start_ns != NONE:  # the first phase of a script begins with its event
+            if self._start_ns != NONE:  # the first phase of a script begins with a CUDA event
                 start_ns = self._start_ns
                 segments[0] = new_segment((name, start_ns, first_end_ns))
         taken, untimed = self._events.hand_out()

@@ -30,8 +30,8 @@ _EXTERNAL = (
 
 
 class _Value:
-    """A tensor in a compiled graph that may need a block of memory. Kernels are numbered from 0. The graph's inputs have
-    `kernel` -1.
+    """A tensor in a compiled graph, for which a block of memory may be allocated. Kernels are numbered from 0. The graph's
+    inputs have `kernel` -1.
 
     `is_kept`: the tensor has a block. `block` is its number.
     """

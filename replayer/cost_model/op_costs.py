@@ -124,9 +124,9 @@ class OpCosts:
         """Return the estimated duration of an op divided by the duration of a recorded call with other shapes.
 
         If the two calls differ only in the batch size, the rule in Note [Along the batch] applies. For a layer of another
-        shape, the estimate is corrected with recorded calls of similar size. Recordings of PyTorch before 1.11 lack the
-        window's shape in both halves of a convolution's backward pass. For an op that computes one half of a convolution's
-        backward pass, the ratio is the new estimate divided by the recorded time.
+        shape, the estimate is corrected with recorded calls of similar size. PyTorch before 1.11 records each half of a
+        convolution's backward pass as an op without the shape of the convolution window. For such an op, the ratio is the new
+        estimate divided by the recorded time.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
@@ -230,7 +230,7 @@ def _class(op: str, works: list[OpWork]) -> str:
 
 
 def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
-    """Return a layer's sizes that do not depend on the batch, such as channels, depth and windows."""
+    """Return the sizes of a layer that do not depend on the batch size, such as the number of channels and the window size."""
     fixed = {
         "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
         **dict.fromkeys(DEPTHWISE_SLOWER, (1, 3)), "softmax": (1,), "layer_norm": (1,),

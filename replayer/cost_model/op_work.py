@@ -126,8 +126,8 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
 
 
 def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWork]:
-    """Return the work for a convolution's weight gradient and, unless the input is the network's raw input, its image
-    gradient."""
+    """Return the work for the image gradient and the weight gradient of a convolution. The image gradient is left out if the
+    image is the network's input."""
     gradient, image, weight = gradient_image_weight(wide)
     forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
     of_image = of_weight = forward
@@ -143,7 +143,8 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 def is_part(op: str, shapes: Shapes) -> bool:
     """Return True if an op computes one half of a convolution's backward pass (the image gradient or the weight gradient).
 
-    PyTorch before 1.11 records both halves of a convolution's backward pass as ops, but without the shape of the window.
+    PyTorch before 1.11 records each half of a convolution's backward pass as an op, but without the shape of the convolution
+    window.
     """
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 

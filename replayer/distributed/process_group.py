@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""A virtual NCCL process group for torch.distributed. The ranks of a process group exchange messages, and the duration of a
-transfer comes from recordings.
+"""A virtual NCCL process group for torch.distributed. No data is transferred: ranks exchange short messages with times and
+small values, and the duration of a transfer comes from recordings.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, like a kernel launch

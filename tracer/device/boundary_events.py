@@ -6,21 +6,21 @@
     events.read_finished([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
 
 Note [One clock out of many events]
-    CUDA only gives the time between two events, as floats in milliseconds. Each event is measured against the previous event on
-    the same device, so differences stay short and exact. The sum of the differences since the device's first event is kept in
-    whole nanoseconds. Each event also gives bounds for the host time of the first event. An event is not done before the host
-    records it, nor when the host finds it unfinished. An event is done when the host finds it done. The clock uses the earliest
-    host time that satisfies all bounds. After the first boundary with an idle GPU, this time is exact to some microseconds. All
-    times of a step use the same offset, so the offset does not change durations within a step.
+    CUDA only reports the time between two events, as a float in milliseconds. The recorder measures the time from each event to
+    the next event on the same device, because floats are exact for short times. These times are added up as integers in
+    nanoseconds. The host time of the device's first event is estimated from bounds. An event completes after the host has
+    recorded it and after each query that finds it unfinished, but before the first query that finds it completed. The recorder
+    uses the earliest host time that satisfies all bounds. If the GPU was idle at one event, the estimate is exact to some
+    microseconds. All times of a step use the same offset, so the offset does not change durations within a step.
 
 Note [Only the last event is queried]
-    A stream passes its events in order. If the last event of each stream is done, the earlier events are done too. Only a
-    device that is behind has its events queried one by one.
+    The events of a stream complete in order. If the last event of each stream has completed, the earlier events have completed
+    too. Events are queried one by one only if the last event of a stream has not completed.
 
 Note [Devices without a context]
-    Recording an event on a device creates the device's context, which takes some hundred megabytes. So no event is taken on a
-    device without a context. A script may use `cuda:1` while the current device stays `cuda:0`. If exactly one device has a
-    context, this device gets the events.
+    Recording an event on a device creates the device's context, which takes some hundred megabytes. So the recorder records no
+    events on devices without a context. A script may use `cuda:1` while the current device stays `cuda:0`. If exactly one
+    device has a context, this device gets the events.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class BoundaryEvents:
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
-        self.untimed = Untimed.NO  # why some of these events could not be taken
+        self.untimed = Untimed.NO  # why some of these events could not be recorded
         self._cuda, self._clock, self.access = cuda, clock, access
         self._streams: dict[tuple[int, ...], EventStream] = {}  # keyed by stream id, device index and device type
         self._clocks: dict[int, DeviceClock] = {}  # by device

@@ -17,12 +17,12 @@ Note [Captures of CUDA graphs]
 Note [A lost device]
     After an illegal address or a failed assertion on the device, every later call fails with the same error. The script gets
     that error from its next call. If work never ends (a collective that waits for a lost rank), there is no error. In both
-    cases the recorder stops calling CUDA and writes what it has read so far. Errors that leave the device usable (no memory, an
-    invalid argument, a capture) only cost the result of the failed call.
+    cases, the recorder stops calling CUDA and writes the times that it has read so far. After other errors (no memory, an
+    invalid argument, a capture), the device remains usable, and only the result of the failed call is missing.
 
 Note [A profile of the script's own]
-    CUPTI records every CUDA call of the process. While the script profiles itself, the recorder therefore records no events.
-    They would appear in the script's profile.
+    CUPTI records every CUDA call of the process. While the script profiles itself, the recorder therefore records no events,
+    because they would appear in the script's profile.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DeviceAccess:
         """Creates the guard. `cuda` is a `TorchCuda`. `captures` is the set of CUDA graphs that are being captured. `profiles`
         is the set of profiles that the script is recording.
         """
-        self.device_lost = ""  # the reason why the device counts as lost, or ""
+        self.device_lost = ""  # why the device no longer accepts calls, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda: TorchCuda = cuda
         self._captures, self._profiles = captures, profiles

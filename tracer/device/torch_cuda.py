@@ -6,8 +6,8 @@ CPU-only builds. The recorder calls these C functions only after the script has 
 
 Note [Events are never destroyed]
     PyTorch destroys a CUDA event together with the event's Python object. After a sticky error, PyTorch then prints a warning
-    for each event (`~CUDAEvent` in c10/cuda/CUDAEvent.h). So each event of the recorder gets a reference that is never dropped.
-    The recorder reuses its events, and the number of events is that of a few steps.
+    for each event (`~CUDAEvent` in c10/cuda/CUDAEvent.h). So the recorder never destroys its events. The number of events stays
+    small, because events are reused after a few steps.
 """
 
 from __future__ import annotations

@@ -7,21 +7,21 @@
 
 Note [What Kineto says]
     Kineto writes to stderr when it starts and stops: "USDT:" lines at any log level, an error if the thread is not the main
-    thread, and warnings, such as missing permission for CUPTI. stderr belongs to the script. So stderr is buffered meanwhile,
-    and passed on without Kineto's lines. Kineto's warnings are kept because they explain missing kernels. PyTorch also warns
-    when the first block allocated before the profile is freed during it. So the recorder frees such a block while stderr is
-    buffered.
+    thread, and warnings, such as missing permission for CUPTI. Because stderr belongs to the script, stderr is buffered while
+    Kineto starts and stops, and then passed on without Kineto's lines. Kineto's warnings are kept because they explain missing
+    kernels. PyTorch also warns when memory allocated before the profile is first freed during the profile. So the recorder
+    causes this warning on purpose, while stderr is buffered.
 
 Note [Warnings that PyTorch gives once]
     torch.profiler also gives Python warnings. Up to PyTorch 2.12, the first profile of a process warns that the profiler clears
     its events. The script must not get this warning for a profile of the recorder: with `python -W error`, the warning would be
-    an exception. PyTorch notes which warnings it has given. The recorder restores these notes, because otherwise a later
-    profile of the script would give no warning. `torch.profiler.profiler` keeps the notes in a set. In C++, each
-    TORCH_WARN_ONCE keeps a note, except while `torch.set_warn_always(True)` is in force.
+    an exception. PyTorch remembers which warnings it has given. The recorder restores this memory, because otherwise a later
+    profile of the script would give no warning. `torch.profiler.profiler` keeps a set of given warnings. In C++, each
+    TORCH_WARN_ONCE remembers its warning, unless `torch.set_warn_always(True)` is in force.
 
     `warnings.catch_warnings` and `warnings.simplefilter` make Python forget which warnings it has already shown
-    (`_filters_mutated` in Lib/warnings.py), so Python would show warnings of the script again. An entry in the list of filters
-    does not have this effect.
+    (`_filters_mutated` in Lib/warnings.py), so Python would show warnings of the script again. Adding an entry to the list of
+    filters directly does not have this effect.
 """
 
 from __future__ import annotations

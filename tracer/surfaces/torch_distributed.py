@@ -7,9 +7,9 @@ Note [When a collective has ended]
     A blocking collective ends when the call returns. With NCCL the stream waits instead of the host, so events around the call
     measure the collective. An asynchronous gloo collective ends when its future calls back in gloo's thread. NCCL would run
     such a callback on a separate stream and keep the result's memory until then. So asynchronous NCCL collectives are measured
-    by events around the script's wait (torch_distributed_work.py). If the wait is not visible, the duration of the call is
-    recorded and marked `Ending.UNSEEN`. The mark is also used for calls that a coalescing manager collects, and for host
-    collectives without a future.
+    by events around the script's wait (torch_distributed_work.py). If the wait cannot be observed, the duration of the call is
+    recorded and marked `Ending.UNSEEN`. Calls that a coalescing manager collects, and host collectives without a future, are
+    marked `Ending.UNSEEN` too.
 
 PyTorch starts some collectives in C++, such as the gradient reductions of DistributedDataParallel and functional collectives.
 The wrappers see collectives that start in C++ only if the process group is written in Python. With other process groups,
@@ -36,7 +36,7 @@ from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE, Ending
 from traces.script.patching import argument, around, patch, patch_everywhere
 
-# the argument with this rank's input, by operation; "" for operations without input or composed of others
+# by operation, the argument with this rank's input; "" for operations that have no input or call other operations
 _INPUTS = {
     name: given
     for given, names in {
@@ -71,7 +71,7 @@ _METHODS = {
     for method in methods.split()
 }
 
-# from renamed functions to the names that profilers still use
+# new names of functions, and the old names that profilers still use
 _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 
 

@@ -9,8 +9,9 @@ are not recorded. A torch.distributed.Work object keeps its tensors alive, so on
 here. If the script deletes a Work object without waiting for it, the duration of the collective stays unknown.
 
 Note [Names of code]
-    pybind11 checks whether a Python subclass of Work overrides a method. A call from inside the override is treated as a call
-    to the base class. pybind11 recognizes the override by the name of the running code, so the wrapper gets the same name.
+    When a Python override of a Work method calls the method of the base class, pybind11 must not call the override again.
+    pybind11 recognizes this case by the name of the running Python code, so the wrapper's code must have the name of the
+    method.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ In profiled steps, each stage is also a range of the profile, such as "DataParal
 (cuda:1). The import of a profile turns these ranges into stages again.
 
 Note [One part, one device]
-    Each stage is timed on one device. A replica is timed on the replica's device. Scatter and replicate are timed on their
-    first target device, and gather on its target device. Backward stages are timed on the device of the gradients.
+    Each stage is timed on one device: a replica on its own device, scatter and replicate on their first target device, gather
+    on its target device, and backward stages on the device of the gradients.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _nonzero(result: Any, searched: Any, **kwargs: Any) -> Iterator[Found]:
 
 
 def _where(result: Any, condition: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    if not args and not kwargs:  # with values to choose from, `torch.where` does not search
+    if not args and not kwargs:  # `torch.where` with values to choose from has no data-dependent size
         yield from _nonzero(result, condition)
 
 

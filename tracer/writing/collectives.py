@@ -10,11 +10,11 @@ the stream that waits for the collective. A collective's duration on a GPU begin
 the result is ready.
 
 Note [Whether a stream stalled]
-    The event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream stalled for
-    the collective. A stream that is behind the host and does not stall passes both events at once. Any other stream that does
-    not stall passes the second event when the host has recorded it. So the stream stalled if the GPU took longer between the
-    events than the host did, each on its own clock. Otherwise the collective ended at the second event or earlier, which is
-    marked `Ending.BY`.
+    The CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream really
+    had to wait for the collective. A stream that is behind the host and need not wait passes both events at once. Any other
+    stream that need not wait passes the second event when the host has recorded it. So the stream had to wait if the time
+    between the events was longer on the GPU than on the host. Otherwise, the collective ended at the second event or earlier,
+    which is marked `Ending.BY`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracer.provenance import ProcessFacts
 from tracer.writing.output import RecordingFile
 from traces.model.trace import NONE, Ending
 
-# time between two consecutive events on an idle stream, at most
+# longest time between two consecutive events on an idle stream
 _AT_ONCE_NS = 5_000
 
 
@@ -50,7 +50,7 @@ class PendingCollective:
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
-        self.works = works  # number of works that nobody has waited for yet
+        self.works = works  # number of Work objects for which the script has not waited yet
         self.waits: list[tuple[BoundaryEvent | None, BoundaryEvent]] = []
 
     @property

@@ -11,9 +11,9 @@ recorder has the time of the call and the sizes of the tensors. An entry also ha
 NCCL and TORCH_NCCL_ENABLE_TIMING is set. This module changes no setting.
 
 Note [How often to read]
-    A read dumps the whole ring, at about 10 us per entry. So we read when about half of the ring is new, estimated from the
-    steps so far. The first reads come after one, two, four... steps. We skip a read if reading would take more than a
-    thousandth of the run time. Entries that were overwritten are counted by the gaps in their numbers.
+    A read dumps the whole ring, at about 10 us per entry. So the ring is read when about half of its entries are new, estimated
+    from the steps so far. The first reads follow after one, two, four... steps. A read is skipped if all reads together would
+    take more than a thousandth of the run time. Gaps in the numbers of the entries show how many entries were overwritten.
 
 Note [Events of NCCL]
     A dump queries the events of NCCL's unfinished entries without a lock. The events stay valid while their process group
@@ -22,7 +22,7 @@ Note [Events of NCCL]
 
 Note [Retired entries]
     NCCL's watchdog thread sets the durations of entries. Ten times a second, the watchdog checks unfinished collectives and
-    retires finished ones. If an entry is not retired, this entry and all later ones are left to later reads for up to a second.
+    retires finished ones. If an entry is not retired, this entry and all later entries are read later, after at most a second.
     Entries of captured graphs are never retired. Durations need TORCH_NCCL_ENABLE_TIMING. If it is set, the last read waits up
     to half a second for the watchdog.
 """
@@ -46,7 +46,7 @@ _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
 _SHARE = 1_000  # reading may take 1/1000 of the run time
 _ENTRY_NS = 10_000  # assumed cost of reading one entry
 _DEFAULT_ENTRIES = 2_000
-_RETIRES_WITHIN_NS = 1_000_000_000  # time of ten rounds of the watchdog
+_RETIRES_WITHIN_NS = 1_000_000_000  # time of ten checks of the watchdog
 _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
 Entry = dict[str, Any]

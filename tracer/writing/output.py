@@ -42,7 +42,7 @@ class RecordingFile:
         self.strings = Strings()
         self.failed = False
         self._clock = clock
-        self.due_ns = 0  # when the collected rows should be written, by the raw counter
+        self.due_ns = 0  # when the collected rows should be written, on the monotonic clock
         self._stream: TraceStream | None = None
         self._written_strings = 0
         self._rows: dict[str, list[_Row | Table]] = {name: [] for name in TABLES}

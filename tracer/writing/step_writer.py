@@ -6,7 +6,7 @@
 
 Note [Steps with one plan]
     Consecutive steps with the same `StepPlan` and with all events on one stream are collected until the file is written. Then
-    their rows are computed as columns, which takes a tenth of the time of single rows.
+    their rows are computed together as columns, which takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _NOT_KNOWN = (NONE, NONE, NONE)
 _STEP = ("rank", "number", "start_ns", "duration_ns", "kind", "untimed")
 _PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
 
-Read = tuple[int, int, Sequence[float]]  # string ids of the op and the dtype, then the values
-Found = tuple[int, int, int]  # string ids of the op and the searched shape, then the size of the result
+Read = tuple[int, int, Sequence[float]]  # indices of the op's name and the dtype in the string table, then the values
+Found = tuple[int, int, int]  # indices of the op's name and the searched shape in the string table, then the size of the result
 
 
 @dataclass
@@ -56,7 +56,7 @@ class EndedStep:
     end_ns: int
     segments: Sequence[Segment]
     events: dict[int, BoundaryEvent]  # events by the host time of their boundary
-    begins: dict[int, BoundaryEvent]  # the same for events that only begin a segment
+    begins: dict[int, BoundaryEvent]  # as above, for events that only begin a segment
     taken: list[BoundaryEvent]  # all events in order, including events of stages
     stages: list[DataParallelStage]
     reads: list[Read]
@@ -73,7 +73,7 @@ class _Alike(NamedTuple):
     stream: EventStream
     steps: list[tuple[int, StepKind]]  # number and kind
     times_ns: list[Sequence[int]]  # see `StepPlan`
-    passed_ns: list[list[int]]  # when the GPU passed the step's start and its events, in ns since the device's first event
+    passed_ns: list[list[int]]  # when the GPU reached the step's start and events, in ns since the device's first event
     offsets_ns: list[int]  # host time of the device's first event
 
 
