@@ -28,7 +28,7 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Swap the C++ tensors. Raises NotEmulated if PyTorch's C++ code has weak references to `tensor`, and this release of
-    PyTorch hides their count."""
+    PyTorch hides the number of weak references."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

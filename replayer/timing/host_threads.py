@@ -117,7 +117,7 @@ class HostThreads:
         return row
 
     def use_shared_row(self, thread: HostThread, name: str) -> None:
-        """Let the calling thread use the timeline row that is shared by all threads with this name."""
+        """Let the calling thread use the timeline row that is shared by all threads with the name `name`."""
         tenancy: _Tenancy = self._local.tenancy
         if tenancy.row is None:
             return

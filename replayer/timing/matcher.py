@@ -23,10 +23,10 @@ Note [Another program]
 
     * SAME_PROGRAM: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops. Also, at least this
         share of the script's calls has such a match. A different release of the same program differs in a few ops. A different
-        model, batch size, resolution or dtype leads to different shapes. In a recording without shapes, it leads to different
-        numbers of ops. A model with one layer more or less has the same ops in different numbers. The verdict is not
-        SAME_PROGRAM if recorded calls of common ops remain unmatched for more than `DIFFERENT_COUNT_SHARE` of the time, or if
-        this share of the script's calls finds no match.
+        model, batch size, resolution or dtype leads to different shapes. If the recording has no shapes, such a difference
+        shows only in the number of ops. A model with one layer more or less has the same ops in different numbers. The verdict
+        is not SAME_PROGRAM if recorded calls of common ops remain unmatched for more than `DIFFERENT_COUNT_SHARE` of the time,
+        or if this share of the script's calls finds no match.
     * OTHER_SHAPES: the rule of SAME_PROGRAM holds if SCALED matches count too, as for another batch size. The host time
         between ops is the recorded one.
     * OTHER_PROGRAM: every other script. The host time between ops is unknown, so each op takes the median host time of the
@@ -34,7 +34,7 @@ Note [Another program]
         amount of work.
 
     Each op is matched, scaled or estimated individually until a forward pass has decided that the program is the same.
-    Unmatched kernels are not charged before the decision.
+    Unmatched kernels are charged only after a forward pass has decided that the program is the same.
 
 Note [Kernels without an op]
     Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). If the
@@ -187,7 +187,7 @@ class SegmentMatcher:
     @property
     def mostly_unmatched(self) -> bool:
         """Return True if the script's ops have matched less than half of the GPU time that was predicted for this phase.
-        Replicas of nn.DataParallel never match less than half of it."""
+        The value is False in replicas of nn.DataParallel, because they run the recorded ops."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
@@ -216,7 +216,7 @@ class SegmentMatcher:
         return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher of a device. Returns `self` if no calls were recorded for this device alone."""
+        """Return the matcher of a device. Returns `self` if the recording has no separate calls for the device."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None

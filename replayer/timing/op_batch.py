@@ -1,9 +1,9 @@
 """Executes many ops at once with numpy, which is faster than `Simulator.play` and `StreamScheduler.put` and gives the same
 times.
 
-A script calls the same ops in the same order in each training step (Note [The last time], matcher.py). Because only the start
-times differ, the other times are prepared once as numpy arrays. Executing a batch of ops then takes about thirty numpy
-operations, instead of a dozen Python function calls per op. The columns follow the rules of timing_rules.py.
+A script calls the same ops in the same order in each training step (Note [The last time], matcher.py). Only the start times
+differ from step to step, so all other times are prepared once, as numpy arrays. Executing a batch of ops then takes about
+thirty numpy operations, instead of a dozen Python function calls per op. The columns follow the rules of timing_rules.py.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase-grained segment

@@ -191,7 +191,7 @@ class StreamScheduler:
     def log(
         self, stream: VirtualStream, kind: int, name: int, end_ns: int, duration_ns: int, row: int, size_bytes: int, origin: int
     ) -> None:
-        """Add a kernel or copy that has been scheduled on a stream to the timeline."""
+        """Add a scheduled kernel or copy to the timeline."""
         self.stats.charged_ns[origin] += duration_ns
         row_ns = end_ns - duration_ns
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))

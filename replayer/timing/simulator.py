@@ -208,7 +208,8 @@ class Simulator:
         """Play ops in call order. If the ops are the same as in the previous step, they are played together to save time.
 
         Each list has one entry per op. Ops of replicas are interleaved. Copies and events are played one by one, because they
-        can make one device wait for another device. For all other ops of a phase, only the order on each CUDA stream matters.
+        can make one device wait for another device. Ops that are neither copies nor events only have to keep their order on
+        each CUDA stream.
         """
         turns = self.tracker.turns
         if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):

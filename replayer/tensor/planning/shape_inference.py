@@ -1,4 +1,4 @@
-"""Finds out with PyTorch's meta kernels which tensors an op returns, and which arguments it changes. Shape inference is slow,
+"""Uses PyTorch's meta kernels to find out which tensors an op returns and which arguments it changes. Shape inference is slow,
 so its results are cached.
 
 Note [Aliasing is observed]

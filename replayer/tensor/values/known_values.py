@@ -43,8 +43,8 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host storage that contains the values of a virtual tensor's memory. It exists only with the option `--values
-    compute`.
+    """Return the host storage that contains the values of a virtual tensor's memory. The host storage exists only with the
+    option `--values compute`.
 
     Memory that the script has not written yet is treated as zeros. See Note [Payloads].
     """
@@ -116,7 +116,8 @@ def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> N
 
 
 def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
-    """Convert a Python number to the type of Python number that belongs to this dtype. Floats are not rounded."""
+    """Convert a Python number to the Python type that belongs to a dtype, such as int for torch.int64. Floats are not
+    rounded."""
     if dtype is torch.bool:
         return bool(value)
     if dtype.is_complex or dtype.is_floating_point:

@@ -1,7 +1,7 @@
-"""Decides for which ops the result's values are computed or assumed on the host.
+"""Decides for which ops the host computes or assumes the values of the results.
 
-If the values of an op's inputs are known, the values of its results are computed. If they are unknown, results such as a loss
-get the values that are usual in a run without problems.
+If the values of an op's inputs are known, the values of its results are computed. If the values of the inputs are unknown,
+results such as a loss get values that are usual in a run without problems.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
@@ -120,7 +120,8 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """Mark overwritten values as unknown while a CUDA graph is being captured. `stream` is the stream of this call.
+    """Mark the values that an op overwrites as unknown while a CUDA graph is being captured. `stream` is the stream of this
+    call.
 
     Capturing a CUDA graph writes no values. After the capture of a CUDA graph, the old values of its tensors are valid again
     until the graph is first replayed. Values that a CUDA graph computes are unknown after each replay of the graph.

@@ -170,7 +170,7 @@ class DataParallelStages:
         return True
 
     def clear(self) -> None:
-        """Remove all finished stages when a training step begins after set-up work."""
+        """Remove the stages of the set-up work before the first training step."""
         self._done.clear()
 
     def take(self) -> list[Row]:

@@ -54,8 +54,8 @@ class HostRanges:
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Store in which order ops were written if it was not the call order. `row` is the host-table row of the first op.
-        `order` lists the ops' positions in call order, in the order in which the ops were written."""
+        """Record the order in which ops were written if they were not written in call order. `row` is the host-table row of the
+        first op. `order[k]` is the position in call order of the k-th op that was written."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:
@@ -120,7 +120,7 @@ class _RangeMarks:
 
 @dataclass(frozen=True, slots=True)
 class TakenRanges:
-    """Computes the ranges of module calls for consecutive rows of the host table."""
+    """Computes the time ranges of module calls for consecutive rows of the host table."""
 
     threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]
     reordered: list[tuple[int, list[int]]]

@@ -4,15 +4,15 @@
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
 Kineto uses the clock of this machine, but the virtual GPU uses the time axis of its recording. Some times are known in both
-clocks: the start and end of the profile, the script's waits for a batch, and ops that Kineto and the virtual GPU recorded. All
-other times of Kineto's events are interpolated between times that are known in both clocks. If both Kineto and the virtual GPU
-recorded an op, the row of the virtual GPU is kept, because its kernels refer to this row.
+clocks: the start and end of the profile, the script's waits for a batch, and ops that both Kineto and the virtual GPU recorded.
+All other times of Kineto's events are interpolated between times that are known in both clocks. If both Kineto and the virtual
+GPU recorded an op, the row of the virtual GPU is kept, because its kernels refer to this row.
 
 Note [Ops of one instant]
     With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer
-    that assigns launches to ops by time would then assign all launches to one op. To prevent this, each op lasts at least one
-    nanosecond per launch and begins after the previous op has ended. Python functions that took no time and ran no op are left
-    out, because their nesting could not be seen.
+    that assigns launches to ops by time would then assign all launches to one op. To separate the launches of different ops,
+    each op lasts at least one nanosecond per launch and begins after the previous op has ended. Python functions that took no
+    time and ran no op are left out, because their nesting could not be seen.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts machine time to recorded time. Both times (in us) are known at the start and end of the profile, and at the ops
-    of one thread."""
+    """Converts machine time to recorded time. Machine time and recorded time (in us) are both known at the start and end of the
+    profile, and at the ops of one thread."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -320,7 +320,8 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
     """Return two sets of ids of Kineto's ops: the ops that ran on the virtual GPU, and the ops that the replayer itself called.
 
     An op ran on the virtual GPU if Kineto recorded a dispatch op of the replayer inside the op. Ops that skip the replayer's
-    dispatch (torch_shortcuts.py) are not found. The replayer calls ops only to compute the shapes and values of results.
+    dispatch (torch_shortcuts.py) are not found. The replayer itself calls PyTorch ops only to compute the shapes and values of
+    results.
     """
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
@@ -391,8 +392,8 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
     """Yield pairs of Kineto's event and the virtual GPU's event of the same op, for all ops of one name.
 
     The k-th event of `there` is paired with the k-th event of `found`. If the lists differ in length, events are paired within
-    groups of the same operands. If the sizes of a group differ too, only events that ran on the virtual GPU are paired.
-    `virtual` contains the ids of Kineto's events that ran on the virtual GPU.
+    groups of the same operands. If a group has different numbers of events in the two lists, only events that ran on the
+    virtual GPU are paired. `virtual` contains the ids of Kineto's events that ran on the virtual GPU.
     """
     if len(there) == len(found):
         yield from zip(there, found, strict=True)

@@ -1,4 +1,5 @@
-"""Counts what the report of a replay shows, such as device time, ops that matched no recorded call, and host time per step."""
+"""Collects the figures for the report of a replay, such as device time, ops that matched no recorded call, and host time per
+step."""
 
 from __future__ import annotations
 
