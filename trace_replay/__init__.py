@@ -4,8 +4,8 @@
     from trace_replay import traces     # our `traces`, even if another module has this name
 
 In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, which avoids collisions with other
-projects' packages (see pyproject.toml). In a checkout, they are beside trace_replay. If trace-replay is installed, a .pth file
-adds a folder to the end of `sys.path`, so that `import traces` works.
+projects' packages (see pyproject.toml). In a checkout of the repository, these packages are beside trace_replay. If
+trace-replay is installed, a .pth file adds a folder to the end of `sys.path`, so that `import traces` works.
 """
 
 from __future__ import annotations

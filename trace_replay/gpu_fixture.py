@@ -24,7 +24,7 @@ _FOREVER_NS = 1 << 62
 
 
 class GpuChecks:
-    """One test on a virtual GPU. All figures are of this test only."""
+    """One test on a virtual GPU. All times and memory values are those of this test only."""
 
     def __init__(self, gpu: InProcessGpu) -> None:
         self.gpu = gpu

@@ -8,13 +8,13 @@
         gpu.assert_fits("6GiB")
 
 Note [Tests on other GPUs]
-    A process has one virtual GPU at a time. Tests with a marker run after the others, and tests with the same marker run one
-    after the other. Tensors on the session's GPU that a module made at import raise an error in tests on another GPU.
+    A process has one virtual GPU at a time. Tests with a marker run after all other tests, grouped by marker. If a test module
+    creates tensors on the session's GPU at import, these tensors raise an error in tests on another GPU.
 
 Note [Refused calls]
-    If the virtual GPU refused a call (NotEmulated), a test did not test the same as on a real GPU, even if the test caught the
-    error. So such a test is skipped, or fails under --gpu-strict. It never passes. If a fixture makes such a call after the
-    test, pytest has already counted the test, so the teardown is reported as skipped or failed.
+    If a test makes a CUDA call that is not emulated (NotEmulated), it does not test the same as on a real GPU, even if it
+    catches the error. A test with such a call is skipped, or fails with `--gpu-strict`. If a fixture makes such a call after
+    the test, the teardown is reported as skipped or failed, because pytest has already reported the test.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class GpuSession:
         self._not_computed = 0
 
     def use(self, wanted: StartOptions | None) -> None:
-        """Make this GPU the process's GPU. None means that no GPU is wanted."""
+        """Start a virtual GPU with these options, unless it already runs, and stop the previous one. None means that no GPU is
+        wanted."""
         if wanted == self._used:
             return
         self.stop()

@@ -98,7 +98,7 @@ class ReplayReport:
 
 
 class InProcessGpu:
-    """A virtual GPU that was started in this process. `start` and `gpu` create it."""
+    """A virtual GPU that was started in this process. The functions `start` and `gpu` create it."""
 
     def __init__(self, source: ReplaySource, folder: Path) -> None:
         self._source = source
@@ -114,7 +114,7 @@ class InProcessGpu:
         return self._source.recorded.devices[0].name
 
     def timeline(self) -> Trace:
-        """Return the trace of the replay so far. After `stop`, return the whole trace. Raises TraceError if the script did not
+        """Return the trace of the replay so far. After `stop`, returns the whole trace. Raises TraceError if the script did not
         use the virtual GPU."""
         if self._stopped is not None:
             return self._stopped
@@ -189,7 +189,7 @@ class InProcessGpu:
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` each time the script waits for the GPU, in the thread that waits. Pass None to stop this."""
+        """Call `listener` each time the script waits for the GPU, in the thread that waits. Pass None to end the calls."""
         with our_packages():
             _child().watch_waits(listener)
 

@@ -60,7 +60,7 @@ class UnresolvedOps(NamedTuple):
 
 
 def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
-    """Return the row number of each op in the timeline's host table. Computing them together is faster."""
+    """Return the row number of each op in the timeline's host table. A single call for many ops is faster than many calls."""
     counts = [len(one.ops) for one in unresolved]
     known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

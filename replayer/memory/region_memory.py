@@ -11,8 +11,8 @@ the compiled region gets a recorded block of the same size.
     memory.play(requests)               # memory_allocated() rises and falls as recorded
     memory.end()                        # y has a block of the device, if the recorded call left such a block
 
-Tensors without a recorded block stay uncounted. For example, PyTorch does not count tensors in the private pool of a CUDA graph
-(torch/_inductor/cudagraph_trees.py).
+The memory of tensors without a recorded block is never counted. For example, PyTorch does not count tensors in the private pool
+of a CUDA graph (torch/_inductor/cudagraph_trees.py).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RegionMemory:
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
         """Inside the `with` block, the memory of new tensors is not counted, and frees are delayed until `play`.
 
-        `workspaces`: cuBLAS workspaces also are uncounted.
+        If `workspaces` is True, cuBLAS workspaces are not counted either.
         """
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}

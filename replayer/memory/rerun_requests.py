@@ -10,9 +10,9 @@ Memory fragmentation has the same effect as on a real GPU, because the allocator
 module does not need torch.
 
 Note [Requests are linear in the batch]
-    The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with requests in
-    the same order give both numbers for each request. If the order depends on the batch, other batches cannot be computed, and
-    `ScaledRequests.of` returns None.
+    The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Both numbers can be
+    computed for each request from two runs that make the requests in the same order. If the order of the requests depends on
+    the batch size, `ScaledRequests.of` returns None.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ Workspaces and outputs are allocated in the recorded order, because the order de
 The sizes come from recording/workspaces.py.
 
 Note [A convolution that found no workspace]
-    A cuDNN convolution can run without a workspace. If the allocation fails, PyTorch tries cuDNN's next algorithm. PyTorch
-    keeps the algorithm that worked for all later calls with the same shapes (aten/src/ATen/native/cudnn/Conv_v7.cpp,
-    AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). A workspace that once found no memory is therefore never requested
-    again, even if there is room later. Without this rule, every failed request would return cached memory to the device in each
-    step. Such a workspace is identified by its op, its size and the output before the workspace.
+    A cuDNN convolution can run without a workspace. If the allocation fails, PyTorch tries cuDNN's next algorithm. In all later
+    calls with the same shapes, PyTorch uses the algorithm that worked (aten/src/ATen/native/cudnn/Conv_v7.cpp,
+    AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). So if the allocation of a workspace has failed once, the workspace is
+    never requested again, even if memory becomes free. Requesting the workspace again in each step would make the allocator
+    return its cached memory to the device each time. The replay identifies a failed workspace by the op, the size and the
+    preceding output.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: in
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
     """Allocate a workspace before output `at`. Returns None if the op is a convolution and the memory does not suffice.
 
-    Raises OutOfMemory for other ops. See Note [A convolution that found no workspace].
+    For ops other than convolutions, raises OutOfMemory. See Note [A convolution that found no workspace].
     """
     if canonical_op(op).startswith("convolution"):
         return allocator.try_malloc(size_bytes, stream, (op, at, size_bytes))

@@ -7,9 +7,10 @@
     allocator.flush().allocated_bytes     # the memory, with all frees executed
 
 Note [Frees from finalizers]
-    Python may free a tensor at any time: in another thread, or in a garbage collection during `malloc`. The method `free`
-    therefore takes no lock and only queues the handle. The next `malloc` or `flush` executes the queue. The script cannot
-    observe this delay, because a request's block depends only on the order of requests and frees.
+    Python may free a tensor at any time: in another thread, or in a garbage collection during `malloc`. The method `free` takes
+    no lock and only queues the handle, because it may be called in the middle of `malloc`. The next `malloc` or `flush`
+    executes the queue. The script cannot observe the delay of a free, because only the order of requests and frees determines
+    the block of a request.
 
 If training steps repeat, their requests and frees are not executed but only compared with those of earlier steps. See
 Note [Allocation cycles] in allocation_cycles.py.
@@ -144,7 +145,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Call `report` with the address of each allocation that the script frees. None ends the reporting."""
+        """Call `report` with the address of each allocation that the script frees. `report_frees(None)` ends the reporting."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:
@@ -181,7 +182,7 @@ class TensorAllocator:
             self._note_events()
 
     def end_step(self) -> None:
-        """End a training step. The next step may repeat its requests."""
+        """End a training step. The next step may repeat the requests of this step."""
         with self._lock:
             self.execute_pending()
             self._begun = self._op_rows.now()

@@ -10,10 +10,11 @@ Note [Which convolutions take it]
     In a V100's recording (ResNet-50, batch 32, PyTorch 1.9), the workspace sizes follow a formula exactly. The formula is 36
     places x 4 bytes x (tiles x input channels + tiles x output channels + input channels x output channels). For example, 256
     channels of 14x14 need 45.0 MiB, and 512 channels of 7x7 need 54.0 MiB. With 128 channels or more, the forward pass and both
-    halves of the backward pass use this workspace. With 64 channels, only the weight gradient uses it. Other cards of the same
-    age do the same, as shown by the batch sizes at which they ran out of memory (benchmarks/library_memory.py). Workspaces of
-    other algorithms are left out, because they are under 1 MiB or known for one card only. If a workspace does not fit, PyTorch
-    tries cuDNN's next algorithm, which may need no workspace (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator).
+    halves of the backward pass use this workspace. With 64 channels, only the computation of the weight gradient uses this
+    workspace. Other GPUs of the same age need the same workspaces, as shown by the batch sizes at which they ran out of memory
+    (benchmarks/library_memory.py). Workspaces of other algorithms are not estimated, because they are smaller than 1 MiB or
+    known for only one GPU. If a workspace does not fit, PyTorch tries cuDNN's next algorithm, which may need no workspace
+    (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Which convolutions take it]
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
     """Return the bytes that a convolution or its backward pass allocates (positive) or frees (negative) as workspaces.
 
-    Tuple 0 has the sizes before the first output, and tuple i has the sizes after output i. Other ops return ().
+    Tuple 0 has the sizes before the first output, and tuple i has the sizes after output i. Returns () for other ops.
     """
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:

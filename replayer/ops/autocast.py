@@ -162,7 +162,7 @@ def _argument_index(op: torch._ops.OpOverload, name: str) -> int:
 
 
 def register() -> None:
-    """Register the autocast rule of every op in PyTorch's lists. All other ops ignore the autocast key."""
+    """Register the autocast rule of every op in PyTorch's lists. All other ops are run without a cast."""
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     state.STATE.kept.append(others)
@@ -218,6 +218,7 @@ def _cover_packages(autocast: Autocast) -> None:
 
 
 def _overload(name: str) -> TorchAny:
-    """Return the op with this name, or None if this PyTorch release lacks the op. The lists cover several releases."""
+    """Return the op with this name, or None if this PyTorch release lacks the op. The op lists in this module cover several
+    PyTorch releases."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)

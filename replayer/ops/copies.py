@@ -9,11 +9,11 @@ on the device. Copies of non-contiguous tensors use a contiguous temporary tenso
 
 Note [What the host waits for]
     Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With `non_blocking`, the host
-    waits as cudaMemcpyAsync does ("API synchronization behavior" in the CUDA runtime manual). For pinned memory the host does
-    not wait. When copying from pageable memory, the host waits until the data is in staging buffers. Copies of up to 64 KiB are
-    staged immediately. Larger copies exceed the staging buffers, so the host waits for nearly the whole copy. When copying to
-    pageable memory, the host waits for the end of the copy. `to("cpu", non_blocking=True)` allocates its result in pinned
-    memory.
+    waits whenever cudaMemcpyAsync waits ("API synchronization behavior" in the CUDA runtime manual). If the host memory is
+    pinned, the host does not wait. When copying from pageable memory, the host waits until the data is in staging buffers.
+    Copies of up to 64 KiB are staged immediately. Larger copies exceed the staging buffers, so the host waits for nearly the
+    whole copy. When copying to pageable memory, the host waits for the end of the copy. `to("cpu", non_blocking=True)`
+    allocates its result in pinned memory.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class DataDependentOps:
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
         """Run `repeat_interleave`, which repeats index i in the output `repeats[i]` times.
 
-        With `output_size` the host does not wait.
+        If `output_size` is given, the host does not wait.
         """
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel

@@ -30,7 +30,7 @@ PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES f
 def use_workspace(result: TorchAny) -> bool:
     """Allocate the calling thread's cuBLAS workspace for a matrix product, unless the result is empty.
 
-    Return whether workspaces are kept.
+    Returns whether cuBLAS keeps its workspaces.
     """
     here = gpu()
     if here.blas.kept and result.tensor_meta.numel:

@@ -5,9 +5,10 @@
     reads.equal(x, y)          # aten::equal
 
 Note [Where values come from]
-    A read returns the recorded value for this read (`ReadValues.read`) if there is one. Otherwise the read returns the value
-    that the host knows for this memory (`Allocation.known`). The host knows values after `zeros`, `fill_` or a small copy to
-    the device, and knows results computed from known values. Otherwise the read returns an assumed value (`AssumedValues`).
+    A read returns the recorded value for this read (`ReadValues.read`) if there is one. Without a recorded value, the read
+    returns the value that the host knows for this memory (`Allocation.known`). The host knows the values after `zeros`, `fill_`
+    or a small copy to the device, and the results computed from known values. If the host does not know the value either, the
+    read returns an assumed value (`AssumedValues`).
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal` if the shapes differ, the tensors are empty, or both are the same memory. Otherwise
-    return None.
+    """Return the result of `torch.equal` if the shapes differ, the tensors are empty, or both are the same memory. Returns None
+    if a kernel must compare the values.
 
     PyTorch compares shapes and memory first, without a kernel and without a wait (`cuda_equal` in ATen/native/cuda/Equal.cpp).
     """

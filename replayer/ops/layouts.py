@@ -2,16 +2,16 @@
 """Implements sparse tensors (COO, CSR and others) on the virtual GPU. Each sparse tensor on the virtual GPU wraps a sparse
 tensor in host memory.
 
-The shapes of sparse results depend on values, and most sparse ops have no shape rule in PyTorch. So the CPU runs each op. The
-host usually knows the indices, because most scripts create sparse tensors from indices on the host. Unknown values are replaced
-by zeros.
+The shapes of sparse results depend on values, and most sparse ops have no shape rule in PyTorch. So the CPU runs each sparse
+op. The host usually knows the indices, because most scripts create sparse tensors from indices on the host. Unknown values are
+replaced by zeros.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
 
 Note [Parts of a sparse tensor]
-    The indices and the values of a sparse tensor each have an allocation on the device. The storage of the host tensor
-    identifies the allocation. So `values()` is a view of the sparse tensor.
+    The indices and the values of a sparse tensor each have an allocation on the device. Each allocation is identified by a
+    storage of the host tensor. So `values()` is a view of the sparse tensor.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
 
 
 def moved(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
-    """Copy a compressed sparse tensor (such as CSR) from the host to a device. PyTorch itself handles COO tensors."""
+    """Copy a compressed sparse tensor (such as CSR) from the host to a device. PyTorch itself copies COO tensors to a
+    device."""
     parts: TorchAny = _parts(host)
     there = {part.untyped_storage()._cdata: part.to(device).allocation for part in parts}
     return wrap(host.clone(), device.index or 0, there, known=True)

@@ -32,7 +32,7 @@ def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.d
 
 
 def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a CPU tensor to pinned memory with the same strides, as `Tensor.pin_memory` does. The data is really copied."""
+    """Copy a CPU tensor to pinned memory with the same strides, as `Tensor.pin_memory` does. The data is actually copied."""
     if tensor.layout is not torch.strided:
         raise NotEmulated(f"pin_memory of a {tensor.layout} tensor", "pin its indices and values, which are plain tensors")
     with torch.no_grad():

@@ -6,14 +6,14 @@
 A recording does not show which dimension of a tensor is the batch. Four rules determine which dimension of a tensor is the
 batch dimension:
 
-* A convolution's weight and a linear layer's weight do not grow with the batch. The matrix product that computes a weight
-    gradient grows in the dimension that it sums over.
-* Parameters do not grow. A tensor counts as a parameter if some op takes its shape as a weight. Tensors in the phases optimizer
-    and zero_grad do not grow either.
+* A convolution's weight and a linear layer's weight do not grow with the batch. In the matrix product that computes a weight
+    gradient, the dimension that is summed over grows.
+* Parameters do not grow. A tensor is treated as a parameter if an op uses a weight of the same shape. Tensors in the phases
+    optimizer and zero_grad do not grow either.
 * If the sequence length also changes, every dimension that depends on the length is converted. Examples are the length itself,
     the length plus one for an extra token, and the number of token pairs.
-* Otherwise the first dimension that equals the batch size grows. If no dimension equals the batch size, a first dimension that
-    is a multiple of it grows (batch x heads, batch x tokens).
+* In all other cases, the first dimension that equals the batch size grows. If no dimension equals the batch size, dimension 0
+    grows if it is a multiple of the batch size (batch x heads, batch x tokens).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ gradients are summed over all ranks, and each rank receives its share. The rules
 (FullyShardedDataParallel, fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
 
 * Communication runs on a separate stream, so the next unit is gathered while the current unit computes.
-* The backward pass prefetches as `BackwardPrefetch.BACKWARD_PRE` does. At most two units are gathered at a time
+* The backward pass prefetches parameters as with `BackwardPrefetch.BACKWARD_PRE`. At most two units are gathered at a time
     (`limit_all_gathers`).
 * Operations of one communicator run one after another. In the backward pass, the next unit's all-gather comes before the
     current unit's reduce-scatter.
@@ -159,8 +159,8 @@ GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
     """Return one rank's input size.
 
-    The input of an all-gather is one shard. All shards are padded to the same length. A reduce-scatter's input is the whole
-    unit.
+    The input of an all-gather is one shard. All shards are padded to the same length. The input of a reduce-scatter is the
+    whole unit.
     """
     return -(-size_bytes // ranks) * (1 if operation == GATHER else ranks)
 

@@ -4,11 +4,11 @@
     layers[0].parameter_bytes, layers[0].block
 
 Note [Blocks]
-    Sharding wraps the block that a network repeats, for example a transformer layer or a ResNet bottleneck. If module ranges
-    were recorded, the block is a module class with several instances of several layers each. If several classes qualify, the
-    class with the most parameters is used. Without module ranges, the block is the longest layer sequence that repeats with the
-    same shapes. Such a sequence counts only if it has at least half of the parameters. Otherwise consecutive layers form a
-    block whenever they reach `BUCKET_BYTES`.
+    Each sharding unit is one block that the network repeats, for example a transformer layer or a ResNet bottleneck. If module
+    ranges were recorded, the block is a module class that has several instances, each with several layers. If several classes
+    qualify, the class with the most parameters is used. Without module ranges, the block is the longest layer sequence that
+    repeats with the same shapes. The repeated sequence must have at least half of all parameters. If there is no such sequence,
+    consecutive layers are combined to blocks of at least `BUCKET_BYTES`.
 """
 
 from __future__ import annotations

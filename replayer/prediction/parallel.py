@@ -5,11 +5,11 @@ sizes of the parameters and the recorded times, with these rules:
 
 * nn.DataParallel copies all parameters to the other GPUs and all gradients back. NCCL passes the data around a ring, so the
     time hardly depends on the number of GPUs.
-* To replicate a model, nn.DataParallel walks all modules and parameters in Python. This walk takes longer on the host than the
-    model's forward pass.
-* The replicas' forward and backward passes run in threads. They overlap because PyTorch's ops release the Python lock.
-* DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass. The step is prolonged by communication
-    that is left after the backward pass, which is at least the last bucket.
+* To replicate a model, nn.DataParallel walks all modules and parameters in Python. On the host, the replication takes longer
+    than the model's forward pass.
+* The replicas' forward and backward passes run in threads. The threads overlap because PyTorch's ops release the Python lock.
+* DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass. Communication that continues after the
+    backward pass makes the step longer. At least the last bucket is summed after the backward pass.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     prediction.step.predicted_ns        # step.recorded_ns is the recorded time
 
 Note [What a predicted trace is]
-    A predicted trace contains the recorded ops and kernels on devices of the new type. Their durations are scaled (scaling.py)
-    and their start times are recomputed (retiming.py). A predicted trace can be replayed, exported and compared like a
-    recording. Its header marks it as predicted.
+    A predicted trace contains the recorded ops and kernels on devices of the new type. The durations of kernels are scaled
+    (scaling.py), and the start times are recomputed (retiming.py). A predicted trace can be replayed, exported and compared
+    like a recording. The header of the trace marks the trace as predicted.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Predictor:
         """Return the size of all parameters in bytes, computed from the optimizer's tensors or from the layers of a forward
         pass.
 
-        Returns 0 if both are missing.
+        Returns 0 if the recording has neither optimizer tensors nor layers.
         """
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))
 

@@ -38,7 +38,7 @@ class _HostTime:
             self._new[-1] = max(self._new[-1], new_ns)
 
     def of(self, times_ns: Column) -> Column:
-        """Convert recorded times to new times. The value NONE stays NONE."""
+        """Convert recorded times to new times. Times with the value NONE are not converted."""
         if not self._old:
             return times_ns
         old, shift = np.array(self._old), np.array(self._new) - np.array(self._old)

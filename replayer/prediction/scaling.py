@@ -56,7 +56,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Replace the kernel durations by those of one rank's share of the work. Changed kernels then count as scaled."""
+        """Replace the kernel durations by those of one rank's share of the work. Changed kernels are marked as scaled."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -229,7 +229,7 @@ class _Ratios:
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
-        """Return the ratio of a copy's predicted duration to its recorded duration. The ratio depends on the bytes.
+        """Return the ratio of a copy's predicted duration to its recorded duration. The ratio depends on the size of the copy.
 
         Copies between host and device are assumed to use the recorded bus. A copy within a device is scaled like a kernel that
         is limited by memory bandwidth.
@@ -265,8 +265,8 @@ def _fill(
 
     A compute-bound kernel without shapes is scaled by the time-weighted mean ratio of the other compute-bound kernels, and
     likewise for memory-bound kernels. If the trace has no other compute-bound or memory-bound kernels, the ratio is computed
-    from the data sheets of the GPUs. Kernels of the optimizer are compared only with each other, because their work does not
-    depend on the batch. (Kineto omits the shapes of long tensor lists.)
+    from the data sheets of the GPUs. Kernels of the optimizer get the mean ratio of other optimizer kernels, because their work
+    does not depend on the batch. (Kineto omits the shapes of long tensor lists.)
     """
     if not open_rows:
         return
@@ -291,7 +291,7 @@ def _fill(
 def parameter_bytes(trace: Trace) -> int:
     """Return the size of all parameters in bytes, from the workload data or from the tensors of the optimizer ops.
 
-    Returns 0 if both are missing.
+    Returns 0 if the trace has neither workload data nor optimizer ops.
 
     A parameter may occur in several arguments of an optimizer op, alone or in a list. For each optimizer op, the sizes of all
     tensor arguments are added up. Ops with less than 40 % of the largest total are ignored. The smallest remaining total is

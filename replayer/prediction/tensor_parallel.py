@@ -2,12 +2,13 @@
 
 The rules are those of Megatron-LM (Shoeybi et al., 2019, section 3). PyTorch's ColwiseParallel and RowwiseParallel do the same:
 
-* A *pair* is a group of matrix products that is split together. It has one or more products that read the network's width, such
-    as query, key and value. Its last product writes the network's width again, such as attention's output.
-* The first products' weights are split by columns, and the last product's weight is split by rows. Attention and activations
-    between them are computed on one rank's share of the columns.
-* An all-reduce sums the outputs of each pair in the forward pass. Another all-reduce sums the gradients of its inputs in the
-    backward pass. These all-reduces do not overlap with computation.
+* A *pair* is a group of matrix products that is split together. A pair has one or more products that read the network's width,
+    such as query, key and value. The last product of a pair writes the network's width again, for example the output projection
+    of attention.
+* The first products' weights are split by columns, and the last product's weight is split by rows. Between the first products
+    and the last product, each rank computes attention and activations on its share of the columns.
+* An all-reduce sums the outputs of each pair in the forward pass. Another all-reduce sums the gradients of the pair's inputs in
+    the backward pass. The all-reduces do not overlap with computation.
 * Every rank computes the other layers (embedding, normalization, residuals, head) completely. The optimizer updates only the
     rank's own parameters.
 
@@ -15,10 +16,10 @@ The rules are those of Megatron-LM (Shoeybi et al., 2019, section 3). PyTorch's 
     split.durations_ns(durations_ns, trace.device.is_work, costs)
 
 Note [Pairs from shapes]
-    The network's width is the size that most of its matrix products read. A pair begins with a product that reads the width. It
-    ends with a product that writes the width and either reads another width or follows attention. Kernels of the backward pass
-    belong to the forward op with the same sequence number. Without sequence numbers, products are matched by size, and other
-    kernels are scaled like the forward pass.
+    The network's width is the input size that occurs in most of the network's matrix products. A pair begins with a product
+    that reads the width. The pair ends with a product that writes the width and either reads another size or follows attention.
+    Kernels of the backward pass belong to the forward op with the same sequence number. Without sequence numbers, products are
+    matched by size, and other kernels are scaled like the forward pass.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Product:
 
 @dataclass
 class Pair:
-    """One pair of a forward pass. The fields are indices into the list of ops of a forward pass."""
+    """One pair of matrix products of a forward pass (see the rules above). The fields are indices into the list of ops of a
+    forward pass."""
 
     columns: list[int]
     between: list[int] = field(default_factory=list)
@@ -232,7 +234,7 @@ def _first_factor(op: str) -> int:
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
     """Return the ops of all forward passes. Also returns the op of each kernel in a backward pass, by the kernel's device row.
 
-    `known` has one call per device row.
+    `known` lists for each device row the op that launched the kernel, or None.
     """
     op_row = call_rows(trace)
     order = np.flatnonzero(trace.device.is_work)

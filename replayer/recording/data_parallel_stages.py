@@ -7,9 +7,10 @@ Host times are relative to the start of the phase on the host. Device times are 
 the start of the phase.
 
 Note [How parameters travelled]
-    nn.DataParallel copies parameters to the replicas and sums their gradients. It uses NCCL if possible, and plain copies if
-    not. In a recording with kernels, the kernels of the ops `Broadcast` and `ReduceAddCoalesced` show which was used. If these
-    ops launched neither NCCL kernels nor copies, they took no GPU time, and they take none in the replay.
+    nn.DataParallel copies parameters to the replicas and sums their gradients. nn.DataParallel uses NCCL if possible, and plain
+    copies otherwise. In a recording with kernels, the kernels of the ops `Broadcast` and `ReduceAddCoalesced` show whether NCCL
+    or copies were used. If `Broadcast` and `ReduceAddCoalesced` launched neither NCCL kernels nor copies, they take no GPU time
+    in the replay either.
 """
 
 from __future__ import annotations

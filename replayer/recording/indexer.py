@@ -4,23 +4,25 @@
 
 Note [Active host time]
     Host times in the index are *active*: blocked time is subtracted. The recorded host was blocked while it waited for the
-    device, in a synchronize, a pageable copy or a launch into a full queue. In a replay the host waits for the *virtual* device
-    at these calls, and would otherwise wait twice.
+    device, in a synchronize, a pageable copy or a launch into a full queue. The waits are subtracted because the replayed host
+    waits for the *virtual* device at the same calls.
 
 Note [Why a kernel started when it did]
-    A kernel on an idle stream keeps its recorded launch latency. A queued kernel keeps its gap to the previous kernel. A kernel
-    that waited for another stream keeps this dependency. Fixed average values would drift by up to milliseconds per step. A
-    kernel that waited for other ranks (just after a collective's kernel) keeps none of these times, because the replay computes
-    the duration of collectives.
+    A kernel on an idle stream keeps its recorded launch latency. A queued kernel keeps its gap to the previous kernel. If a
+    kernel waited for a kernel on another stream, it waits for the same kernel in the replay. With average delays instead, step
+    times would be wrong by up to milliseconds. If a kernel follows a collective, its recorded delays are not used, because the
+    replay computes the duration of collectives.
 
 Note [Phases that overlap on the device]
-    A phase with a copy on a second stream may overlap with earlier phases. A phase-grained replay has one stream. A phase
-    therefore takes only the time after the latest end of the earlier phases. The sum over phases is then the device's time.
+    A phase with a copy on a second stream may overlap with earlier phases. The replay of a recording that has only phase times
+    uses a single stream. In such a replay, a phase takes only the device time after the latest end of all earlier phases. With
+    this rule, the times of all phases add up to the device's time.
 
 Note [Profiled and clean steps]
-    A recording that marks profiled steps (or has evaluation steps) has kernels for profiled steps only. The other steps have
-    phase times only, as in a phase-grained recording. A profiler slows the host. `CleanPace` therefore subtracts the profiler's
-    cost from the active times of steps with kernels, and scales the rest to the clean steps. Device durations are as measured.
+    If a recording marks some steps as profiled (or has evaluation steps), only the profiled steps have kernels. The clean
+    steps, which ran without a profiler, have only phase times. A profiler slows the host. `CleanPace` subtracts the profiler's
+    overhead from the active host times of profiled steps, and scales the rest to the pace of the clean steps. Device durations
+    are not changed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 After the script has ended, the recorder measures the workspaces of all cuBLAS handles. If a workspace still exists at the end,
 cuBLAS kept its workspaces. If the script ran matrix products but no workspace exists at the end, cuBLAS kept no workspaces.
-Profiles have no such measurement. Profiles do not show the exact PyTorch release, nor workspaces that were allocated before the
-profiler began. Some PyTorch releases allocate and free a workspace in each matrix product. The recorded memory events show such
-workspaces.
+Profiles do not have a measurement of the workspaces. Profiles do not show the exact PyTorch release, nor workspaces that were
+allocated before the profiler began. Some PyTorch releases allocate and free a workspace in each matrix product. The recorded
+memory events show such workspaces.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 

@@ -9,25 +9,27 @@ library entry ("cell" in the code) has the published step times of one model on 
 
 Note [What is in the library and what is not]
     If the library has no times for the script's model, the script is stopped with a list of the nearest models. With `estimate`
-    the script continues, and estimates are marked. The library has times of training only. Evaluation passes therefore take the
-    time of the training forward pass, and are marked.
+    the script continues, and estimates are marked. Evaluation passes are marked and take the time of the forward pass in
+    training, because the library has only times of training.
 
 Note [Where the card was full]
-    If a cell shows that the card ran out of memory, the step gets only as much memory as the last fitting batch needed. The
-    virtual GPU's allocator then raises the error at the right call. The library may not have this amount of memory, and the
-    first step has no optimizer state yet. So a script that completed a step gets less memory than this step needed.
+    If a library entry shows that the real GPU ran out of memory, the step gets only as much memory as the largest fitting batch
+    needed. With this limit, the virtual GPU's allocator raises the out-of-memory error at the right call. This amount of memory
+    may be missing in the library. In addition, the first step has no optimizer state yet. So if the script has completed a step
+    with this batch, the next step gets less memory than the completed step needed.
 
 Note [A batch that is known to fit]
     Batches up to the largest measured batch fitted on the card, in a process that had run smaller batches before. The addresses
-    of blocks depend on earlier allocations and on cuDNN's workspaces, which are not in the library. The virtual GPU's allocator
-    may have enough memory but only in pieces. In this case the allocator may return the pieces. Allocated blocks must always
-    fit.
+    of blocks depend on earlier allocations and on cuDNN's workspaces, which are not in the library. The virtual GPU may have
+    enough free memory, but only in pieces that are too small. In this case, the allocator may return the pieces to the device.
+    Allocated blocks must always fit.
 
 Note [The optimizer's share]
-    A published cell has one figure, "rest", for criterion, zero_grad, backward and optimizer. Criterion and zero_grad take
-    almost no time and are counted in backward. SGD with momentum and weight decay moves each parameter some eleven times. It
-    runs four foreach kernels, and each kernel reads one or two lists and writes one list. The kernels reach four fifths of the
-    data sheet's bandwidth. The resulting time, or half of "rest" if half is less, is assigned to the optimizer.
+    A library entry has one time, "rest", for criterion, zero_grad, backward and optimizer together. Criterion and zero_grad
+    take almost no time and are counted in backward. A step of SGD with momentum and weight decay makes about eleven reads or
+    writes per parameter. The optimizer runs four foreach kernels, which each read one or two lists of tensors and write one
+    list. The kernels reach four fifths of the memory bandwidth in the data sheet. The optimizer gets the resulting time, but at
+    most half of "rest".
 """
 
 from __future__ import annotations
@@ -128,7 +130,8 @@ class LibraryPace:
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """Look up the step times of a module that the script calls. Raises NotInLibrary if there are none.
+        """Look up the step times of a module that the script calls. Raises NotInLibrary if the library has no step times for
+        the module.
 
         Does nothing if the module has no parameters on the GPU.
         """

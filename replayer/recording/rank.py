@@ -23,7 +23,7 @@ class Rank:
     """Describes the rank of a process.
 
     `local` is the rank among the processes on this machine, and `local_count` is the number of these processes (0 if unknown).
-    `number` counts over all machines.
+    `number` is the rank among the processes of all machines.
     """
 
     number: int = 0

@@ -81,8 +81,8 @@ class RecordedRegions:
         return len(self._regions)
 
     def call(self, name: str, inputs: Shapes, graph_ops: GraphOps, number: int, *, is_backward: bool) -> RecordedCall | None:
-        """Return the recorded call for call `number` of a compiled region in a training step. Further calls repeat the last
-        recorded call.
+        """Return the recorded call for call `number` of a compiled region in a training step. If the script makes more calls
+        than were recorded, they repeat the last recorded call.
 
         A compiled region of the script is matched to the recorded region with the same number and the same input shapes. If the
         region with this number has other input shapes, the first recorded region with the script's input shapes is used. The

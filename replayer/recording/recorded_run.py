@@ -9,10 +9,10 @@ work, and their kernels.
     segment.exact[recording.keys[signature].exact]       # [Instance(start_ns, end_ns, kernels), ...]
 
 Note [Training steps of several kinds]
-    The steps of a script with several trainers differ. For example, every fifth step trains both critic and generator. The
-    numbers of backward passes and optimizer steps are known for all recorded training steps, profiled or not. A replayed step
-    takes its times from a recorded step with the same two numbers as the recorded step at the same position. After the
-    recording's end, the numbers repeat with their shortest period, if they have a period.
+    If a script trains several models, its steps differ. For example, each step may train the critic, and every fifth step the
+    generator as well. The numbers of backward passes and optimizer steps are known for all recorded training steps, profiled or
+    not. A replayed step takes its times from a recorded step that has the same two numbers as the recorded step at this
+    position. After the end of the recording, the two numbers repeat with their shortest period, if there is a period.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ class RecordedRun:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     """Return the step in `chosen` that provides the times of step `number`.
 
-    A chosen step provides its own times. Steps that are not chosen take their times from the chosen steps in rotation. Because
-    of the rotation, steps that alternate between two shapes still alternate in a replay.
+    A step in `chosen` provides its own times. Steps that are not chosen take their times from the chosen steps in rotation.
+    Because of the rotation, steps that alternate between two shapes still alternate in a replay.
     """
     if number < len(steps) and steps[number] in chosen:
         return steps[number]

@@ -53,7 +53,7 @@ class Quantity:
 
 
 class Count:
-    """One quantity of one kind of pool. To decrease it, subtract from `now`."""
+    """The counter of one quantity in one pool. To decrease the quantity, subtract from `now`."""
 
     __slots__ = ("base", "now", "peak", "quantity", "total")
 
@@ -144,7 +144,7 @@ class MemoryStats:
     def of_run(self) -> tuple[int, int, int]:
         """Return the number of failed allocations and the peaks of allocated and reserved bytes for the whole run.
 
-        Resets by the script have no effect.
+        A reset by the script does not change these values.
         """
         return *self._run_peak_bytes(), self._earlier_ooms + self.ooms - self._ignored_ooms
 
@@ -160,7 +160,8 @@ class MemoryStats:
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
-        """Add `amounts` to `totals`, value by value. This counts the requests that allocation_cycles.py skips."""
+        """Add `amounts` to `totals`, value by value. The amounts are those of requests that allocation_cycles.py has
+        skipped."""
         for count, amount in zip(self._counts(), amounts, strict=True):
             count.total += amount
 
@@ -171,7 +172,7 @@ class MemoryStats:
         """Return all statistics as a nested dictionary. The keys are torch's name of the statistic and the pool ("all",
         "small_pool", "large_pool").
 
-        Some entries are plain counts.
+        Some entries of the dictionary are plain counts.
         """
         result: dict[str, Any] = {}
         for torch_name, name in _NAMES.items():

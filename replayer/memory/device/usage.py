@@ -17,7 +17,7 @@ from traces.model.run import MemoryUse
 
 
 class DeviceUsage:
-    """Reads the allocator's counts. `max_split_bytes` returns the current setting."""
+    """Reads the allocator's statistics. `max_split_bytes` returns the current setting."""
 
     def __init__(
         self, counts: MemoryStats, segments: Segments, lock: threading.Lock, max_split_bytes: Callable[[], int]
@@ -69,8 +69,8 @@ class DeviceUsage:
             }
 
     def usage_of_run(self) -> MemoryUse:
-        """Return the device's capacity, the memory peaks and the number of failed allocations for the whole run. Resets by the
-        script have no effect."""
+        """Return the device's capacity, the memory peaks and the number of failed allocations for the whole run. A reset by the
+        script does not change these values."""
         return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
 
     def reset_peak(self) -> None:

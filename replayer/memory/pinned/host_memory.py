@@ -1,4 +1,4 @@
-"""PyTorch's caching host allocator for pinned memory. The memory is really allocated and page-locked.
+"""PyTorch's caching host allocator for pinned memory. The memory is real and page-locked, not emulated.
 
 A replay allocates real pinned memory, so that data loading is as fast or slow as with a GPU. Only the first batches of a run
 allocate and lock pages, because later batches reuse free blocks. Block sizes are rounded up to powers of two. If an
@@ -11,8 +11,8 @@ ATen/core/CachingHostAllocator.h.
 
 Note [Frees of pinned blocks]
     A tensor's storage keeps the memoryview of its block alive. When the last storage, view or numpy array of the block is
-    freed, Python runs a finalizer. Finalizers can run at any time and in any thread, so the finalizer only queues the block.
-    The next call of the allocator processes the queue, as PyTorch does with CUDA's events.
+    freed, Python runs a finalizer. A finalizer can run at any time and in any thread, so it only queues the block. The next
+    call of the allocator processes the queue, as PyTorch's allocator processes its queue of CUDA events.
 """
 
 from __future__ import annotations

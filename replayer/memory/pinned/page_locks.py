@@ -26,7 +26,7 @@ class PageLocks:
     """Locks and unlocks pages.
 
     All processes of a run share `run_folder`, which ensures that only one process prints the warning. Without a folder, each
-    process warns.
+    process prints the warning.
     """
 
     def __init__(self, run_folder: Path | None = None) -> None:
@@ -82,8 +82,8 @@ def _reason(size_bytes: int, errno: int) -> str:
 
 
 def _spare_bytes() -> int | None:
-    """Return how many bytes may be locked while the machine and the container still have enough memory. Returns None if
-    unknown."""
+    """Return how many bytes may be locked while the machine and the container still have enough memory. Returns None if the
+    amount is unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}

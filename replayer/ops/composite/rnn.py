@@ -143,10 +143,11 @@ def _under_autocast(
 
 
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Return handlers for recurrent ops that have no shape rule (meta kernel) in PyTorch. `run` runs an op from its plan.
+    """Return handlers for recurrent ops that have no shape rule (meta kernel) in PyTorch. The function `run` runs an op from
+    its cached plan.
 
-    Packing a sequence needs a separate handler, because the output shape depends on the values of `lengths`. Another one
-    flattens weights into cuDNN's buffer.
+    Packing a sequence needs a separate handler, because the output shape depends on the values of `lengths`. Another handler
+    flattens the weights into cuDNN's buffer.
     """
 
     def backward(*args: TorchAny) -> TorchAny:

@@ -9,14 +9,15 @@ the CPU can compute.
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
 
 Note [Computed twice]
-    A CUDA graph capture does not run the captured ops, but the results of these ops need shapes and payloads. The CPU therefore
-    computes ops while they are captured. At the end of the capture, memory that existed before and the random states are
-    restored. Each replay computes the same ops again on the same payloads, into the payloads of the captured results.
+    A CUDA graph capture does not run the captured ops, but the results of these ops need shapes and payloads. To get shapes and
+    payloads, the CPU computes ops while they are captured. At the end of the capture, the random states and all earlier memory
+    contents are restored. Each replay computes the same ops again on the same payloads, into the payloads of the captured
+    results.
 
 Note [Payloads]
     An allocation's payload is a host storage as large as the allocation. The payload is stored in `Allocation.known`. Without
-    `--values compute`, that attribute holds the values that the host happens to know. A tensor's values are a view of the
-    payload with the tensor's shape and strides, so views of a tensor share values. If the CPU kernel resizes or replaces a
+    `--values compute`, `Allocation.known` has only the values that the host happens to know. A tensor's values are a view of
+    the payload with the tensor's shape and strides, so views of a tensor share values. If the CPU kernel resizes or replaces a
     storage, or returns a view of a storage, the virtual tensors change in the same way.
 """
 
