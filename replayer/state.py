@@ -87,7 +87,7 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
     """Set the function that creates this process's virtual GPU, and drop an existing virtual GPU.
 
-    All processes of a replay share `run_folder`, and each writes the size of its pinned memory to a file there.
+    All processes of a replay share `run_folder`, so that only one of them warns if pinned memory cannot be page-locked.
     """
     STATE.make, STATE.gpu, STATE.described, STATE.forked_in_use, STATE.run_folder = make, None, None, False, run_folder
 
