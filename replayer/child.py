@@ -40,15 +40,15 @@ from traces.script.deferred_signals import at_exit
 from traces.script.patching import PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
 
-# kinds of unmatched calls that a replay lists; the others are only counted
+# maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# evaluation steps per requested step after which a script without training steps is stopped
+# A script without training steps is stopped after this number of evaluation steps per requested step.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
-_SHAPES_LISTED = 4  # of a foreach op, which may have hundreds
+_SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
 
 # Torch itself imports these modules only when a script first uses an optimizer, DistributedDataParallel or a new tensor shape.
-# Importing torch._dynamo takes seconds and half of torch's memory.
+# Importing torch._dynamo takes several seconds and half of the memory that torch uses.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 

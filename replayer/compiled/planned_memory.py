@@ -4,9 +4,9 @@
 
 Note [Blocks of a compiled graph]
     Inductor gives a block to each result of an external op, to its arguments, and to the results of the graph. The ops between
-    two external ops become a few fused kernels, so values that only these ops use stay in registers. A fused kernel writes
-    into a block of the same size and dtype if nothing reads this block after the kernel. A block is freed after the last op
-    that uses it (torch/_inductor/codegen/wrapper.py).
+    two external ops become a few fused kernels, so values that only these ops use stay in registers. A fused kernel reuses a
+    block of the same size and dtype for its result if no later op reads this block. A block is freed after the last op that
+    uses it (torch/_inductor/codegen/wrapper.py).
 
     The plan treats the ops between two external ops as one kernel, although Inductor may divide them into several kernels with
     blocks between them.

@@ -35,7 +35,7 @@ class CompiledRegion:
     def __init__(self, name: str) -> None:
         self.name = name
         self.inputs: Shapes = ()
-        self.kept: list[list[AllocationHandle]] = []  # by forward whose backward has not run: see RegionMemory
+        self.kept: list[list[AllocationHandle]] = []  # one list per forward pass without backward pass so far: see RegionMemory
         self._step = -1
         self._calls = {False: 0, True: 0}
 

@@ -10,9 +10,9 @@ connected. The measured durations and their source are in `all_reduce.json`, whi
 
 Note [Another link]
     A measured curve is adapted to another link by scaling its sizes. For example, a link with half the bandwidth takes as long
-    for n bytes as the measured link for 2n bytes. This method keeps the time of small operations. The bandwidth of a measured
-    curve is the bandwidth of its largest operation. Cards with a switch between their links use the A100's curves. PCI Express
-    and other point-to-point links use the V100's curves. The bandwidths are in traces/names/cards.py.
+    for n bytes as the measured link for 2n bytes. With this method, the time of small operations does not change. The bandwidth
+    of a measured curve is the bandwidth of its largest operation. GPUs that are connected by a switch use the A100's curves.
+    GPUs with PCI Express and other point-to-point links use the V100's curves. The bandwidths are in traces/names/cards.py.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # If more ranks than were measured form the ring, the all-reduce needs additional steps, whose latency is added here.
-    # The message sizes are scaled as described in Note [Another link].
+    # If the ring has more ranks than were measured, the latency of the additional steps is added here. The message sizes are
+    # scaled as described in Note [Another link].
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

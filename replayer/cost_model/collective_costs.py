@@ -12,15 +12,15 @@ the estimated duration, but it is not used to fit the scale factor.
 
 Note [Operations of a step]
     The duration of an operation depends on other traffic at the same time. The n-th operation of a kind in a step therefore
-    takes the duration of the n-th operation in the recorded step. Further calls, and calls outside of steps, take the recorded
-    durations in rotation.
+    takes as long as the n-th such operation in the recorded step. Further calls, and calls outside of steps, use the recorded
+    durations one after the other.
 
 Note [Bytes on the wire]
     With n ranks and an input of b bytes per rank, a ring moves 2b(n-1)/n bytes over each link for an all-reduce. A
     reduce-scatter or all-to-all moves b(n-1)/n bytes, and an all-gather b(n-1) bytes. A broadcast, reduce, send or receive
     moves b bytes. These are the "bus bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). Operations and groups of
-    different kinds can be compared by the bytes per link. Any other operation takes its own latency plus the time of an
-    all-reduce with the same bytes per link.
+    different kinds can be compared by the bytes per link. The time of any other operation is its own latency plus the transfer
+    time of an all-reduce with the same bytes per link.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class CollectiveCosts:
         costs._name_kernels(trace)
         if bus_gbps:
             return costs
-        # by rank: duration, whether it is exact (else an upper bound), step
+        # by rank: the duration, whether the duration is exact (else an upper bound), and the step number
         by_rank: dict[Key, dict[int, list[tuple[int, bool, int]]]] = {}
         table, timed = trace.collectives, _timed_on_device(trace)
         columns = (table.name, table.bytes, table.group_size, table.rank, table.duration_ns, table.ending, _steps_of(trace))
@@ -227,7 +227,7 @@ def kernel_label(name: str) -> str:
 # With one rank, NCCL launches nothing for these operations (no kernel in recordings of DDP with one process on an H200).
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
-# from operations of torch.distributed to NCCL functions
+# names of torch.distributed's operations, and the NCCL functions that they call
 _FUNCTIONS = {
     "all_reduce": "AllReduce",
     "barrier": "AllReduce",

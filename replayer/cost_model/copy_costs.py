@@ -45,7 +45,7 @@ class Copy(NamedTuple):
 
 class CopyCosts:
     def __init__(self, speed: DeviceSpeed, device_name: str = "") -> None:
-        # in bytes per nanosecond; the published figures for copies to the device also serve for copies to the host
+        # in bytes per nanosecond; copies to the host use the published figures for copies to the device
         self._bandwidths: dict[CopyKind, tuple[float, Origin]] = {
             ("h2d", True): (PINNED_GBPS, Origin.PUBLISHED),
             ("h2d", False): (PAGEABLE_GBPS, Origin.PUBLISHED),

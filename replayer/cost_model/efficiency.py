@@ -10,24 +10,24 @@ measured GPUs is used.
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
 Note [GPUs without measurements]
-    Some cards have the same design and number of multiprocessors as a measured card, but another form factor or memory size.
-    Such a card uses the measured card's curve with its own data sheet. Any other card uses the geometric mean of all measured
-    GPUs' curves, with its own data sheet. Efficiency differs by about 10 % between GPUs (V100, A100, P100). This difference
-    does not depend on how similar the GPU designs are.
+    Some GPU models have the same design and number of multiprocessors as a measured GPU, but another form factor or memory
+    size. For such a model, the measured GPU's curve is used with the model's own data sheet. For any other model, the geometric
+    mean of all measured GPUs' curves is used with the model's own data sheet. Efficiency differs by about 10 % between GPUs
+    (V100, A100, P100). This difference does not depend on how similar the GPU designs are.
 
 Note [Sustained clocks]
-    A slot-powered board (75 W or less, no fan) cannot sustain the clock that its data-sheet peak assumes. At that peak, the
-    board would need more FLOP/s per watt than the largest board of the same process. Power grows at least with the square of
-    the clock. The clock is therefore reduced by the square root of the ratio. For a T4, this rule gives 5.6 of 8.1 TFLOP/s.
-    Measured matrix products and convolutions on such boards mainly reflect temperature. For example, a T4 gets slower during
-    the measurements, and a P4's TFLOP/s differ by a factor of three between two runs. For these boards, only measurements of
-    memory-bound work are used.
+    A slot-powered board (75 W or less, no fan) cannot sustain the clock rate that is assumed for its data-sheet peak. At that
+    peak, the board would need more FLOP/s per watt than the largest board with the same manufacturing process. Because power
+    grows at least with the square of the clock rate, the clock rate is reduced by the square root of the ratio of these two
+    values. For a T4, this rule gives 5.6 of 8.1 TFLOP/s. Measured times of matrix products and convolutions on slot-powered
+    boards mainly depend on the temperature. For example, a T4 gets slower during the measurements, and a P4's TFLOP/s differ by
+    a factor of three between two runs. For these boards, only measurements of memory-bound work are used.
 
 Note [Shared lanes]
     A GPU multiprocessor issues instructions of four warps per clock. With 128 fp32 lanes (compute capability 8.6, 8.9, and 9.0
-    or later), multiplications alone can fill all four issue slots. Loads and address calculations then take time from
-    multiplications. With 64 lanes, they run in parallel. Data sheets count all lanes, but matrix products reach only about 0.75
-    of that peak. For example, a 4070 Ti reaches 29.2 of 40.1 TFLOP/s, and an A100 18.9 of 19.5
+    or later), multiplications alone can fill all four issue slots. Loads and address calculations then delay multiplications.
+    With 64 lanes, loads and multiplications run in parallel. Data sheets count all lanes, but matrix products reach only about
+    0.75 of that peak. For example, a 4070 Ti reaches 29.2 of 40.1 TFLOP/s, and an A100 18.9 of 19.5
     (github.com/Yinghan-Li/YHs_Sample/issues/4).
 """
 

@@ -6,18 +6,19 @@
     costs.estimate(...)             # corrected by how much faster or slower similar ops were; Origin.SCALED
 
 Note [The nearest recorded ops]
-    The curves explain only a part of an op's duration. The rest depends on the program, its library and its board. For each
+    The curves explain only a part of an op's duration. The rest depends on the program, the libraries and the board. For each
     recorded op, the ratio of its duration to its estimate is stored. The estimate of an unrecorded op is multiplied by the
     weighted ratios of similar recorded ops. Calls of the same op have more weight than other ops of the same kind of work. Ops
-    of a similar size have more weight than ops of a different size. Differences in rows (batch, places) count less than
-    differences in channels and depth, because libraries choose algorithms mainly by channels and depth. The correction fades
-    with the distance in size, because other sizes use other algorithms.
+    of a similar size have more weight than ops of a different size. Differences in the number of rows (batch, pixels) have less
+    weight than differences in channels and depth, because libraries choose algorithms mainly by channels and depth. The
+    correction gets smaller with the difference in size, because libraries use other algorithms for other sizes.
 
 Note [Along the batch]
-    The curves were learned from other layers with other algorithms. For a convolution, a power of the batch size predicts the
-    growth with the batch equally well. The estimate is a weighted geometric mean of curve and power, with a weight of one
-    quarter for the curve. This rule was the best one in cross-validation over six folds of networks (benchmarks/what_if.py, row
-    `folds`). A grouped convolution, which computes small products, uses only its curve.
+    The curves were learned from other layers, for which libraries use other algorithms. For a convolution, a power of the batch
+    size predicts equally well how the time grows with the batch. The estimate is a weighted geometric mean of curve and power,
+    with a weight of one quarter for the curve. This rule was the best one in cross-validation over six folds of networks
+    (benchmarks/what_if.py, row `folds`). For a grouped convolution, which computes small matrix products, only the curve is
+    used.
 
 Note [Units that were not measured]
     The operators were measured in fp32. The data sheet has separate peaks for tensor cores (fp16, bf16, tf32, fp8). A matrix
@@ -53,7 +54,7 @@ from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import Card
 
-# weights of size differences, in octaves
+# weights of size differences, which are measured in octaves
 _WEIGHTS = {
     "matmul": (ROWS_COUNT, ROWS_COUNT, 1.0, 1.0),
     "conv": (1.0, 1.0, ROWS_COUNT, 1.0),
@@ -110,7 +111,7 @@ class OpCosts:
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)
-        if log_slower is None:  # recorded ops are slowed already
+        if log_slower is None:  # durations of recorded ops already include the slowdown
             return Estimate(max(ns, self.floor_ns) * self.slowdown, origin)
         same = any(learned.op == op for learned in self._learned[_class(op, works)])
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
@@ -182,7 +183,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # The large L2 cache of a GPU still contains the output of the previous op.
+        # The previous op's output is still in the GPU's L2 cache, if the cache is large.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 

@@ -24,9 +24,10 @@ Kinds of work, each with the list of its sizes:
                     kernel, and `memory` is any other op
 
 Note [Strides from shapes]
-    A recording has the shapes of an op's inputs, but no strides, padding or outputs. A convolution's output shape is known from
-    a running script. It is also known if the backward pass was recorded (`ConvolutionOutputs`), because one input is the
-    output's gradient. Otherwise the output is assumed to be as large as the image.
+    A recording has the shapes of an op's inputs, but no strides, padding or outputs. In a replay, a convolution's output shape
+    is known from the running script. In a recording, the output shape is known if the backward pass was recorded, because the
+    output's gradient is one of its inputs (`ConvolutionOutputs`). If the output shape is unknown, the output is assumed to be
+    as large as the image.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
 
 Note [Clocks of several processes]
     Ranks exchange times on the clock of the group's first rank, in nanoseconds. Each rank reads its clock when it joins the
-    group, which is the end of `init_process_group` for the default group and its subgroups. Ranks on one machine (same boot id)
-    whose clocks flow read the machine's monotonic clock at the same time, so they convert times exactly. Ranks on different
-    machines compare the time of day, which must be synchronized. Clocks that stand still are assumed to be read at the same
-    moment.
+    group, which is the end of `init_process_group` for the default group and its subgroups. Ranks on one machine (with the same
+    boot id) also read the machine's monotonic clock at the same moment, so times can be converted exactly. Ranks on different
+    machines compare the time of day, which must be synchronized. If the replay's clocks do not advance by themselves, the ranks
+    are assumed to read them at the same moment.
 """
 
 from __future__ import annotations

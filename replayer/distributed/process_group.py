@@ -14,8 +14,8 @@ ended, so it also waits for the slowest rank.
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
     device from pinned memory that C++ allocates. Such a copy is impossible for a device registered from Python. The Reducer
-    therefore gets a host tensor as the device side of the map (`factories.reducer_map`). The map's values are exact, and its
-    transfer is timed as usual.
+    therefore gets a host tensor as the device side of the map (`factories.reducer_map`). The map's values are exact, and the
+    time of its transfer is simulated as usual.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Options:
         self.config = NcclConfig()
 
 
-# torch calls methods under several names, but its stubs list only one
+# torch calls methods by several names, but the type stubs have only one of them
 _ProcessGroup: TorchAny = dist.ProcessGroup
 
 

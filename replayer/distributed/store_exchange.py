@@ -9,18 +9,18 @@ Sending a message never waits, just as launching a collective does not wait. If 
 group's timeout, an error names this rank. If a rank has announced its end, any wait for this rank fails at once.
 
 Note [One rank reads for all]
-    In a group of n ranks, n messages that are read by n ranks would be n * n requests to the store. In groups of more than
-    `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message, in which equal messages
-    of successive ranks are stored once. The other ranks read only this message. The first rank may have ended, or it may wait
-    for another operation before it reads this one. If all ranks have posted and the message of the first rank is still missing
-    at a rank's next look, this rank reads all messages.
+    In a group of n ranks, the store would get n * n requests if each rank read the messages of all ranks. In groups of more
+    than `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message, in which equal
+    messages of successive ranks are stored once. The other ranks read only this message. The first rank may have ended, or may
+    wait for another operation before it reads these messages. If all ranks have posted their messages, but the first rank's
+    message is still missing when a rank checks again, this rank reads all messages itself.
 
 Note [Waits between ranks]
     A waiting rank asks the store again after a pause, because the store's own wait logs every timeout and blocks the other
-    threads of the process. Pauses grow to `_LONGEST_PAUSE_S` (more in large groups), and after that with the time waited, to
-    at most `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`, the rank looks for missing ranks that have ended, and
-    for ranks that wait for each other. The interval between two such looks also grows with the time waited. A wait ends at the
-    latest after the group's timeout, with an error that names the operation and the missing ranks.
+    threads of the process. Pauses first grow to `_LONGEST_PAUSE_S` (more in large groups). Later they grow with the time
+    waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`, the rank checks for missing ranks that have ended,
+    and for ranks that wait for each other. The interval between these checks grows with the time waited too. After the group's
+    timeout, a wait ends with an error that names the operation and the missing ranks.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
-_PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16  # the pause and the time to the next look are these parts of the time waited
+# The pause is 1/64 of the time waited, and the time between two checks for missing ranks is 1/16 of it.
+_PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO = 8  # ranks; in larger groups, each rank also polls less often
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
 _CIRCLE_LASTS_S = 4.0
 _MISSING_FOLLOWED = 8  # ranks
-SHUTDOWN_GRACE_S = 10.0  # longest time between the ends of two ranks that rank 0 waits for at its exit
+SHUTDOWN_GRACE_S = 10.0  # at its exit, rank 0 stops waiting if no other rank ends within this time
 
 
 OffsetNs = Callable[[], int]
@@ -96,7 +97,7 @@ class DeadlockDetector:
         self._store: TorchAny = PrefixStore("waits", _of_this_attempt(store))
         self._rank = rank
         self._own = b""
-        self._circle: tuple[str, float] | None = None  # and since when it exists
+        self._circle: tuple[str, float] | None = None  # the deadlock, and when it was first seen
 
     def circle(self, operation: str, missing: list[int]) -> str:
         """Record that this rank waits for the ranks `missing`. If a deadlock lasts, return a description of it, else "".

@@ -27,7 +27,7 @@ from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
-# torch calls methods under several names, but its stubs list only one
+# torch calls methods by several names, but the type stubs have only one of them
 _Work: TorchAny = dist.Work
 
 
@@ -49,7 +49,7 @@ class _Awaited(_Work):  # type: ignore[misc]
 
 class Called(NamedTuple):
     call_ns: int
-    row: int  # of the launch in the timeline's host table, or NONE
+    row: int  # index of the launch in the timeline's host table, or NONE
     message: RankMessage
     position: PositionInStep
 

@@ -9,11 +9,11 @@
 future. PyTorch does the same in `ivalue::Future::invokeCallback`.
 
 Note [Futures in the backward pass]
-    DistributedDataParallel's Reducer reads a future's value in C++, which calls no Python method. The Reducer does this in a
-    callback at the end of the backward pass, and the autograd engine runs such callbacks in queue order. Each future therefore
+    DistributedDataParallel's Reducer reads a future's value in C++ without calling a Python method. The Reducer does so in a
+    callback at the end of the backward pass, and the autograd engine runs these callbacks in queue order. Each future therefore
     queues a callback that makes the current stream wait. With `static_graph`, the Reducer starts and reads all futures in one
-    callback (`_delay_all_reduce`) of the first step. During that callback, the current stream waits as soon as a future is
-    made.
+    callback (`_delay_all_reduce`) of the first step. During that callback, the current stream waits for each future when the
+    future is created.
 """
 
 from __future__ import annotations

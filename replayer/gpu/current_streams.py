@@ -27,7 +27,7 @@ class CurrentStreams:
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
     ) -> None:
-        # the thread and its `callers` by device, once it has used the GPU
+        # each thread's `HostThread` and `callers` (by device), after the thread has used the GPU
         self.local = threading.local()
         self._devices = devices
         self._clock = clock

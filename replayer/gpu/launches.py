@@ -6,9 +6,10 @@
         ...
 
 Note [Played in batches]
-    A launch only stores the op, the stream and the time. Launches are played in batches of a few hundred. A batch is played
-    earlier if the script reads the device's state or the phase changes. The timeline does not depend on when it is computed, so
-    batches do not change the result. Batches keep the interpreter's caches warm and take a third of the time.
+    A launch only stores the op, the stream and the time. The timeline is computed later ("played") for batches of a few hundred
+    launches. A batch is played earlier if the script reads the device's state or the phase changes. Batches do not change the
+    timeline, because the timeline does not depend on when it is computed. Playing batches takes a third of the time, because
+    the interpreter's caches stay warm.
 
 Note [Three entries per op]
     Pending ops are in one flat list with three entries per op: caller, signature and time. `+=` of a tuple is atomic, so the
@@ -17,7 +18,8 @@ Note [Three entries per op]
 
 Note [Our own time]
     Computing the timeline takes none of the script's time, because a real GPU works in parallel with its host. A virtual clock
-    is therefore paused during the computation. The time spent in tensors and dispatch counts, like a real host's launch time.
+    is therefore paused during the computation. The time spent in tensors and dispatch is not excluded, because a real host also
+    needs time to launch ops.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
 from traces.model.trace import NONE, DeviceKind, Origin
 
-# a few milliseconds of a script; the host may run further ahead of the clock
+# launches in a few milliseconds of a script; the host may run further ahead of the clock
 _BATCH = 256
 
 _USUAL_CLOCK_KHZ = 1_410_000  # of an A100

@@ -12,10 +12,10 @@ Note [Numbered steps]
     get a copy of these numbers (traces/format/autograd_numbers.py).
 
 Note [The host's time in a library call]
-    The library's cells are measured phase times. A phase time lasts from the host's entry into the phase until the device was
-    done, so the time includes the launches of the measured host. This machine's time for the same calls (copies, the model,
-    zero_grad, backward, step) must not be added. A virtual clock is therefore paused in these calls. The wall clock cannot be
-    paused: a host that is slower than the phase makes the phase longer.
+    The library has measured phase times. A phase time lasts from the host's entry into the phase until the device has finished,
+    so the time includes the measured host's launch times. This machine's time for the same calls (copies, the model, zero_grad,
+    backward, step) must not be added. A virtual clock is therefore paused in these calls. The wall clock cannot be paused: a
+    host that is slower than the phase makes the phase longer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ScriptSteps:
         self._library = launches.simulator.recording.library_pace
         self._step_ended = step_ended
         self._has_warmed_up = self._froze = False
-        self._in_library_call = False  # the current module call takes a library time
+        self._in_library_call = False  # True if the current module call takes its time from the library
         self._trained = self._ended = 0
         self._module_names: dict[int, int] = {}  # names of living modules by identity, as in `HostRanges`
         self._names = ModuleNames()

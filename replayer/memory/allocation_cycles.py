@@ -8,11 +8,12 @@
 Note [Allocation cycles]
     In its steady state, a training script requests and frees the same memory in the same order in each step. After one or a few
     steps, the allocator returns to an earlier state, with the same blocks in use or free. For example, a loss that lives until
-    the next loss is computed alternates between two addresses, which gives a cycle of two steps. From the same state, the same
-    requests get the same blocks. Once the state has repeated, requests and frees are only compared with the cycle's events.
-    Matching requests get the cycle's handles and addresses, and the allocator stays in the state at the cycle's beginning. At
-    the first difference, or when its state is read, the allocator catches up. Complete repetitions are added to its totals, and
-    the last partial repetition is executed. A test checks that the results are the same without cycles.
+    the next loss is computed alternates between two addresses, which gives a cycle of two steps. In the same state, the
+    allocator returns the same blocks for the same requests. After the state has repeated, requests and frees are only compared
+    with the cycle's events. Matching requests get the cycle's handles and addresses, and the allocator stays in the state at
+    the cycle's beginning. At the first difference, or when the allocator's state is read, the allocator catches up: complete
+    repetitions are added to its totals, and the last partial repetition is executed. A test checks that the results are the
+    same without cycles.
 """
 
 from __future__ import annotations

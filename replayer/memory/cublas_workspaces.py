@@ -11,11 +11,11 @@ Note [Releases that keep workspaces]
     In PyTorch 2.0 to 2.14, cuBLAS keeps one workspace of known size per handle and stream. With ROCm, hipBLAS does the same
     since 2.6. Until 2.9, cuBLASLt allocates additional memory and frees it again. In PyTorch 2.11, cuBLASLt keeps 1 MiB per
     handle and stream, and since 2.12 it uses the workspace of cuBLAS. Since 2.15, each product allocates and frees a workspace.
-     Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). This module
-    therefore keeps workspaces only if the recording is from a release that keeps workspaces. Imported recordings do not name
-    their exact release, so their memory events decide (recording/kept_workspaces.py). A replay does not start with the
-    recording's allocated memory, so nothing is counted twice. Recordings show the workspace sizes. For example, the same model
-    starts with 96 MiB more on an MI300X than on an H100.
+    Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). This module therefore keeps
+    workspaces only if the recording is from a PyTorch release that keeps workspaces. Imported recordings do not contain their
+    exact release, so their memory events decide (recording/kept_workspaces.py). No workspace is counted twice, because a
+    replay does not start with the memory that was already allocated in the recording. Workspace sizes are visible in
+    recordings: for example, the same model starts with 96 MiB more on an MI300X than on an H100.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NumberedStream(Protocol):
     own_number: int
 
 
-Handle = tuple[str, int]  # a cuBLAS handle: kind of thread, number
+Handle = tuple[str, int]  # a cuBLAS handle: the kind of thread, and the handle's number
 
 
 class _ThreadHandles:

@@ -21,7 +21,7 @@ class EpochClock:
     def __init__(self) -> None:
         before_ns = time.perf_counter_ns()
         epoch_ns = time.time_ns()
-        self.offset_ns = epoch_ns - (before_ns + time.perf_counter_ns()) // 2  # from the raw counter to the wall time
+        self.offset_ns = epoch_ns - (before_ns + time.perf_counter_ns()) // 2  # from the monotonic clock to Unix time
 
     def now_ns(self) -> int:
         return time.perf_counter_ns() + self.offset_ns

@@ -12,8 +12,8 @@ Note [Free blocks of the same size]
     A request gets the smallest free block that fits. PyTorch releases differ in how they choose among blocks of the same size:
 
     * up to 2.11: the lowest address (TieRule.ADDRESS)
-    * 2.12: the block that was created first (TieRule.BLOCK_AGE, pytorch/pytorch#178362). A split creates a block for the part
-      that is allocated. The rest remains the old block.
+    * 2.12: the block that was created first (TieRule.BLOCK_AGE, pytorch/pytorch#178362). When a block is split,
+      the allocated part is a new block, and the rest remains the old block.
     * since 2.13: the lowest address in the segment that was created first (TieRule.SEGMENT_AGE, pytorch/pytorch#183591)
 
     Allocator histories of 2.11, 2.12, 2.13 and 2.14 agree with these rules in every block (benchmarks/allocator_check.py).

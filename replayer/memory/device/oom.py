@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-EXABYTE = 1 << 60  # PyTorch refuses requests of this size without asking the device, and counts no out-of-memory error.
+# PyTorch rejects requests of at least this size without asking the device, and does not count them as out-of-memory errors.
+EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 
 # PyTorch 2.10, with its two double spaces

@@ -8,18 +8,17 @@ For expandable segments, `reserve` reserves addresses, and `map` allocates memor
 
 Note [Addresses]
     PyTorch up to 2.11 takes the lowest address among free blocks of the same size. The order of the segments' addresses then
-    decides which block a request gets, and the order comes from the CUDA driver, not from PyTorch. NVIDIA does not document it.
-    The rule here was read from an allocator history of an H200 (driver 580, 177 segments) and agrees with segments in profiles
-    of an A100:
+    decides which block a request gets. The CUDA driver chooses the addresses, but NVIDIA does not document how. The rule here
+    was derived from an allocator history of an H200 (driver 580, 177 segments) and agrees with segments in profiles of an A100:
 
     * The driver reserves ranges of addresses. A range is the first segment's size, rounded up to a multiple of 32 MiB.
     * A segment gets the lowest free addresses of the newest range that has room. Otherwise the driver reserves a new range.
     * A new range is placed as high as possible below the top of the address space. It fits only into a gap that is at least
-      32 MiB larger than the range. New ranges are therefore mostly below all others.
+      32 MiB larger than the range. New ranges are therefore mostly below all other ranges.
     * A range without segments is returned.
 
     On a real device, CUDA itself and its libraries also take memory from these ranges, for example for code that they load on
-    first use. Such memory is not in the history and is not emulated. The order of a few segments may therefore differ.
+    first use. Memory taken by CUDA itself is not in the history and is not emulated, so the order of a few segments may differ.
     `benchmarks/allocator_check.py` uses the recorded addresses, so that it compares PyTorch's rules alone.
 
     Devices are 1 TiB apart, so addresses are unique. Expandable segments have separate address spaces of 5 TiB per device.

@@ -32,7 +32,7 @@ BLOCK_BYTES = 512  # block sizes are multiples of this size
 UNLIMITED = 1 << 62
 POWER2_INTERVALS = 16  # one per power of two from 1 MiB to 64 GiB
 NO_DIVISIONS = (0,) * POWER2_INTERVALS
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first set variable counts
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first one that is set is used
 
 # Boolean keys without effect in a replay.
 IGNORED = frozenset(
