@@ -2,6 +2,6 @@
 replayer.
 
 `launch.run_child` starts the script in the same way as the command `python` does. `step_rule.StepCut` and `phase_rule.PhaseCut`
-contain the rules for steps and phases, which imported recordings use too. `script_cut.ScriptCut` applies the rules for steps
-and phases to a running script. `patching` and the modules with hooks replace functions of PyTorch.
+contain the rules for steps and phases, which are also applied to imported recordings. `script_cut.ScriptCut` applies the rules
+for steps and phases to a running script. `patching` and the modules whose names contain "hooks" replace functions of PyTorch.
 """

@@ -2,8 +2,8 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Dynamo traces every Python function as code of the script, except functions in torch and in folders on its skip list. Without
-these changes, a wrapper around `Module.__call__` would cause a graph break.
+Dynamo traces every Python function as code of the script, except functions in torch and in folders on its skip list. If Dynamo
+traced our wrapper of `Module.__call__`, the wrapper would cause a graph break.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:
     """Make Dynamo trace the original functions in place of our wrappers, and skip all other functions of this tool.
 
-    `generated` contains the file names of functions that this tool compiled from text.
+    `generated` contains the file names of functions that this tool generated as source code and compiled.
     """
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
@@ -78,7 +78,7 @@ def _trace_originals(variables: Any) -> None:
 
 
 def _find_original_methods(variables: Any) -> None:
-    """Make Dynamo find the original of a wrapped method, if the original is implemented in C++. Dynamo breaks the graph at such
+    """For wrapped methods that are implemented in C++, make Dynamo use the original method. Dynamo breaks the graph at such
     methods."""
 
     def find(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,9 +103,9 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Stop Dynamo from tracing functions of other modules that are called by this tool.
+    """Stop Dynamo from tracing functions of other modules when this tool calls them.
 
-    Functions that our wrappers call are still traced, because these functions may belong to the script.
+    Dynamo still traces the functions that our wrappers call, because they may belong to the script.
     """
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)

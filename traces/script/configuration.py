@@ -1,10 +1,11 @@
-"""Defines the options of replays and recordings, which a command passes to the process of the script.
+"""Defines the options of replays and recordings. Commands pass these options to the process that runs the script.
 
     session = ReplaySession(Path("/data/v100.msgpack"), out=folder, launcher=os.getpid(), config=ReplayConfig(speed=2.0))
     run_child({"replayer": session}, ["train.py"])      # as JSON, to `replayer.child.start` in the script's process
 
-A command (tui/commands) creates a session object, and the launcher writes it to a file as JSON. `replayer/child.py` and
-`tracer/child.py` read this file in the process of the script. The options are also stored in the header of the resulting trace.
+A command in tui/commands creates a session object with the options, and the launcher writes this object to a JSON file.
+In the process that runs the script, `replayer/child.py` or `tracer/child.py` reads the JSON file. The options of a run are
+stored in the header of its trace.
 """
 
 from __future__ import annotations

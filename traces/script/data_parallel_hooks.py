@@ -20,8 +20,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. `part` is called with the name of a stage and the number of its GPU (None for the
-    CPU).
+    """Wraps the functions of nn.DataParallel. The callback `part` receives the name of a stage and the index of the stage's GPU
+    (None for the CPU).
     """
 
     def __init__(self, torch: Any, part: Part) -> None:
@@ -44,8 +44,8 @@ class DataParallelHooks:
         patch_around(functions.Broadcast, backward=self._backward("broadcast_backward"))
 
     def _as_part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
-        """Wrap `call` as a part. `devices` is the name of the function's argument that contains the stage's device, or a list
-        that begins with this device.
+        """Wrap `call` as a part. `devices` names the argument of `call` that contains the stage's device, or a list of devices
+        that begins with it.
         """
         devices_of = argument(call, devices)
         return self.here.around(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))
@@ -59,7 +59,7 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the number of the first GPU in `devices`, or None for the CPU."""
+        """Return the index of the first device in `devices` if it is a GPU, or None if it is the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

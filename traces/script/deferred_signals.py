@@ -27,8 +27,8 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signa
 def deferred_signals() -> Iterator[None]:
     """Postpone Python signal handlers until the `with` block ends, then call them in the order in which the signals arrived.
 
-    Deferring signals takes about 20 us. In other threads than the main thread, the context manager does nothing, because signal
-    handlers run only in the main thread.
+    Deferring signals takes about 20 us. Outside the main thread, `deferred_signals` does nothing, because Python runs signal
+    handlers only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -60,7 +60,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
     """Register `finish` to be called once when the interpreter exits, with signal handlers deferred. Forked child processes do
     not call `finish`.
 
-    Returns a function that calls `finish` immediately, for exits such as `os._exit` that skip `atexit`.
+    Returns a function that calls `finish` immediately. It is needed for exits that skip `atexit`, such as `os._exit`.
 
     Ctrl-C is ignored while `finish` runs, because the script has already ended. Shells and launchers often send it twice.
     """

@@ -1,4 +1,5 @@
-"""Runs a script in a child process, as the command `python` would, and starts the recorder or the replayer in this process.
+"""Runs a script in a child process, as the command `python` would, and starts the recorder or the replayer in the child
+process.
 
 The child process is started with the command `python script.py arguments`, so that arguments, tracebacks, pickling and the exit
 code are as usual. Python imports `bootstrap/sitecustomize.py` in the child. When the script or one of its child processes
@@ -10,7 +11,7 @@ imports torch, `sitecustomize.py` starts the recorder or the replayer in that pr
     result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
 
 With `ranks=8`, the child process forks eight processes with the environment variables of torchrun, which run the script
-(`bootstrap/_trace_ranks.py`). Before the child process forks, it calls `share(session)` of `tracer/child.py` or
+(`bootstrap/_trace_ranks.py`). Before forking, the child process calls `share(session)` of `tracer/child.py` or
 `replayer/child.py` once. `share` returns a function that each rank calls to start the recorder or the replayer.
 """
 
@@ -45,8 +46,8 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 
 @dataclass(frozen=True)
 class ChildResult:
-    """Holds the exit code of a script, and the processes in which the recorder or the replayer was started. `pid` is the
-    process id of the child process.
+    """Holds the exit code of a script, and the ids of the processes in which the recorder or the replayer was started. `pid` is
+    the process id of the child process.
 
     `booted` contains the ids of the processes that ran `sitecustomize.py`. `triggered` contains the ids of the processes that
     imported torch. `started` contains the ids of the processes in which the recorder or the replayer was started.
@@ -78,8 +79,8 @@ def run_child(
     `words` contains the arguments of the command `python`: a script or `-m` and a module, and their arguments. `ranks` is the
     number of processes that are forked to run the script, or 0 to run it without a fork. `stdin`, `stdout` and `stderr` are
     file descriptors for the child process. `meanwhile` is a function that is called with the child's process id while the child
-    runs. The child process imports the packages `tracer` and `replayer` from the folder `root` or its parent. After Ctrl-C, the
-    function waits until the child process has handled the signal.
+    runs. The child process imports the packages `tracer` and `replayer` from the folder `root` or its parent. After Ctrl-C,
+    `run_child` waits until the child process has handled the signal.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -123,7 +124,7 @@ def ranks_per_machine(ranks: int) -> int:
 def _home(library: str) -> str | None:
     """Return the folder that contains the library.
 
-    The child process needs the folder, because a file next to the script may have the same name as the library.
+    The child process needs the library's folder, because a file next to the script may have the same name as the library.
     """
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
@@ -172,10 +173,11 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """Passes signals on to the child process, if these signals would otherwise end this process.
+    """Passes signals that end a process by default, such as SIGTERM, on to the child process.
 
-    This process only waits after Ctrl-C in a terminal, because the terminal sends Ctrl-C to the child too. Without a terminal,
-    only this process receives the signal, and sends it to the child. Signals ignored at startup (nohup) stay ignored.
+    After Ctrl-C in a terminal, this process only waits for the child process, because the terminal sends Ctrl-C to both of
+    them. If there is no terminal, only this process receives SIGINT, so it sends the signal on to the child. Signals ignored at
+    startup (nohup) stay ignored.
     """
 
     def __init__(self) -> None:

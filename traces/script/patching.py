@@ -35,12 +35,12 @@ OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 
 class Patches:
-    """Makes all changes to modules of PyTorch and Python in this process, and keeps the original values. `undo` reverts the
+    """Changes attributes of PyTorch's and Python's modules in this process, and keeps the original values. `undo` reverts the
     changes.
 
     A replaced function may also have been imported into other modules by name (`from torch.cuda import Stream`).
-    `extend_to_importers` replaces the function also in modules that imported it before the patch. `undo` restores the original
-    also in modules that imported the replaced function after the patch.
+    `extend_to_importers` replaces such a function in modules that imported it before the patch. `undo` restores the original
+    function even in modules that imported its replacement after the patch.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Patches:
         self._undo.append(undo)
 
     def extend_to_importers(self) -> None:
-        """Replace patched functions of PyTorch also in other modules that imported them by name before the patch."""
+        """Apply the patches of PyTorch's functions in modules that had imported these functions by name before the patch."""
         for module, name, value in _importers({id(before): value for before, value, of_torch in self._replaced if of_torch}):
             if not _is_of_torch(module):
                 self.set(module, name, value)
@@ -88,8 +88,8 @@ def _is_of_torch(module: ModuleType) -> bool:
 
 
 def _importers(values: dict[int, Any]) -> list[tuple[ModuleType, str, Any]]:
-    """Return the module attributes whose values must be replaced, as tuples of module, name and new value. `values` maps the id
-    of each old value to the new value."""
+    """Return the module attributes that must be replaced, as tuples (module, attribute name, new value). `values` maps the
+    `id()` of each old value to its new value."""
     return [
         (module, name, values[id(value)])
         for module in list(sys.modules.values())
@@ -142,7 +142,7 @@ def _remove(items: list[Any], value: object) -> None:
 def _script_as(original: Any, value: Any) -> None:
     """Make torch.jit.script treat `value` like `original`.
 
-    Without this, torch.jit.script would compile the source of `value`, because it knows builtin functions by identity.
+    torch.jit.script recognizes builtin functions by their identity, so it would try to compile the source code of `value`.
     """
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
@@ -184,7 +184,7 @@ def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[...
 
 
 def patch_around(owner: object, **names: Callable[..., Any]) -> None:
-    """Replace functions of a module or methods of a class. See `around`."""
+    """Wrap functions of a module or methods of a class. See `around`."""
     for name, by in names.items():
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         wrapped = around(getattr(owner, name), by)
@@ -205,7 +205,7 @@ def temporarily_set(owner: object, **names: object) -> Iterator[None]:
 
 
 def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:
-    """Replace a function in every module of PyTorch that contains it."""
+    """Replace a function in all modules of PyTorch that define or import it."""
     name = original.__name__
     for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == "torch"]:
         if getattr(module, "__dict__", {}).get(name) is original:
@@ -213,9 +213,9 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 
 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function that finds the value of the parameter `name` in the arguments of a call of the function `call`.
+    """Return a function that extracts the argument for the parameter `name` from the (args, kwargs) of a call of `call`.
 
-    If a call omits this parameter, the function returns None.
+    If a call omits the parameter, the returned function returns None.
     """
     position = list(inspect.signature(call).parameters).index(name)
 
@@ -226,7 +226,8 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """Stores the names of the running calls of each thread. Only the outermost of nested calls with the same name counts.
+    """Stores, for each thread, the names of the calls that are running. If calls with the same name are nested, only the
+    outermost call enters its context manager.
 
         module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -245,8 +246,8 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Wrap `call` so that its outermost call runs inside the context manager that `scope(args, kwargs)` returns, if it is
-        not None.
+        """Wrap `call` so that its outermost call runs inside the context manager that `scope(args, kwargs)` returns. If `scope`
+        returns None, `call` runs unchanged.
         """
 
         @stands_for(call)
@@ -324,7 +325,8 @@ class PhaseScope:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call the function `then` with the module `name`, immediately or when the script imports the module."""
+    """Call `then(module)` for the module called `name`: immediately if it is already imported, or else when the script imports
+    it."""
     if name in sys.modules:
         then(sys.modules[name])
     else:

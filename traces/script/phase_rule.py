@@ -1,7 +1,8 @@
-"""Decides which phase of a training step an event belongs to. Imported recordings and running scripts use the same rule.
+"""Decides to which phase of a training step an event belongs, such as the call of an op. The same rule is used for imported
+recordings and for running scripts.
 
-The importer passes the events of a recorded step to this rule. The recorder and the replayer pass the events of a running
-script to this rule as they happen.
+The importer applies the phase rule to the events of each recorded step. The recorder and the replayer apply it to the events of
+a running script as they happen.
 
     cut = PhaseCut()
     cut.enter("loader", 0); cut.leave("loader", 5)
@@ -10,14 +11,15 @@ script to this rule as they happen.
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-The segments of a step cover the time from the first event to `close` without gaps. The caller reports the start and end of the
-phases loader, h2d, zero_grad, optimizer and backward. The phases forward, loss and other begin with an op and last until the
-next phase begins.
+The segments of a step have no gaps. They cover the time from the first event until `close` is called. The caller reports the
+start and end of the phases loader, h2d, zero_grad, optimizer and backward. The phases "forward", "loss" and "other" begin with
+an op and last until the next phase begins.
 
-The time between the end of one phase and the start of the next phase belongs to the next phase. After a call of `leave` with
-`open_ended`, the time until the next phase belongs to the earlier phase. In a running script, all work on a batch before its
-copy to the GPU counts as data loading, so the loader phase is open-ended. For example, freeing the last batch takes 10 ms for
-77 MB of shared memory. In an imported profile, only the range of the DataLoader counts as data loading.
+The time between the end of one phase and the start of the next phase belongs to the next phase. If `leave` is called with
+`open_ended`, the time until the next phase belongs to the phase that was left. In a running script, all work on a batch before
+its copy to the GPU is part of data loading, so the loader phase is open-ended. For example, freeing the previous batch (77 MB
+of shared memory) takes 10 ms. In an imported profile, data loading is only the time range that the profiler recorded for the
+DataLoader.
 
 Note [Before the first phase]
     If `begin_ns` is set, segments cover the time from there. The time before the first phase is a segment "other", because it
@@ -55,7 +57,7 @@ _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
 
 class Segment(NamedTuple):
-    """A time interval in which a script is in one phase. `end_ns` is exclusive."""
+    """A time interval that belongs to one phase of a script. `end_ns` is exclusive."""
 
     name: str
     start_ns: int
@@ -92,18 +94,18 @@ class PhaseCut:
 
     @property
     def boundary_ns(self) -> int | None:
-        """The time at which the last phase was left by name, or None if another segment has begun since."""
+        """The time at which `leave` last ended a phase, or None if another segment has begun since then."""
         return self._boundary_ns
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return the state that decides how later events are interpreted, without times."""
+        """Return all state, except times, that affects how later events are interpreted."""
         return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
 
     def enter(self, name: str, now_ns: int) -> bool:
         """Begin an explicit segment. Returns whether a new segment began.
 
-        A copy to the GPU in the middle of another phase, such as a forward pass, belongs to this other phase.
+        If a script copies data to the GPU in the middle of a phase such as a forward pass, the copy belongs to that phase.
         """
         if self.inside or (name == "h2d" and self._boundary_ns is None and self.current in _OPEN_ENDED):
             return False
@@ -112,8 +114,8 @@ class PhaseCut:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the segment `name` if it is the current segment. With `open_ended`, the segment lasts until the next segment
-        begins."""
+        """End the segment with this name if it is the current segment. If `open_ended` is True, the segment lasts until the
+        next segment begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns
@@ -141,9 +143,9 @@ class PhaseCut:
     def close(self, now_ns: int) -> list[Segment]:
         """End the current segment, return all segments and reset.
 
-        After the reset, the object still knows whether an event followed the last backward pass. If no event followed the
-        backward pass, the next ops may be gradient clipping. Otherwise the script has updated its weights without an optimizer,
-        and the next op begins a forward pass.
+        The reset keeps the information whether an event followed the last backward pass. Ops that directly follow a backward
+        pass may be gradient clipping. If an event followed the backward pass, the script has updated its weights without an
+        optimizer, and the next op begins a forward pass.
         """
         if self.current:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))

@@ -1,4 +1,4 @@
-"""Divides the run of a script into steps and phases, and reports them to the recorder or the replayer.
+"""Divides a running script into steps and phases, and reports them to the recorder or the replayer.
 
     cut = ScriptCut(listener, optimizers)
     cut.enter(thread, "loader", now_ns)             # listener.segment_begins(thread, "loader", now_ns)
@@ -8,8 +8,8 @@
     cut.leave(thread, "backward", now_ns)
     cut.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
-The rules in `step_rule.py` decide where a step ends, and the rules in `phase_rule.py` to which phase an event belongs. This
-module combines the two rules.
+`step_rule.py` contains the rules for where a step ends, and `phase_rule.py` contains the rules for which phase an event belongs
+to. This module combines the two rules.
 
 Note [The script's thread]
     Steps and phases belong to one thread, called the script's thread. It is the thread that steps the first optimizer. Before
@@ -46,8 +46,8 @@ _NO_TURNS: Turns = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """A finished step. The segments of a step have no gaps between them. The first segment begins at the start of the step or
-    at its first event."""
+    """A finished step. The segments of a step have no gaps between them. The step's first segment begins either when the step
+    starts or at the first event of the step."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -57,16 +57,16 @@ class CutStep(NamedTuple):
 
 
 class ScriptListener(Protocol[ThreadT_contra]):
-    """Interface of the recorder and the replayer, which handle the steps and phases of a script. All times are those that were
-    passed to the methods of ScriptCut.
+    """The recorder and the replayer implement this interface to be notified of a script's steps and phases. The times that
+    these methods receive were passed to a method of ScriptCut before.
     """
 
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called when a new segment begins, which ends the previous segment."""
+        """Called when a new segment begins and the previous segment ends."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called at the end of a phase such as "backward", whose end is reported by name. The segment of this phase lasts until
-        the next segment begins."""
+        """Called when a phase such as "backward" ends because `leave` was called with its name. The phase's segment continues
+        until the next segment begins."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         """All segments so far were set-up. See Note [Set-up is no step]."""
@@ -78,7 +78,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """A step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return whether the step of the recording contains another call of the module, or None outside of replays.
+        """Return True if the recorded step contains another call of the current module, False if not, and None outside of
+        replays.
         """
 
 
@@ -108,23 +109,24 @@ class ScriptCut(Generic[ThreadT]):
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return the state that decides how later events are interpreted, without times and optimizers."""
+        """Return all state, except times and optimizers, that affects how later events are interpreted."""
         return self.thread, self._has_steps, self._called_module, self._in_module, *self._steps.state, *self.phases.state
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether the script has called no module in the current step yet. A step without module calls may still become
-        a training step or an evaluation step."""
+        """Return whether the current step has not yet called a module or begun a backward pass. Until then, the step may still
+        become a training step or an evaluation step."""
         return self._steps.is_undecided
 
     @property
     def turns(self) -> Turns:
-        """For each class of op (PLAIN, LOSS, ASIDE), whether an op of this class would begin a new segment."""
+        """Three booleans, one for each op class (PLAIN, LOSS, ASIDE): True if an op of the class would begin a new segment
+        now."""
         turns = self.phases.turns
         return _NO_TURNS if self.phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
-        """Handle the start of the phase loader, h2d, zero_grad, backward, optimizer or other.
+        """Handle the start of a phase: "loader", "h2d", "zero_grad", "backward", "optimizer" or "other".
 
         `moves_tensor` is False for a copy to the GPU that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
         """
@@ -164,8 +166,8 @@ class ScriptCut(Generic[ThreadT]):
             self._listener.phase_left(thread, phase, now_ns)
 
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
-        """Handle the start of an op of class PLAIN, LOSS or ASIDE. Calls of loss functions, and reads of a value from the GPU,
-        are handled like ops."""
+        """Handle the start of an op of class PLAIN, LOSS or ASIDE. Callers also report calls of loss functions and reads of a
+        value from the GPU as ops."""
         if self.thread == thread or self._is_script(thread):
             if kind == LOSS:
                 self._forward_before(thread, now_ns)
@@ -173,7 +175,7 @@ class ScriptCut(Generic[ThreadT]):
                 self._begun(thread, now_ns)
 
     def module_called(self, thread: ThreadT, module: int, grad_enabled: bool, now_ns: int) -> None:
-        """Handle the call of a module outside of other modules, which begins or continues a forward pass."""
+        """Handle the call of an outermost module, which begins or continues a forward pass."""
         if (self.thread != thread and not self._is_script(thread, shows=True)) or self.phases.inside:
             return
         if self._optimizers_made != self._optimizers.made:
@@ -195,8 +197,8 @@ class ScriptCut(Generic[ThreadT]):
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
         """Handle the return of an optimizer's `step`. `is_first` is True if this optimizer's calls end the training steps.
 
-        An optimizer call during a backward pass does not end the training step. During a backward pass, `step` may run in a
-        thread of autograd.
+        If an optimizer's `step` is called during a backward pass, the training step does not end. During a backward pass,
+        `step` may run in a thread of autograd.
         """
         if is_first:
             self.thread = thread
@@ -206,14 +208,15 @@ class ScriptCut(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
-        """Handle the end of the script. An evaluated batch counts as a step, but an unfinished training step (without a call of
-        the optimizer) does not.
+        """Handle the end of the script. If the script ends after evaluating a batch, this batch is a step. If the script ends
+        before the optimizer is called, the unfinished training step is dropped.
         """
         if ends := self._steps.at_stop:
             self._end(thread, ends, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
-        """Return whether `thread` is the script's thread. `shows` is True for events that occur only on the script's thread.
+        """Return whether `thread` is the script's thread. `shows` is True for events that can occur only on the script's
+        thread, such as loading a batch.
 
         See Note [The script's thread].
         """

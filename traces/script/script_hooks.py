@@ -58,14 +58,14 @@ class CallListener(PhaseListener, Protocol):
 
 
 class ModuleCalls(threading.local):
-    """Per thread: whether a module call is running, and where calls of inner modules are recorded."""
+    """Stores, for each thread, whether a module call is running, and where calls of inner modules are recorded."""
 
     inside: ModuleMarks | Literal[True] | None = None
     within: ClassVar[list[int]] = [0]
 
 
 class ScriptHooks:
-    """Wraps functions of torch. The wrapped functions behave as before while `listener` returns None."""
+    """Wraps functions of torch. While `listener` returns None, the wrapped functions behave like the original functions."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -117,8 +117,8 @@ class ScriptHooks:
     ) -> None:
         """Wrap the methods `step` and `zero_grad` of all optimizer classes.
 
-        See Note [Wrapping an optimizer's step]. `step` and `zero` are applied inside PyTorch's own wrappers of these methods,
-        and `whole_step` is applied around PyTorch's wrapper of `step`.
+        See Note [Wrapping an optimizer's step]. The wrappers `step` and `zero` are applied inside PyTorch's own wrappers of
+        these methods. `whole_step` is applied around PyTorch's wrapper of `step`.
         """
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function

@@ -12,10 +12,11 @@
 A *training step* ends when the method `step` of the script's first optimizer returns. A training step may contain several
 backward passes, which accumulate gradients. Calls of other optimizers do not end a step.
 
-An *evaluation step* is one batch evaluated without gradients. An evaluation step ends when the script requests the next batch
-from the DataLoader, or when the DataLoader has no more batches. In a script without a DataLoader, an evaluation step ends when
-the script calls the step's first module again. So several models that evaluate the same batch share one step, and validation
-does not count as part of the next training step. A script without backward passes consists of evaluation steps.
+In an *evaluation step*, the script evaluates one batch without computing gradients. An evaluation step ends when the script
+requests the next batch from the DataLoader, or when the DataLoader has no more batches. In a script without a DataLoader, an
+evaluation step ends when the script calls the step's first module again. With these rules, several models that evaluate the
+same batch share one step, and validation is not part of the next training step. If a script never runs a backward pass, all of
+its steps are evaluation steps.
 
 Note [Called twice without gradient]
     A training step may start without gradients. For example, a teacher sees the batch, perhaps twice, before the student does.
@@ -67,7 +68,7 @@ class StepEnd(IntEnum):
 
 
 class Optimizers:
-    """The live optimizers of a process. The class also knows the optimizer whose calls end the training steps."""
+    """The live optimizers of a process. One of these optimizers ends the training steps, see `is_first`."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -83,8 +84,8 @@ class Optimizers:
 
     @property
     def class_name(self) -> str | None:
-        """Return the class name of the optimizer whose calls end the training steps. Before the first call of an optimizer, the
-        class of the oldest optimizer is returned.
+        """Return the class name of the optimizer whose calls end the training steps. If no optimizer has been called yet,
+        return the class name of the oldest optimizer.
         """
         first = self._first() if self._first is not None else None
         chosen = first if first is not None else next(iter(self._alive.values()), None)
@@ -93,8 +94,8 @@ class Optimizers:
     def is_first(self, optimizer: object) -> bool:
         """Return whether this optimizer ends steps.
 
-        Training steps end with calls of the optimizer that the script called first. After this optimizer is deleted, the next
-        optimizer that the script calls ends the training steps.
+        Training steps end with calls of the optimizer that the script called first. After the script deletes that optimizer,
+        the next optimizer that it calls ends the training steps.
         """
         first = self._first() if self._first is not None else None
         if first is None:
@@ -104,8 +105,8 @@ class Optimizers:
 
 
 class StepCut:
-    """Applies the step rule to one thread. Callers report only modules outside of other modules, data loading, backward passes
-    and optimizers.
+    """Applies the step rule to one thread. Callers report the calls of outermost modules, data loading, backward passes and
+    calls of optimizers.
 
     Modules are identified by integers, such as `id(module)`.
     """
@@ -130,7 +131,7 @@ class StepCut:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return the state that decides how later events are interpreted, without optimizers."""
+        """Return all state, except the optimizers, that affects how later events are interpreted."""
         return tuple(value for name, value in vars(self).items() if name != "_optimizers")
 
     @property
@@ -140,16 +141,17 @@ class StepCut:
 
     @property
     def evaluating(self) -> bool:
-        """Return whether the current step, as far as known, only evaluates a batch without gradients."""
+        """Return whether all events of the current step so far belong to an evaluation of a batch without gradients."""
         if self._first is None or self._backward:
             return False
         return not self._with_gradient or (self._infers and not self._trains)
 
     @property
     def at_stop(self) -> StepEnd:
-        """Return the kind of the step that would end if the script ended now.
+        """Return the kind of step that would be complete if the script ended now.
 
-        The last step may be an evaluated batch, or a training step of a script that updates its weights without an optimizer.
+        The script's last step may be an evaluation of a batch, or a training step that updates the weights without an
+        optimizer.
         """
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
@@ -172,8 +174,8 @@ class StepCut:
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:
-        """Handle the script's request for the next batch of a DataLoader. A step that ends because of the request ends just
-        before it."""
+        """Handle the script's request for the next batch of a DataLoader. If the request for a batch ends the current step, the
+        step ends just before the request."""
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
@@ -184,14 +186,14 @@ class StepCut:
         return ends
 
     def loader_exhausted(self) -> None:
-        """Handle the exhaustion of a DataLoader. Callers that cannot detect the end of a DataLoader need not call this
-        method."""
+        """Handle the end of a DataLoader, which has no more batches. Calling this method is optional, because some callers
+        cannot detect the end of a DataLoader."""
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. A step that ends because of the module call ends just before it.
+        """Handle the call of an outermost module. If the module call ends the current step, the step ends just before the call.
 
-        `more_recorded` returns whether the step of the recording contains another call of the module, or None if this is
+        `more_recorded` returns True if the recorded step contains another call of the module, False if not, and None if
         unknown. See Note [Steps of recorded inference].
         """
         self._of_plain_tensors = False
@@ -228,7 +230,8 @@ class StepCut:
         return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
-        """Handle the start of a backward pass. A step that ends because of the backward pass ends just before it.
+        """Handle the start of a backward pass. If the backward pass ends the current step, the step ends just before the
+        backward pass begins.
 
         See Note [Training without an optimizer].
         """

@@ -8,8 +8,8 @@ replayer.
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The signature describes the first training step. If a script only evaluates, the signature describes its first batch. When the
-signature is complete, `is_open` becomes False, and later events are ignored.
+The signature describes the first training step. If a script does not train, the workload signature describes the first batch
+that it evaluates. When the signature is complete, `is_open` becomes False, and later events are ignored.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. Unlike with accumulated gradients, no
@@ -56,20 +56,19 @@ class WorkloadObserver:
 
     @property
     def so_far(self) -> WorkloadSignature | None:
-        """Return the workload signature or, during the first step, the incomplete signature of this step. None if no module was
-        called."""
+        """Return the workload signature. During the first step, the signature is incomplete. None if no module was called."""
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
-        """Handle a batch returned by a DataLoader. `size_bytes` is None if the batch contains no tensors. Only the first batch
-        of a step counts.
+        """Handle a batch returned by a DataLoader. `size_bytes` is None if the batch contains no tensors. If several batches
+        are loaded in a step, only the first one is used.
         """
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
-        """Handle the call of a module outside of other modules, with the shapes and dtypes of its input tensors. `autocast` is
-        as in the signature.
+        """Handle the call of an outermost module, given the shapes and dtypes of its input tensors. `autocast` is as in the
+        signature.
         """
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident():
@@ -93,7 +92,8 @@ class WorkloadObserver:
         self._optimizer = class_name
 
     def step_ended(self, is_evaluation: bool) -> None:
-        """Compute the workload signature at the end of the first step of this kind (training or evaluation)."""
+        """Compute the workload signature at the end of the first training step, or of the first evaluation step if the script
+        does not train."""
         if self.is_open and (self._modules or self._batch_bytes is not None):
             if self.signature is None or not is_evaluation:
                 self.signature = self._signature()

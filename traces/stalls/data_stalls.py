@@ -5,9 +5,9 @@
     stalls.bottleneck             # Bottleneck.PREPARATION
 
 The method is described in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). Three speeds are measured: G with
-one batch in memory, P with cached data, and F with an empty or partly filled cache. The difference between G and P is the
-preparation stall, and the difference between P and F is the fetch stall. The slowest stage of a data pipeline determines its
-speed.
+one batch in memory, P with cached data, and F with an empty or partly filled cache. The preparation stall is the difference
+between the speeds G and P, and the fetch stall is the difference between P and F. The slowest stage of a data pipeline
+determines its speed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Holds the speed of a run after its first steps. Values are means per step."""
+    """Holds the speed of a run, excluding its first steps. Values are means per step."""
 
     steps: int
     step_ns: int
@@ -102,8 +102,8 @@ def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
     """Return the index of the first step that was not served from prefetched batches. Raises TraceError if too few steps
     remain.
 
-    Steps that used prefetched batches are skipped. The number of remaining steps is a multiple of the number of workers,
-    because DataLoader workers finish their batches at about the same time.
+    Steps that used prefetched batches are skipped. The number of remaining steps is a multiple of the number of DataLoader
+    workers, because all workers finish their batches at about the same time.
     """
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
@@ -131,12 +131,13 @@ def stalls_of(
     gpu: Trace, prepared: Trace, told: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, told_cold: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """Compute the stalls from three runs: with one batch in memory (`gpu`), with cached data (`prepared`) and with uncached
-    data (`fetched`).
+    """Compute the data stalls from three runs of a script: with one batch in memory (`gpu`), with cached data (`prepared`) and
+    with uncached data (`fetched`).
 
-    All processes of a run report the batches that they load to the storage server. `told` contains the loading reports of the
-    run `prepared`, and `told_cold` those of the run `fetched`. `cores` is the number of CPU cores of this machine. For each
-    number n in `core_counts`, the result contains a prediction for a machine with n cores and n DataLoader workers.
+    Each process of a run reports the batches that it loads to the storage server. `told` contains the reports of loaded batches
+    from the run `prepared`, and `told_cold` contains the reports from the run `fetched`. `cores` is the number of CPU cores of
+    the machine that ran the script. For each n in `core_counts`, the loading speed on a machine with n cores and n DataLoader
+    workers is predicted.
 
     Raises TraceError if the script does not use a DataLoader, or if it trains too few steps.
     """
@@ -262,10 +263,10 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Return the loading of each batch in the order of the DataLoader, which takes batches from its workers in turn.
+    """Return the loading reports sorted as the DataLoader returns the batches, one batch from each worker in turn.
 
-    If the workers loaded different numbers of batches in an epoch, the last batches are omitted. A new epoch has new worker
-    processes.
+    If some workers loaded more batches than others in an epoch, the extra batches at the end are omitted. A new epoch has new
+    worker processes.
     """
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:

@@ -1,16 +1,16 @@
-"""Predict how fast a DataLoader with W workers on C CPU cores can supply a GPU with batches. The prediction needs the measured
-cost of loading one batch.
+"""Predict how fast a DataLoader with W workers on C CPU cores can supply a GPU with batches. The prediction is based on the
+measured cost of loading one batch.
 
     cost = BatchCost(cpu_ns=900_000_000, read_bytes=14_000_000, seeks=128)
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-The model follows the rules of torch.utils.data. With W workers, worker b mod W makes batch number b, and each worker is at most
+The model follows the rules of torch.utils.data. With W workers, worker b mod W makes batch number b. No worker is more than
 `prefetch` batches ahead of the script. The script gets the batches in order.
 
-All computing processes share the CPU cores evenly, including the training script and other programs. The modeled disk serves
-one read at a time. A worker makes a batch by reading and computing in turns, `_PARTS` times, so workers compete for the disk as
-real ones do.
+All processes that compute share the CPU cores evenly: DataLoader workers, the training script and other programs. The modeled
+disk serves one read at a time. To make a batch, a worker alternates `_PARTS` times between reading and computing, so that
+workers compete for the disk as real ones do.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def loaded(
 ) -> LoaderRun:
     """Simulate a training run with a DataLoader, and return the mean step time and waiting time.
 
-    If `cost` is a sequence of n costs, batch number b has the cost at index b modulo n. `step_ns` is the duration of a training
-    step that does not wait for data. `host_ns` is the CPU time that the training script itself needs for one step. If `host_ns`
-    is a sequence, it has one time for each step. `others` is the number of CPU cores that other programs would keep busy all
-    the time.
+    If `cost` is a sequence of n costs, loading batch number b costs `cost[b % n]`. `step_ns` is the duration of a training step
+    that does not wait for data. `host_ns` is the CPU time that the training script itself needs for one step. If `host_ns` is a
+    sequence, it has one time for each step. `others` is the number of CPU cores that other programs would keep busy if they had
+    the machine for themselves.
 
     Raises ValueError without workers or cores. Loading without workers (num_workers=0) is not modeled.
     """
@@ -138,7 +138,7 @@ class _Simulation:
     def _begin(self, worker: int) -> None:
         """Start the worker's next batch, unless the worker is already too many batches ahead of the script.
 
-        As in torch.utils.data, a worker may start batch b when the script has received batch b - `_ahead`.
+        As in torch.utils.data, a worker may start batch number b once the script has received batch number b - `_ahead`.
         """
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:

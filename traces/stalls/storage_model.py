@@ -42,15 +42,15 @@ class Disk:
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Return the time at which a read of `size_bytes` bytes is complete. `seeks` is the number of seeks: 0 for a read that
-        continues where the previous read ended."""
+        """Return the time at which a read of `size_bytes` bytes is complete. `seeks` is the number of disk seeks: 0 for a read
+        that continues where the previous read ended."""
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Return the hit rate of a warm file cache that has room for the share `cached_share` of a data set.
+    """Return the hit rate of a warm file cache that can store the fraction `cached_share` of a data set.
 
     Raises ValueError if `cached_share` is outside 0 to 1. See Note [Hit rate of a cache].
     """
@@ -63,7 +63,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Describes a warm cache of files. A file is either always or never in the modeled cache during a run."""
+    """Describes a warm cache of files. In this model, a file is either in the cache during the whole run or never."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

@@ -6,9 +6,9 @@ to a server.
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
 Messages are lines of JSON. The first message of the server describes the modeled disk and cache. A process sends a request only
-for bytes that are not in the modeled cache. The server answers with the time (CLOCK_MONOTONIC) at which the simulated disk has
-read the bytes. Without a modeled disk, processes send no requests, because waiting for the server's answers would slow down
-data loading.
+for bytes that are not in the modeled cache. The server's answer is the time (CLOCK_MONOTONIC) at which the simulated disk has
+read the bytes. If no disk is modeled, processes send no requests, because waiting for the server's answers would slow down data
+loading.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """Holds the time and the bytes needed to load one batch, or the sum over several batches. The times were measured in the
-    process or thread that loaded the batch.
+    """Holds the time and the bytes needed to load one batch, or the sum over several batches. The process or thread that loaded
+    a batch measured the times.
     """
 
     batches: int = 0
@@ -80,10 +80,10 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Server on the Unix socket `path`, which answers requests while its `with` block runs.
+    """Answers requests on the Unix socket `path` while its `with` block runs.
 
-    With `drop_cached`, no disk is modeled: the run reads from the real disk of this machine. Before each read of a file, the
-    operating system is asked to drop the file from its page cache, unless the modeled `cache` holds the file.
+    If `drop_cached` is True, no disk is modeled, and the run reads from this machine's real disk. Before each read of a file,
+    the operating system is asked to drop the file from its page cache, unless the modeled `cache` holds the file.
     """
 
     def __init__(
@@ -162,9 +162,9 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Drop the file from the operating system's page cache, if the run was started with `drop_cached`.
+        """Drop the file from the operating system's page cache if the server was created with `drop_cached`.
 
-        The counts in `loading` show whether this worked.
+        Whether the file was dropped is counted in `loading`.
         """
         with self._lock:
             self._connected()
@@ -210,8 +210,8 @@ class StorageClient:
 def dropped_from_cache(descriptor: int) -> bool | None:
     """Ask the Linux kernel to drop a file from the page cache, and check whether the file's first page is gone.
 
-    Return False if the page is still in memory, for example because the file system itself is in memory. Return None on systems
-    without the call preadv2 and its flag RWF_NOWAIT, which the check needs.
+    Returns False if the file's first page is still in memory, for example because the file system itself is in memory. Returns
+    None on systems without the system call preadv2 and its flag RWF_NOWAIT, which are needed for the check.
     """
     if not hasattr(os, "posix_fadvise"):
         return None
