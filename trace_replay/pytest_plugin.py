@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SESSION = pytest.StashKey["GpuSession"]()
 _ASSERTED = "device-side assert"
-_PROPERTY = "virtual GPU"  # of a report: what was refused, not computed or asserted in the test
+_PROPERTY = "virtual GPU"  # name of the report property with the problems of a test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

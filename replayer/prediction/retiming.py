@@ -64,7 +64,7 @@ class Retiming:
             hosts[rank] = _play(trace, index, durations_ns, start_ns, host_speed)
             placed[index.work] = True
         ranks = device_ranks(trace)
-        for rank, host in hosts.items():  # operations between ranks and marks follow the host
+        for rank, host in hosts.items():  # marks and operations between ranks move with the host times
             rest = ~placed & (ranks == rank)
             start_ns[rest] = host.of(trace.device.start_ns[rest])
         device = replace(trace.device, start_ns=start_ns, duration_ns=durations_ns.copy())
@@ -136,7 +136,7 @@ def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int
     if len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])
-        if end_ns == start_ns:  # the device had finished before the host asked
+        if end_ns == start_ns:  # the device had finished before the host began to wait
             ended_ns = max(begun_ns, int(new_end[last]))
         elif after_ns <= WAIT_FOLLOWED_NS:
             ended_ns = max(begun_ns, int(new_end[last]) + max(after_ns, 0))

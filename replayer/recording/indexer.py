@@ -254,7 +254,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # Recorded kernel times are preferred to times between CUDA events, because the latter include waits for the host.
+        # Recorded kernel times are preferred, because times between CUDA events include waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -322,7 +322,7 @@ class RecordingIndexer:
         waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
-            under = [k for k in ops[at] if phases[k] == p]  # a range across phases belongs to its first phase
+            under = [k for k in ops[at] if phases[k] == p]  # an op that spans several phases belongs to the first one
             segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + under[0]])))
             keys, shapes, dtype = self._keys_of(at, {self.work_name[first + k] for k in under})
             start_ns, end_ns = max(self._within(p, self.host_start[at]), 0), self._within(p, self.host_end[at])

@@ -59,7 +59,7 @@ from traces.script.workload_observer import initialized_parameters, with_modules
 _LOSSES = "torch.nn.modules.loss"  # the time "rest" includes calls of these modules
 _MOST_FULL_STEPS = 3  # steps above the measured memory limit after which the script is stopped
 
-COUNTED_ELSEWHERE_NS = 1  # the time of a phase that was measured together with another phase, which has the time of both
+COUNTED_ELSEWHERE_NS = 1  # time of a phase whose real time is included in that of another phase
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,10 +118,10 @@ class LibraryPace:
         self._pending = _Pending()
         self._rows: dict[tuple[object, ...], int] = {}
         self._played: list[LibrarySteps] = []
-        self._copied = False  # whether a copy of this step was timed by the library
+        self._copied = False  # True if the library provided the time of a copy in this step
         self._last: LibraryCell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}
-        self._said: dict[str, list[str]] = {}  # messages, by what they are about
+        self._said: dict[str, list[str]] = {}  # messages by subject
         self.tells_call = False  # whether the library has the time of the next call
         self._full: LibraryCell | None = None
         self._full_steps = 0

@@ -80,7 +80,7 @@ class RecordedSegment:
     lanes: dict[int, RecordedSegment] = field(default_factory=dict)  # the segments of devices other than the first, by ordinal
     below_ops: set[int] = field(default_factory=set)  # the segment's kernels that were launched by an op
     origin: Origin = Origin.PHASE  # origin of `device_ns`, if the time was interpolated or estimated
-    predicted: bool = False  # True for a predicted segment, whose unmatched work is not known to be missing
+    predicted: bool = False  # True for a predicted segment (replicas.py); unmatched work may not exist in the script
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
         """Index a recorded call of an op. Calls are added in order of start."""

@@ -89,7 +89,7 @@ def _spare_bytes() -> int | None:
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
         spare_bytes = (kilobytes["MemAvailable"] << 10) - int((kilobytes["MemTotal"] << 10) * _RESERVED_SHARE)
     except (OSError, KeyError, ValueError):
-        return None  # macOS, where mlock itself refuses
+        return None  # macOS, where mlock itself fails if there is too little memory
     container_bytes = _spare_container_bytes()
     return spare_bytes if container_bytes is None else min(spare_bytes, container_bytes)
 
@@ -100,7 +100,7 @@ def _spare_container_bytes() -> int | None:
     try:
         limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         held = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        files_bytes = int(held["active_file"]) + int(held["inactive_file"])  # counted as used, but reclaimable
+        files_bytes = int(held["active_file"]) + int(held["inactive_file"])  # included in the used memory, but reclaimable
     except (OSError, KeyError, ValueError):
         return None
     return limit_bytes - used_bytes + files_bytes - int(limit_bytes * _RESERVED_SHARE)

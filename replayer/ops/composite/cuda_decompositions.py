@@ -35,7 +35,7 @@ CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
-_CUDNN_DROPOUT_STEPS = 16  # since torch 2.12, other dropout probabilities than multiples of 1/16 run another kernel
+_CUDNN_DROPOUT_STEPS = 16  # since torch 2.12, cuDNN is only used for dropout probabilities that are multiples of 1/16
 
 
 def attention_kernel(
@@ -282,7 +282,7 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
         dim = range(-data.dim() if given is None else -len(given), 0)
     dims = [dim] if isinstance(dim, int) else list(dim)
     sizes = [out.size(each) for each in dims]
-    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # half the size in the last dimension
+    if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # the last dimension of the output has half the size
         sizes[-1] = data.size(dims[-1]) if given is None else given[-1]
     if any(size & (size - 1) for size in sizes):
         raise RuntimeError(
