@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _IS_INSTALLED = os.path.isdir(os.path.join(_HERE, "public"))
-PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dirname(_HERE)]  # folders that contain trace-replay's packages
+PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dirname(_HERE)]  # folders of our packages
 
 
 def main() -> None:
