@@ -40,8 +40,8 @@ def communication_kernels(trace: Trace) -> Column:
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
     """Return the kernels with which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce").
 
-    Each key of the returned dict is the index of a kernel name in the trace's string table. If the trace has collectives, the
-    returned dict is empty, because NCCL kernels then belong to the collectives.
+    Each key of the returned dict is the index of a kernel name in the trace's string table. The returned dict is empty if the
+    trace has collectives, because the NCCL kernels of such a trace belong to the collectives.
     """
     if len(trace.collectives):
         return {}
@@ -72,9 +72,9 @@ class Communication:
     the time in which other work runs at the same time. `exposed_ns` and `hidden_ns` are sums over all devices and the whole
     trace.
 
-    `steps` is the number of steps with recorded kernels, summed over ranks. Times per step are means over these steps, and
-    include only communication that was launched in the steps. If the trace has no steps, the times per step are the times of
-    the whole trace.
+    `steps` is the number of steps with recorded kernels, summed over ranks. Times per step are means over the steps with
+    recorded kernels, and include only communication that was launched in the steps. If the trace has no steps, the times per
+    step are the times of the whole trace.
     """
 
     operations: tuple[Operation, ...]  # most bytes first

@@ -84,7 +84,7 @@ class IdleSpans(Table):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Holds the idle periods of one device or stream in time order, and the time of its first and last work.
+    """Holds the idle periods of one device or stream in time order, and the times of the first and last work.
 
     For the kernel or copy that ends an idle period, `called_ns` is the start of the launching call, and `launch_ns` is the
     launch time. An unknown time is NONE.
@@ -127,7 +127,7 @@ class IdleCall:
     """Describes calls of one CUDA runtime function during which GPUs were idle because of the host.
 
     The host causes the idle time with the reasons "host" and "synchronization". `share` is the fraction of all idle time caused
-    by the host that passed during these calls. `count` is the number of these calls.
+    by the host that passed during calls of the function. `count` is the number of calls.
     """
 
     call: str

@@ -5,8 +5,8 @@ of its submodules.
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
 Modules are found by ranges named "nn.Module: ...", which `trace record` and torch.profiler with Python stacks write. In
-profiles of old PyTorch releases, modules are found by the Python stack of each op. In such old profiles, the path of a module
-consists of the file and line of each Python function named `forward` or `_forward_impl`.
+profiles of old PyTorch releases, modules are found by the Python stack of each op. If modules are found by Python stacks, the
+path of a module consists of the file and line of each function named `forward` or `_forward_impl`.
 
 Work of the backward pass is attributed to the module that called the corresponding forward op. The forward op of an autograd
 node is the last op with the same sequence number. Earlier ops with the same sequence number did not create an autograd node.

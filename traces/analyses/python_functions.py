@@ -1,4 +1,4 @@
-"""Measure the host time of each Python function, and the GPU time of the work that its calls launched.
+"""Measure the host time of each Python function, and the GPU time of the work that the function launched.
 
     for function in function_times(trace): print(function.name, function.gpu_ns, function.own_gpu_ns)
     # "train.py(41): step", "resnet.py(98): forward", ...
@@ -88,8 +88,8 @@ def _both(name: str, moved: str | None) -> str:
 
 
 def function_times(trace: Trace) -> list[FunctionTime]:
-    """Return the times of all functions, sorted by decreasing GPU time and then by decreasing host time. The result is empty
-    without recorded stacks."""
+    """Return the times of all functions, sorted by decreasing GPU time and then by decreasing host time. The returned list is
+    empty if no Python stacks were recorded."""
     host = trace.host
     named = {
         index: label

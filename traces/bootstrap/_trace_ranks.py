@@ -70,7 +70,7 @@ def _folder_of(script: str) -> str:
 
 
 def fork_ranks(count: int) -> int:
-    """Fork this process into `count` ranks, and return in each rank the rank's number. The parent process exits with the exit
+    """Fork this process into `count` ranks. In each rank, return the number of the rank. The parent process exits with the exit
     code of the first failed rank, or 0."""
     gc.freeze()  # garbage collection would write to the shared pages of existing objects
     sys.stdout.flush()
@@ -111,8 +111,8 @@ def leave_shared_modules() -> None:
 
     Python's teardown at exit writes to nearly every object of a module. After a fork, all ranks share a memory page until one
     rank writes to the page, which copies the page. If several ranks exit together, each rank makes its own copies of the memory
-    pages. The script's objects must be freed so that its open files are closed. The garbage collector ignores frozen objects,
-    so it would not free the script's objects at exit.
+    pages. The script's objects must be freed at exit so that open files are closed. The garbage collector ignores frozen
+    objects, so it would not free the script's objects at exit.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}

@@ -11,9 +11,9 @@ unchanged.
 
 If the environment has TRACE_RANKS=8, this module first forks the process into eight ranks (see _trace_ranks.py).
 
-In `os.environ`, the script can see TRACE_SESSION and this folder on PYTHONPATH, because its child processes need both. In
-`sys.modules`, the script can see the tool's modules under private names (_trace_names.py). `sys.path` is unchanged. If the user
-has a `sitecustomize` module, it still runs, and `import sitecustomize` returns it.
+In `os.environ`, the script can see TRACE_SESSION and this folder on PYTHONPATH, because child processes of the script need both
+variables. In `sys.modules`, the script can see the tool's modules under private names (_trace_names.py). `sys.path` is
+unchanged. If the user has a `sitecustomize` module, it still runs, and `import sitecustomize` returns it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Session:
             self.trigger = file.read()
 
     def tell(self, word: str) -> None:
-        """Write a message for the parent process to this process's own file."""
+        """Write a message for the parent process to a file that only this process writes."""
         with open(os.path.join(self.folder, "handshake", str(os.getpid())), "a", encoding="utf-8") as file:
             file.write(word + "\n")
 
@@ -91,8 +91,8 @@ class Session:
         self.tell("started")
 
     def share(self) -> None:
-        """Let the recorder and the replayer do their common set-up once, before this process forks into ranks. Each fork must
-        then call `start`."""
+        """Let the recorder and the replayer do their common set-up once, before this process forks into ranks. Each forked
+        process must call `start` afterwards."""
         self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
 
     def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
@@ -166,8 +166,8 @@ def leave_last(is_fork: bool) -> None:
 
     After an uncaught error, Python tears down modules while the error's traceback still refers to their objects. After an
     uncaught error, libraries built with nanobind (such as triton's) print a long list of leaked objects. Forked ranks always
-    print the list of leaked objects, because objects from before the fork are never freed. Therefore stderr goes to /dev/null
-    from here.
+    print the list of leaked objects, because objects from before the fork are never freed. Therefore, stderr is redirected to
+    /dev/null.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):

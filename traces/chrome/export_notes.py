@@ -6,8 +6,8 @@ some events, because viewers need spans to nest. The notes are stored as one tex
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-The notes are text instead of a JSON object because many JSON readers corrupt integers beyond 64 bits. Provenance may contain
-such integers.
+The notes are text instead of a JSON object because provenance may contain integers beyond 64 bits, which many JSON readers
+corrupt.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
 The second trace is shifted so that the first pair of corresponding steps begins at the same time. An arrow connects each
-kernel, copy or memset to its counterpart (`traces.comparison.counterparts`) and shows how they differ. Processes of the second
-trace get new process numbers, so that no number occurs twice. The file is only for viewers. The file's header says that the
-file contains two recordings, so `trace import` rejects the file.
+kernel, copy or memset to its counterpart (`traces.comparison.counterparts`) and shows how the two differ. Processes of the
+second trace get new process numbers, so that no number occurs twice. The file is only for viewers. The file's header says that
+the file contains two recordings, so `trace import` rejects the file.
 """
 
 from __future__ import annotations

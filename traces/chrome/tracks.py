@@ -26,7 +26,7 @@ RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds 
 
 
 class SideSpan(NamedTuple):
-    """Describes a span of a side track. Viewers show its `args`."""
+    """Describes a span of a side track. Viewers show the `args` of a span."""
 
     name: str
     start_ns: int

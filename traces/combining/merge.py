@@ -351,8 +351,8 @@ def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: 
 
     The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
     as a part of the next step's `loader` phase. In a profile, the averaging of weights is a separate phase before the wait for
-    a batch. A clean step is split in the proportions of a profiled step: the first that has the phases and an equal number of
-    passes. The delay of the device behind the host is also copied from this profiled step.
+    a batch. A clean step is split in the same proportions as the first profiled step that has such phases and an equal number
+    of passes. The delay of the device behind the host is copied from the same profiled step.
     """
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):

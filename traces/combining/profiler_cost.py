@@ -103,7 +103,7 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """Return the number of events of each kind that start in each time window. The result has the shape (windows,
+        """Return the number of events of each kind that start in each time window. The returned array has the shape (windows,
         kinds)."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)
         started = np.concatenate((np.zeros((1, len(EVENT_COSTS)), dtype=np.int64), started))

@@ -28,7 +28,8 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Group recordings that are profiling cycles of one process, in time order. The result has places in `recordings`.
+    """Group recordings by process. Return one list per process with the indices (in `recordings`) of its profiling cycles, in
+    time order.
 
     `names` has each recording's file name and its rank, if known.
     """

@@ -45,10 +45,10 @@ def _so_far(file: Path) -> Trace:
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
     """Return the process id of each rank, in the order of the ranks. `main` is the process id of the script itself.
 
-    Several processes may claim the same rank, because child processes inherit its number. Among processes of the same rank, a
-    process that trained is preferred over one that only evaluated. Further criteria, in this order, are: use of a GPU, the main
-    process, the most steps, and the most GPU work. Processes without steps or GPU work, such as torchrun, are used only if no
-    other process has the rank.
+    Several processes may have the same rank number, because child processes inherit the number from their parent. Among
+    processes of the same rank, a process that trained is preferred over one that only evaluated. Further criteria, in this
+    order, are: use of a GPU, the main process, the most steps, and the most GPU work. Processes without steps or GPU work, such
+    as torchrun, are used only if no other process has the rank.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 

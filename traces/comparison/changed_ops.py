@@ -474,7 +474,7 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
-    """Return those of the candidate ops that a fused op, a foreach op or a kind of kernel contains, according to its name.
+    """Return the candidate ops that the name of a fused op, a foreach op or a kind of kernel refers to.
 
     If none of the candidates has the same phase, candidates of other phases are returned.
     """

@@ -250,7 +250,8 @@ class VerdictFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFacts(ComparedFigures, VerdictFacts):
-    """The JSON of a comparison. `pace` repeats `steps`, and `gpu_time` repeats `gpu_busy`."""
+    """The JSON of a comparison. The key `pace` has the same value as `steps`, and `gpu_time` has the same value as
+    `gpu_busy`."""
 
     pace: Spread
     gpu_time: Spread
@@ -465,7 +466,7 @@ def _without_data(
     *,
     loads_otherwise: bool,
 ) -> Spread:
-    """Compare the pace without waits for data.
+    """Compare the step times without waits for data.
 
     If a replay loads its own data (`loads_otherwise`), its waits for data differ from those in the recording. While the host
     waits for data, the GPU executes queued work, which hides a part of the wait. The hidden part differs too. Therefore, if the
@@ -487,8 +488,8 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Return which steps of each trace are compared, as rows of `steps`. If one of the traces has no steps, the result is empty
-    and whole traces are compared.
+    """Return which steps of each trace are compared, as rows of `steps`. If one of the traces has no steps, the returned arrays
+    are empty, and whole traces are compared.
     """
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -521,10 +522,11 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
 
 
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Select from each trace the longest run of steps whose kinds are in the same order in both traces (`passes_of_steps`).
+    """From each trace, select the longest sequence of consecutive steps with the same kinds of steps in the same order in both
+    traces (`passes_of_steps`).
 
-    All given steps are kept unless both traces have the same kinds of steps (at least two) and the longest run contains every
-    kind.
+    All given steps are kept unless both traces have the same kinds of steps (at least two) and the longest sequence contains
+    every kind.
     """
     rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
     kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]

@@ -5,9 +5,9 @@
     found.first[7], found.second[7]                   # rows of the two device tables; NONE if one trace has no counterpart
 
 The first pairing requires the same op, input shapes, phase and kernel name. If several kernels match, the k-th kernel of one
-trace is paired with the k-th kernel of the other trace. Unpaired work is then compared without shapes, then without phase, then
-without op. The last pairing compares the op but not the kernel name, so an op may run different kernels in the two traces. Work
-that is still unpaired is paired with the work that replaced it, such as the kernels of three ops with one fused kernel. If a
+trace is paired with the k-th kernel of the other trace. Unpaired work is compared again without shapes, then without phase,
+then without op. The last pairing compares the op but not the kernel name, so an op may run different kernels in the two traces.
+Any remaining work is paired with the work that replaced it, for example the kernels of three ops with one fused kernel. If a
 fused kernel is paired with several kernels, its whole time is counted in the first pair. Device work without a counterpart is
 reported as gone (first trace) or new (second trace).
 
@@ -78,7 +78,7 @@ class Counterparts:
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Pair the steps of the first rank in one trace with those in the other trace.
+    """Pair the steps of the first rank in one trace with the steps of the first rank in the other trace.
 
     Each replayed step is paired with the recorded step on which it is based. If both traces are recordings, their steps are
     paired in order.

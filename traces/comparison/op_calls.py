@@ -4,7 +4,7 @@ PyTorch release.
     calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
 
 PyTorch 1.9 runs the backward pass of a convolution as `aten::cudnn_convolution_backward`, which calls `..._backward_input` and
-`..._backward_weight`. Newer releases run a single `aten::convolution_backward`. Both count as one call.
+`..._backward_weight`. Newer releases run a single `aten::convolution_backward`. Both variants are treated as one call.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ each optimizer step, which shows the optimizer.
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-A phase-grained trace has no ops. The workload signatures decide then (`traces.model.workload`). If a trace has only phase times
-and no workload signature, the verdict is unknown. Equal times are no evidence. A verdict of "same program" lists the facts that
-could not be compared.
+If a trace has only phase times and no ops, the workload signatures are compared instead (`traces.model.workload`). If a trace
+has only phase times and no workload signature, the verdict is unknown. Equal times are not used as evidence. A verdict of "same
+program" lists the facts that could not be compared.
 """
 
 from __future__ import annotations
@@ -308,7 +308,8 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
     """Return the number of op calls per step for each key. A key is the op's name, with or without shapes.
 
-    The first of several steps may contain additional calls that prepare inputs and optimizer state. These calls do not count.
+    The first of several steps may contain additional calls that prepare inputs and optimizer state. Such additional calls are
+    not counted.
     """
     by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
     for call, key in zip(calls, keys, strict=True):
@@ -323,8 +324,8 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     """Return the most frequent op name that only one trace has, or "".
 
-    If a PyTorch release renamed an op, each trace has one of the names, and both names are equally frequent. The result is then
-    "".
+    If a PyTorch release renamed an op, each trace has one of the names, and both names are equally frequent. In this case, ""
+    is returned.
     """
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
     lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
@@ -406,7 +407,7 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """Return the calls of both traces under names that occur in both traces.
+    """Return the op calls of both traces, using only op names that occur in both traces.
 
     An op in one trace may correspond to several ops in the other trace. For example, a replay sees only the call of
     `_native_multi_head_attention`, but a recording also has the ops inside. An enclosing op is compared instead of the ops

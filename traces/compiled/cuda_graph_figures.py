@@ -51,9 +51,9 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
     """Return the CUDA graphs that one rank launches in the given steps. If `steps` is None or empty, launches in all steps are
     counted.
 
-    A graph is known by its id. If the trace has no graph ids, launches with the same GPU work are assumed to be launches of one
-    CUDA graph. Copies and memsets are compared without their names: for a graph that was captured before the profile began,
-    CUPTI names a memset "Memset (Unknown)" in the first launch and "Memset (Device)" later (CUDA 13 on an H200).
+    CUDA graphs are identified by their ids. If the trace has no graph ids, launches with the same GPU work are assumed to be
+    launches of one CUDA graph. Copies and memsets are compared without their names: for a graph that was captured before the
+    profile began, CUPTI names a memset "Memset (Unknown)" in the first launch and "Memset (Device)" later (CUDA 13 on an H200).
     """
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)

@@ -1,4 +1,4 @@
-"""Finds graph breaks in a trace, which are places where a compiled function leaves its graph, runs eagerly and enters the next
+"""Finds graph breaks in a trace. At a graph break, a compiled function leaves its graph, runs eagerly and enters the next
 graph.
 
 (first,) = graph_breaks(trace, region_calls(trace))
@@ -43,7 +43,8 @@ def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[s
     """Return the graph breaks between the given calls of compiled regions.
 
     A profile shows a graph break as a compiled region inside the range of another region. A replay shows a graph break by the
-    name of the function that Dynamo compiled after the break. `functions` has these names by region.
+    name of the function that Dynamo compiled after the break. `functions` maps each region to the name of the compiled
+    function.
     """
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
     threads, starts, ends = trace.host.thread, trace.host.start_ns, trace.host.end_ns

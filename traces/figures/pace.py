@@ -219,7 +219,7 @@ def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
     """Return the intervals of the given steps on the slowest device. Only devices that got work in every step are considered.
 
-    If no device got work in every step, all devices with work are considered. The result is None without device work.
+    If no device got work in every step, all devices with work are considered. The result is None if there is no device work.
     """
     return _slowest(times, rows)[1]
 

@@ -48,8 +48,8 @@ class CollectiveTotals:
     recorded.
 
     The end of `timed` calls was recorded. For `bounded` calls, only an upper bound of the duration was recorded (see
-    `Ending.BY`). `duration_ns` is the sum over both. `median_ns` is the median duration of the timed calls, or the median upper
-    bound if no call was timed.
+    `Ending.BY`). `duration_ns` is the sum over timed and bounded calls. `median_ns` is the median duration of the timed calls,
+    or the median upper bound if no call was timed.
     """
 
     name: str

@@ -181,7 +181,7 @@ def _ms(time_ns: int | None) -> str:
 
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
     """Return the figures of a trace. If `details` is False, the tables that only `trace info --details` shows are empty: `ops`,
-    `calls`, and some analyses (see `traces.analyses.analyse.analyse`). They take two thirds of the time.
+    `calls`, and some analyses (see `traces.analyses.analyse.analyse`). Computing these tables takes two thirds of the time.
     """
     with each_once():
         return _summary(trace, details)

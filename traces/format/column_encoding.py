@@ -43,9 +43,10 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """Return `table` as msgpack values. `first_row` is the position of the first packed row in the whole table.
+    """Return `table` as values that msgpack can store. `first_row` is the position of the first packed row in the whole table.
 
-    With `compact`, packing takes longer and the result is smaller. `unpack_table` reads both forms.
+    If `compact` is True, packing takes longer and the packed table is smaller. `unpack_table` reads compact and other packed
+    tables.
     """
     rows = len(table)
     if rows > MAX_ROWS:

@@ -126,7 +126,7 @@ def unpacked_bytes(trace: Trace) -> int:
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """Return the last item of a file, which has the number of texts and the row counts of the whole file. A file without this
+    """Return the last item of a file, which has the number of texts and the row counts of the whole file. A file without an end
     item was truncated.
     """
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])

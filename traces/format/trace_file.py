@@ -9,8 +9,8 @@
     stream.add("host", HostSpans.of(name=[0], start_ns=[100], duration_ns=[50]))
     stream.close()
 
-`load` also reads files that were written with TraceStream, even if they are truncated. `save(load(part), path)` makes them
-smaller.
+`load` also reads files that were written with TraceStream, even if they are truncated. To make such a file smaller, call
+`save(load(part), path)`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`, compressed as far as readers accept. Raises TraceWriteError, and then leaves `path` unchanged.
+    """Write `trace` to `path`, compressed as far as readers accept. If TraceWriteError is raised, `path` is unchanged.
 
     A trace of many equal ranks compresses so well that a reader would reject the file as harmful (see UnpackLimit). The file of
     such a trace is made larger by a second header that ends in blanks.

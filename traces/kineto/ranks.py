@@ -151,7 +151,7 @@ def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Tr
 
 def _rank_numbers(recordings: list[_Recording]) -> list[int]:
     """Return the rank of each recording, which is read from its events or header. If neither the events nor the header contain
-    the rank, it is taken from the file name.
+    the rank, the rank is taken from the file name.
 
     Raises TraceImportError, with the names of the files, if a rank is unknown or occurs twice.
     """

@@ -5,9 +5,9 @@ arguments.
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-Profilers usually write only the op name. A call
-with `out=` is recognized by its number of arguments, because each result is one more argument. Ops with another overload of the
-same number of arguments are ambiguous and not in the table. (max(self, other) and max(self, dim, keepdim) do not count.)
+Profilers usually write only the op name. A call with `out=` is recognized by its number of arguments, because each output
+argument adds one argument. Ops with another overload of the same number of arguments are ambiguous and not in the table.
+(max(self, other) and max(self, dim, keepdim) do not count.)
 """
 
 from __future__ import annotations

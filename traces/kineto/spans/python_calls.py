@@ -146,8 +146,8 @@ def _lines_of(file: str) -> dict[str, list[range]]:
     """Return the first and last lines of each function in a Python file, by function name. Returns {} if the file does not
     exist.
 
-    For a Python call that began before the profile, the profiler
-    records the current line and not the function's first line.
+    For a Python call that began before the profile, the profiler records the line that was running instead of the function's
+    first line.
     """
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")

@@ -4,8 +4,8 @@
     # the string ids of "2,3" and "float32"
 
 Unknown shapes and dtypes stay unknown. The profiler writes the type "TensorList" for a list of tensors, so the dtypes of these
-tensors are unknown. The profiler does not write long lists. The text has UNTOLD_LIST in their place. Output arguments (`out=`)
-are omitted, see out_variants.py.
+tensors are unknown. The profiler does not record long lists, so the text contains UNTOLD_LIST instead. Output arguments
+(`out=`) are omitted, see out_variants.py.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Return the threads sorted by role, with the main thread first, and the new position of each thread.
+    """Return the new position of each thread, and the threads sorted by role, with the main thread first.
 
-    The positions come first in the result. Threads in `unused` are dropped, and their new position is NONE.
+    Threads in `unused` are dropped, and their new position is NONE.
     """
     count = len(threads)
     known = [""] * count
