@@ -42,7 +42,8 @@ CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
 
-# The published server has eight GPUs. Each GPU has three CPU cores and an eighth of the disk's bandwidth.
+# The published server has eight GPUs. The server has three CPU cores per GPU, and its eight GPUs share the bandwidth of one
+# disk equally.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)
@@ -68,7 +69,7 @@ PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of
 PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
 BATCHES = (16, 32, 64, 128, 256)
 ROUNDS = 7
-# Runs with one worker and with two workers alternate, so that a temporarily slow machine affects both kinds of runs.
+# Runs with one DataLoader worker alternate with runs with two workers, so that a slow phase of the machine affects both.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
 

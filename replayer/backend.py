@@ -77,7 +77,7 @@ def register(*, compute: bool = False) -> None:
     """
     if registered():
         return
-    # PyTorch lets a process rename the private device type only once.
+    # A process can rename PyTorch's private device type only once.
     if torch._C._get_privateuse1_backend_name() != _NAME.lower():
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())

@@ -47,8 +47,8 @@ _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
 
-# Torch itself imports these modules only when a script first uses an optimizer, DistributedDataParallel or a new tensor shape.
-# Importing torch._dynamo takes several seconds and half of the memory that torch uses.
+# PyTorch imports the modules in _IMPORTED_LATER only when a script uses an optimizer, DistributedDataParallel or a new tensor
+# shape. Importing torch._dynamo takes seconds, and the module accounts for half of the memory that torch uses.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
@@ -213,7 +213,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 def _leave(session: ReplaySession) -> NoReturn:
     """Exit from this process in the middle of the script, without running the script's exit handlers."""
     distributed = torch.distributed
-    # The first rank may host the store through which all ranks communicate, so no rank exits before the others have finished.
+    # Rank 0 may host the store through which all ranks communicate, so each rank waits here until all ranks have finished.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

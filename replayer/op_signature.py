@@ -14,7 +14,7 @@ from traces.script.phase_rule import ASIDE, op_class
 
 T = TypeVar("T")
 
-# Old entries of the cache are dropped, because some ops (packed sequences) have new shapes in each call.
+# The cache has a size limit, because ops on packed sequences have new shapes in each call.
 _MOST_KEPT = 1 << 16
 
 

@@ -314,7 +314,7 @@ def _session(
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
-    # The process id 0 never occurs, so no child process is mistaken for the script's own process.
+    # No process has the process id 0, so no child process is mistaken for the script's own process.
     return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
 
 

@@ -81,8 +81,8 @@ class Recorder:
         self.workload = self.steps.script.workload
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
 
-        # These attributes are the methods of `CallListener`. The functions are `functools.partial` objects, which are faster to
-        # call than Python methods.
+        # These attributes are the methods of `CallListener`. Calling a `functools.partial` object is faster than calling a
+        # Python method.
         report = self.steps.report
         self.enter_phase = partial(report, ENTER)  # loader, h2d, zero_grad, backward, optimizer or other
         self.leave_phase = partial(report, LEAVE)

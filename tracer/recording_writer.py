@@ -32,9 +32,9 @@ from traces.script.deferred_signals import deferred_signals
 
 # Maximum number of steps that are kept in memory until their GPU times are known.
 _PENDING_STEPS = 1024
-# The recorder writes 16 steps at once, because single steps take longer to write (cold CPU caches).
+# The recorder writes 16 steps at once, because writing steps one by one is slower (cold CPU caches).
 _TOGETHER = 16
-# If only numbers such as the recording overhead have changed, the header is rewritten once in ten seconds.
+# Changes of numbers in the header, such as the recording overhead, are written at most once in ten seconds.
 FIGURES_NS = 10_000_000_000
 
 

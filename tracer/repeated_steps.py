@@ -59,8 +59,8 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If the optimizer ended a step, the event at the return of the optimizer marks its end. If the optimizer did not end
-        # the step, the recorder records another event at the end of the step.
+        # If the optimizer ended a step, the CUDA event recorded when the optimizer returned marks the end of the step. If
+        # something else ended a step, the recorder records another CUDA event at the end of the step.
         at += [len(reports) + 1] if left == NONE else []
         self.events = len(at)
         event_of = {time: event for event, time in enumerate(at)}
@@ -122,8 +122,8 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # If a step begins with the phase "other", it has one more phase than phase starts, because the start of "other" is not
-        # reported.
+        # No report marks the start of the phase "other", so a step that begins with "other" has one phase more than reported
+        # starts.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         plan = StepPlan(learned, names, ends, NONE if step.left_ns is None or not lefts else lefts[-1])

@@ -347,8 +347,7 @@ class StepRecorder:
                 start_ns = self._start_ns
                 segments[0] = new_segment((name, start_ns, first_end_ns))
         taken, untimed = self._events.hand_out()
-        # A step is not representative if the script captured a CUDA graph in the step or profiled it, because a profiler slows
-        # the host.
+        # A step is not representative if the script captured a CUDA graph or ran a profiler during the step.
         is_unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
         kind = self._schedule.kind(is_evaluation)
         is_lost = kind is StepKind.PROFILED and not self._profiler.is_recording  # the window began late or ended early
@@ -363,7 +362,7 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, self._at, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,
         )  # fmt: skip
-        # An exception of a signal handler at this point loses the step, but never writes it twice.
+        # If a signal handler raises an exception here, the step is lost but never written twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

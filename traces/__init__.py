@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # "as" marks these names as re-exported
     from traces.model.trace import Untimed as Untimed
     from traces.model.trace import Values as Values
 
-# The public names of the package, grouped by the module that defines them.
+# For each module of the package, the public names that the module defines.
 _NAMES = {
     "analyses.analyse": "Analyses analyse",
     "chrome.export": "export_chrome",

@@ -224,7 +224,8 @@ def kernel_label(name: str) -> str:
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# With one rank, NCCL launches nothing for these operations (no kernel in recordings of DDP with one process on an H200).
+# In a group of one rank, NCCL launches no kernel for an all-reduce, barrier, broadcast or reduce (recorded with DDP on an
+# H200).
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
 # names of torch.distributed's operations, and the NCCL functions that they call

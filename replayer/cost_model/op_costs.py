@@ -134,8 +134,8 @@ class OpCosts:
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # If an op took longer than estimated, launch times and idle multiprocessors explain only a part of the excess time. The
-        # rest of the excess time comes from the op's implementation and grows with the amount of work.
+        # If an op took longer than estimated, launch times and idle multiprocessors explain only part of the difference. The
+        # rest of the difference comes from the op's implementation and grows with the amount of work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
@@ -183,7 +183,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # The previous op's output is still in the GPU's L2 cache, if the cache is large.
+        # Part of an op's input is still in the GPU's L2 cache, because the previous op has just written it.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 

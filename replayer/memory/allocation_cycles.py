@@ -67,8 +67,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # In a repeating training step, some of the freed memory was allocated in the previous repetition. A recorded handle may
-        # be older than the first repetition, so the current handle at its address is used instead.
+        # A repeating training step frees some memory that the previous step allocated. The stored handle of memory from the
+        # previous step may be outdated, so the current handle at the same address is used.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:

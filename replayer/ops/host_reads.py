@@ -55,7 +55,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
-        # The recorded values may come from another script and may not fit the dtype of this read.
+        # A recorded value may come from another script, so the value may not fit the dtype of the tensor that is read.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)

@@ -82,7 +82,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # If a recording has launches, GPU work without a recorded launch was launched before the recording began.
+        # If most GPU work has a recorded launch, work without one was launched before the recording began.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -140,14 +140,14 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         """Find the times at which the host was blocked by a wait for the device. See Note [Active host time]."""
         trace, host = self.trace, self.trace.host
-        # In a replay, the host waits in the recorded synchronizations and copies, but never in the memory allocator.
+        # A replay waits for the GPU in recorded synchronizing calls and copies, but not in calls that free memory.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If a synchronizing call did not have to wait, its duration is the host's own time. In a replay, a synchronizing call
-        # that did not wait in the recording waits for the GPU at the end of the call.
+        # If a synchronizing call returned without waiting, its whole duration is CPU time. In a replay, a synchronizing call
+        # that did not wait in the recording first spends its CPU time and then waits for the GPU.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
         # A copy on the GPU starts some time after the call that launches the copy. The replayed copy has the same delay.
@@ -247,14 +247,14 @@ class RecordingIndexer:
         batch_there_active = self._pace.own_ns(self.batch_there).tolist()
         self.host_start = self._pace.own_ns(host.start_ns).tolist()
         self.host_end = self._pace.own_ns(host.end_ns).tolist()
-        # The launch of a CUDA graph counts as an op, because all kernels of the graph belong to the launch.
+        # The launch of a CUDA graph is treated as one op to which all kernels of the graph belong.
         is_op = (host.kind == HostKind.OP) | is_graph_launch(self.trace)
         self.host_columns = host.parent.tolist(), is_op.tolist()
         self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # Recorded kernel times are preferred, because times between CUDA events include waits for the host.
+        # Kernel times are used where they were recorded, because the times between CUDA events include waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

@@ -26,7 +26,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # On AMD GPUs, a copy may be an ordinary kernel, and its name does not say whether it copies to or from the device.
+        # On AMD GPUs, an ordinary kernel may do a copy, and the kernel's name does not give the direction of the copy.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 

@@ -194,7 +194,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # torch.cuda copies references to some C functions when torch is imported, and to others when CUDA is first used.
+    # The module torch.cuda has its own references to these C functions, so the attributes of torch.cuda are patched too.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

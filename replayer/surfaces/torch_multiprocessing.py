@@ -40,8 +40,8 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # The functions are pickled under torch's names. When another process unpickles a tensor, it imports torch, and this import
-    # starts the replayer.
+    # The functions are pickled under torch's names. A process that unpickles a tensor imports torch, and importing torch starts
+    # the replayer in that process.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})

@@ -81,5 +81,6 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # torch.nn.parallel passes torch.device(0), which in a replay has the device type of virtual tensors.
+    # torch.nn.parallel passes `torch.device(0)`, which in a replay has the virtual GPU's internal device type instead of
+    # "cuda".
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

@@ -23,8 +23,8 @@ from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_everywhere
 
-# These functions of torch and torch.Tensor create tensors and have the parameter `pin_memory`. Functions in EMPTY do not write
-# to the new tensor, so it uses no physical memory yet.
+# Functions of torch and torch.Tensor that create tensors and have the parameter `pin_memory`. The functions in EMPTY return
+# tensors without writing to them, so the tensors do not use physical memory yet.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"

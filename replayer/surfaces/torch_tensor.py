@@ -28,7 +28,7 @@ from traces.script.patching import patch, patch_around, stands_for, temporarily_
 
 
 def install(torch_module: ModuleType) -> None:
-    # At the first call of `_device_constructors`, PyTorch stores the functions that obey `set_default_device`. It must store
+    # At its first call, `_device_constructors` collects the functions that create tensors on the default device. It must store
     # the unpatched functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)

@@ -100,8 +100,8 @@ def report_failed_assert(line: str) -> None:
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 
 
-# Since PyTorch 2.14, messages of CUDA errors do not mention TORCH_USE_CUDA_DSA. Errors of the failing call itself also come
-# without the hint about asynchronous kernels.
+# Since PyTorch 2.14, messages of CUDA errors do not mention TORCH_USE_CUDA_DSA. If the failing call itself reports the error,
+# PyTorch 2.14 omits the hint about asynchronous kernels.
 _SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 

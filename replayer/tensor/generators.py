@@ -35,8 +35,8 @@ _SEED = struct.Struct("<Q")
 _PER_CALL = 4  # cuRAND's Philox engine generates four numbers per call.
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-_WIDE_RANGE = 1 << 32  # A random integer from a range wider than 2**32 is made from two 32-bit random numbers.
-# CUDA kernels with rejection sampling advance the offset by a fixed number of random numbers per thread.
+_WIDE_RANGE = 1 << 32  # PyTorch makes a random integer from a range wider than 2**32 from two 32-bit numbers.
+# CUDA kernels with rejection sampling advance the generator's offset by a fixed number per thread.
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 

@@ -40,8 +40,7 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# The replay's virtual time may run ahead of the wall clock by 20 ms, so that short delays of the machine do not slow the
-# replay.
+# Virtual time may run up to 20 ms ahead of the wall clock, so that short delays of the machine do not slow the replay.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
@@ -178,7 +177,8 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If a CUDA graph contains a backward pass and is launched during a backward pass, it must not end the backward phase.
+        # If a CUDA graph with a backward pass is launched inside the script's backward pass, the graph must not end the phase
+        # "backward".
         is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:
@@ -186,8 +186,8 @@ class Simulator:
                     call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # A phase that was captured before the graph's first op, such as zero_grad, launches nothing. The launch begins
-                # the next segment.
+                # If a CUDA graph's capture began with a phase without ops, such as zero_grad, the phase launches nothing. The
+                # launch begins the next segment.
                 segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
                 if segment is None or self.tracker.turns[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

@@ -41,8 +41,7 @@ PATIENCE_NS = 1_000_000_000
 
 DEFAULT_STREAM = 0  # torch's id of the default stream
 
-# Numbers of the CUDA and HIP errors after which all later calls of the process fail, such as a fault in a kernel
-# (driver_types.h).
+# Numbers of CUDA and HIP errors that make all later calls of the process fail, such as a fault in a kernel (driver_types.h).
 _STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 _OF_A_CAPTURE = range(900, 909)
 _OF_THE_DEVICE = re.compile("(CUDA|HIP) error: ")  # torch.AcceleratorError without a code

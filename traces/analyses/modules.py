@@ -156,8 +156,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # Line numbers are kept for functions of the script, because they distinguish the calls in its `forward`. In PyTorch's
-        # own modules they add nothing.
+        # Line numbers in the script's own files are kept, because they distinguish the calls within one `forward` method. In
+        # PyTorch's own modules they add nothing.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []

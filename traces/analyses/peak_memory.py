@@ -73,7 +73,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # An allocation is still held if the number of held blocks of its size never falls below the number right after the
+    # An allocation counts as never freed if the number of blocks of its size never falls below the number right after the
     # allocation.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1

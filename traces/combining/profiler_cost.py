@@ -66,7 +66,7 @@ OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
 _MOST_ROUNDS = 1000
 _FAR_NS = 1 << 52
-# The time in a DataLoader can be host work or waiting. See Note [The wait for a batch].
+# The time that a script spends in a DataLoader can be CPU work or waiting. See Note [The wait for a batch].
 _LOADER = "loader"
 
 
@@ -127,7 +127,7 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # `balance` is the profiler's overhead that gaps between events have not absorbed yet, like the backlog of a queue.
+            # `balance` is the profiler's overhead so far, minus the idle gaps between events that could absorb the overhead.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))

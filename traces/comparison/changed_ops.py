@@ -450,7 +450,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(named_ops(key[1], known)))}
         for key in keys:
             names = set(named_ops(key[1], known))
-            # In another version or size of the program, the same ops may be fused into different kernels.
+            # If the program or its sizes change, the compiler may fuse the same ops into different kernels.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)
@@ -460,7 +460,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # A group of ops counts only if both traces launch GPU work with ops of the group.
+    # A group of ops is kept only if ops of the group launched GPU work in both traces.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):

@@ -499,8 +499,8 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # A replay may take the times of evaluation steps from a recorded training step. Evaluation steps and training steps are not
-    # compared with each other.
+    # A replay may copy the times of its evaluation steps from a recorded training step. Evaluation steps are never compared
+    # with training steps, even then.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
@@ -556,7 +556,7 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
 def _problems(trace: Trace, beside: Trace) -> list[str]:
     said = [of.text for of in serious_problems(trace)]
-    # `trace record` also records steps without the profiler, and an imported profile has none.
+    # `trace record` also records steps without the profiler, but an imported profile has no such steps.
     sources = [of.run_of(of.ranks[0]).source if of.ranks else "" for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         said.append(_UNDER_PROFILER)

@@ -217,8 +217,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# If several rows have the same key, the k-th row of one trace is paired with the k-th row of the other trace. The keys are
-# ordered from the strictest to the loosest. A looser key is used only for rows that stricter keys left without a partner.
+# The k-th row with a key in one trace is paired with the k-th row with the same key in the other trace. The keys are listed
+# from the strictest to the least strict. A less strict key pairs only the rows that are still without a partner.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

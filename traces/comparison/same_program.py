@@ -42,10 +42,10 @@ _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
 _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 
-# Phases of every training step. Every trace of a training program has these phases, with or without recorded kernels.
+# Phases of every training step. Every trace of a training program contains the phases forward, backward and optimizer.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# The order of ops is compared in several steps, because a program may take a different branch in some of them.
+# The order of ops is compared in several training steps, because some steps may take a different branch of the program.
 _ORDERS = 4
 
 # Arithmetic, masks, copies and indexing between layers. The order of the ops in _BETWEEN_LAYERS does not identify a program,

@@ -407,8 +407,8 @@ def _curve(of_device: MemoryEvents) -> MemoryCurve:
     known = here.allocated_bytes != NONE
     if known.any():
         return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
-    # The running sum of allocations is negative if the script frees memory that was allocated before the recording. The lowest
-    # value of the running sum shows how much memory was allocated before the recording.
+    # The running sum of allocations is negative if the script frees memory that was allocated before the recording. The amount
+    # by which the running sum falls below zero is the memory that was allocated before the recording.
     total = np.cumsum(here.bytes)
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")

@@ -287,7 +287,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     for device, own_ns in times.gpu_ns.items():
         mine = with_kernels[times.rank[with_kernels] == times.device_ranks[device]]
         if pace_ns and own_ns[mine].any():
-            # In a part of the step, the device may run work of earlier steps or from before the recording.
+            # While the device executes a step, it may also run work of earlier steps, or work launched before the recording.
             lasted_ns = np.maximum(times.end_ns - times.begin_ns, 1)
             measured = times.has_others[device] | np.array_equal(rows, with_kernels)
             busy_ns = np.where(measured, times.busy_ns[device], own_ns)[mine]
@@ -447,7 +447,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[of], end_ns[of])
         mine = steps.rank[phases.step[loads]] == ranks[of[0]]
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # If phases are timed by CUDA events, the device is assumed to be busy until earlier work has completed.
+    # If a phase was timed by CUDA events, the device is assumed to be busy until all earlier work has completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])

@@ -34,19 +34,20 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# The preset dictionary of the compressor (RFC 1950, FDICT) contains names of operators, kernels, runtime calls and columns. The
-# preset dictionary makes files of a hundred rows smaller by a third. If the dictionary changed, no existing file could be read.
+# The preset dictionary of the compressor (RFC 1950, FDICT) contains names of operators, kernels, runtime calls and columns.
+# With the preset dictionary, a file of a hundred rows is a third smaller. The dictionary must never change, because existing
+# files could then not be read.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory
 MAX_CONTENT_BYTES = 64 << 20
 
-# Files are 5 % smaller with lc=0 and pb=0 than with lzma's defaults, because neighbouring bytes of a plane are unrelated and
-# unaligned.
+# The settings lc=0 and pb=0 make files 5 % smaller than lzma's defaults, because neighbouring bytes of a plane are unrelated
+# and unaligned.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
-# If the compressor searches less long for matches, it takes half the time, and large files become less than 1 % larger. Readers
-# do not use these two settings.
+# With a shorter search for matches, the compressor takes half the time, and large files become less than 1 % larger. Readers do
+# not use these two settings.
 _LARGE_BYTES = 1 << 20
 _QUICK = {"nice_len": 64, "depth": 24}
 

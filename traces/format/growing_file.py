@@ -81,8 +81,8 @@ class Follower(_Tail):
         for name, table in copies.items():
             setattr(trace, name, table)
         trace.strings = Strings(list(trace.strings.texts))
-        # A recorder writes thread names only at the end of the file. Until the file has the names of threads, the name of a
-        # thread is a number.
+        # A recorder writes thread names only at the end of the file. While a recording is running, a thread's number is used as
+        # the thread's name.
         for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
             trace.threads.append(Thread(trace.ranks[0], number))
         if not self.ended:

@@ -51,7 +51,7 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWriteError
 
-# Small items share a frame, because a frame costs 19 bytes and the compressor starts anew in each.
+# Small items share a frame, because each frame adds 19 bytes and restarts the compressor.
 _SHARED_BYTES = 32 << 10
 _WORKERS = 4
 

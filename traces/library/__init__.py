@@ -25,8 +25,8 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Names from earlier releases. The new names contain "no-cudnn", because a P100 with cuDNN is four times faster than these
-# recordings.
+# Names from earlier releases. The new names contain "no-cudnn", because the recordings were made without cuDNN, and with cuDNN
+# a P100 is four times faster.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 

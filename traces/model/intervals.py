@@ -41,8 +41,8 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # In the following formula, k is the last interval that starts at or before the time t. Before the time t, the intervals
-        # cover `min(t, _ends_ns[k]) + _shift_ns[k]` ns.
+        # Let t be a time, and let k be the index of the last interval that starts at or before t. The total length of the
+        # intervals before t is `min(t, _ends_ns[k]) + _shift_ns[k]` ns.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -106,8 +106,8 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The running maximum of the end times is computed within each group. The sort positions of group k are increased by k times
-    # the number of rows, so the running maximum restarts in each group.
+    # The running maximum of the end times is computed within each group. Adding k times the number of rows to the sort
+    # positions of group k makes the running maximum restart in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -23,11 +23,11 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# MATMULS does not contain matrix products with 8-bit inputs, because the last inputs of these ops are scales and not matrices.
+# Matrix products with 8-bit inputs are not in MATMULS, because their last inputs are scales and not matrices.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
-# Number of matrix products per weight of a recurrent layer: one in the forward pass, two in the backward pass.
+# Each weight matrix of a recurrent layer is used in one matrix product in the forward pass and in two in the backward pass.
 RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
@@ -64,9 +64,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# The order of the tensor dimensions in each attention op. The order "bhsd" means batch, heads, tokens, channels. The order
-# "bshd" means batch, tokens, heads, channels. Tensors with the order "bshd" have no batch dimension if the sequences of a batch
-# are concatenated.
+# The order of the tensor dimensions in each attention op. "bhsd" is the dimension order batch, heads, tokens, channels. "bshd"
+# is the dimension order batch, tokens, heads, channels. If the sequences of a batch are concatenated, a "bshd" tensor has no
+# batch dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",

@@ -158,7 +158,7 @@ def write_session(folder: Path, rooms: Mapping[str, object], *, trigger: str = "
 
 def bootstrap_variables(env: Mapping[str, str], session: Path) -> dict[str, str]:
     """Return the environment variables that make a new Python process start the recorder or the replayer."""
-    # An empty PYTHONPATH is not appended, because Python reads an empty entry as the current folder.
+    # An empty PYTHONPATH is not appended, because Python treats an empty entry as the current folder.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
     return {"PYTHONPATH": path, "TRACE_SESSION": str(session)}
 

@@ -34,8 +34,8 @@ from typing import NamedTuple
 
 PLAIN, LOSS, ASIDE = range(3)
 
-# Ops that begin the loss phase. LOSS_OPS contains both the composite ops in profiles (`cross_entropy_loss`) and the ops that
-# they consist of (`nll_loss_forward`). Names have no namespace.
+# Ops that begin the loss phase. LOSS_OPS contains composite ops (`cross_entropy_loss`) and the ops that they call
+# (`nll_loss_forward`). Names have no namespace.
 LOSS_OPS = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward log_softmax _log_softmax mse_loss"
     " l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div ctc_loss _ctc_loss"
@@ -137,7 +137,7 @@ class PhaseCut:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # An op outside of modules after a backward pass may be gradient clipping, so it does not begin a forward pass.
+        # An op that no module calls does not begin a forward pass after a backward pass, because it may be gradient clipping.
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:

@@ -149,8 +149,8 @@ class ScriptCut(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # A backward pass that is the first event of a script does not imply an earlier forward pass. Two backward passes in
-            # a row do not imply a forward pass between them.
+            # If a backward pass is the first event of a script, no forward pass is assumed before it. If one backward pass
+            # follows another, no forward pass is assumed between the two.
             current = self.phases.current
             if not ends and current != "backward" and (current or self._has_steps):
                 self._forward_before(thread, now_ns)

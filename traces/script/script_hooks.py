@@ -31,8 +31,8 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# A thread's objects for recording module calls: a function that stores a number, a list whose length is the position, a
-# function that finds a module's number, and a function that numbers a new module.
+# Each thread has four objects for recording module calls. They are a function that stores a module's number, the list of stored
+# numbers, a function that returns a known module's number, and a function that numbers a new module.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 

@@ -28,8 +28,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# The arguments of the hook are a module, the shapes and dtypes of its inputs, the autocast dtype or "off", and whether
-# gradients are enabled. The hook returns another function, which is called when the module returns.
+# The hook's arguments are a module, its inputs' shapes and dtypes, the autocast dtype or "off", and whether gradients are
+# enabled. The hook returns a function that is called when the module's `forward` returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 

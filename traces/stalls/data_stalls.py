@@ -154,8 +154,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
-    # A DataLoader returns batches in order, so one slow batch delays all later batches. The loader model therefore uses the
-    # measured time of each batch and not the mean.
+    # A DataLoader returns batches in order, so one slow batch delays all later batches. The model of the DataLoader therefore
+    # uses each batch's measured time instead of the mean time.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)

@@ -319,8 +319,8 @@ def _text(text: str) -> str:
     return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
-# Colour-blind readers can distinguish blue and orange. The reasons for GPU idle time have colours of the Okabe-Ito palette,
-# which colour-blind readers can distinguish.
+# Colour-blind readers can distinguish blue and orange. Each reason for GPU idle time has a colour of the Okabe-Ito palette,
+# whose colours colour-blind people can distinguish.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

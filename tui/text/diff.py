@@ -436,7 +436,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # Kernel names are shortened together, so that each kernel has the same short name in all tables.
+        # All kernel names are shortened in one call, so that a kernel has the same short name in every table.
         changed = [change for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         names = fit_apart(labels_of(changed), max(self.width - _CHANGE_FIGURES, 16))
         shown = dict(zip(changed, names, strict=True))

@@ -55,8 +55,8 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # The app shows the timeline that the script's own process writes. Until the script's process writes a timeline, the
-            # app shows the largest timeline that a child process of the script has written.
+            # The app shows the timeline file that the script's process writes. Until the script's process has written a
+            # timeline file, the app shows the largest file of the script's child processes.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-# PyTorch rejects requests of at least this size without asking the device, and does not count them as out-of-memory errors.
+# PyTorch rejects requests of an exabyte or more without asking the device, and does not count them as out-of-memory errors.
 EXABYTE = 1 << 60
 OomObserver = Callable[[int, int, int, int], None]
 

@@ -92,7 +92,8 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # Counts blocks that the script has freed while other streams still use them. The memory peak includes such blocks.
+    # Counts memory blocks that the script has freed although another CUDA stream still uses them. The memory peak includes such
+    # blocks.
     waiting: Count
     waiting_bytes: Count
 

@@ -15,8 +15,8 @@ import resource
 import sys
 from pathlib import Path
 
-# The share of the machine's memory that a replay never locks. The system cannot swap out locked pages, and it kills processes
-# when no other pages are left.
+# A replay leaves this share of the machine's memory unlocked. The system cannot swap out locked pages, and if nearly all pages
+# are locked, the system kills processes.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning

@@ -25,13 +25,13 @@ aten = torch.ops.aten
 _MASK_STEP = 8  # alignment of mask rows, in elements
 
 
-# AOTAutograd traces compiled code with fake tensors. The device type of fake tensors in C++ is CUDA, or PrivateUse1 in a
-# PyTorch build without CUDA.
+# AOTAutograd traces compiled code with fake tensors. In C++, fake tensors have the device type CUDA, or PrivateUse1 if PyTorch
+# was built without CUDA.
 _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# Since torch 2.11, cuDNN's attention comes first on GPUs of these generations, if cuDNN is newer than this version
+# Since torch 2.11, PyTorch prefers cuDNN's attention on GPUs of compute capability 9 and 10 if cuDNN is newer than 9.15.0
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
@@ -326,8 +326,8 @@ def register(plans: PlanCache) -> None:
         transform = partial(_transform, op)
         library.impl(op, transform, "AutogradLazy")
         plans.composites[op] = transform
-    # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). Because a kernel is registered for the virtual
-    # GPU, autograd uses PyTorch's gradient formula for RMS norm.
+    # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). Registering a kernel for the virtual GPU makes
+    # autograd use PyTorch's gradient formula for RMS norm.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

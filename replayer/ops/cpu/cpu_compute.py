@@ -204,7 +204,7 @@ class CpuCompute:
             handler = self._plans.composite(func)
         if handler is not None:
             return handler(*args, **(kwargs or {}))
-        # A parameter and a sparse gradient have unrelated classes, so the class of the gradient runs the op.
+        # If an op gets a parameter and a sparse gradient, the class of the sparse gradient must run the op.
         if len(types) > 1 and any(each.__torch_dispatch__ is not self._tensor_class.__torch_dispatch__ for each in types):
             return NotImplemented
         if func in _INDEXED and is_virtual(args[0], self._tensor_class):
@@ -240,7 +240,7 @@ class CpuCompute:
         else:
             written = [host_args[at] if isinstance(at, int) else host_kwargs[at] for at, _ in writes_of(func, args, kwargs)]
             result = _in_capture(capture, compute, tree_leaves(written))
-        if failed is not None:  # An op checks shapes and dtypes before its kernel can fail.
+        if failed is not None:  # raised only now, because an op checks shapes and dtypes before its kernel can fail
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
             return result

@@ -46,7 +46,7 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> Non
 
 
 _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
-# For these ops, CUDA supports more dtypes than the CPU, apart from float16, bfloat16 and complex32.
+# Ops for which CUDA supports more dtypes than the CPU, even without counting float16, bfloat16 and complex32.
 _WIDER_ON_CUDA = frozenset({"abs", "flip", "isin", "median", "nanmedian", "nansum", "trace"})
 
 

@@ -456,9 +456,9 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
             raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
-# Maps ops that only call another op to the called op.
+# Some ops only call another op, and this dictionary maps each of them to the called op.
 _CALLS = {"_sparse_addmm": "addmm"}
-# CUDA kernels with two arguments that do not accept a CPU tensor without dimensions.
+# Binary CUDA ops that raise an error if one argument is a zero-dimensional CPU tensor.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
 _RULES: dict[str, Callable[[_Operands], Mixed]] = {

@@ -45,7 +45,7 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# Rows are handed to the writing thread in large tables, because both threads compete for the interpreter lock.
+# The writing thread gets many rows at once, because with each transfer both threads compete for the interpreter lock.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 _MOST_ROWS = 4 * _FLUSH_ROWS

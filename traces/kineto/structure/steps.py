@@ -389,10 +389,10 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # The launch of a CUDA graph counts as one op, because the ops of the graph are not called.
+    # The launch of a CUDA graph is treated as one op, because the graph's own ops are not called.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
-    # Ops inside a compiled region are read one by one, because a phase may begin inside the region (compiled optimizer steps).
+    # The ops inside a compiled region are examined, because a phase may begin there (compiled optimizer steps).
     around = host.around[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
@@ -541,8 +541,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # GPU work that was launched before the recording counts as launched first. If the launch of GPU work was not recorded,
-        # its start time on the GPU is used as its launch time.
+        # GPU work that was launched before the recording began is sorted before all other work. If the launch of GPU work was
+        # not recorded, its start time on the GPU is used as its launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

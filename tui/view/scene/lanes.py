@@ -117,8 +117,8 @@ class Curve:
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # Every second result is dropped, because `np.maximum.reduceat` also computes values between the windows. A zero is
-        # appended, because `np.maximum.reduceat` needs an element after the end of the last window.
+        # Every second result is dropped, because `np.maximum.reduceat` also computes the maxima between the windows. A zero is
+        # appended, because `np.maximum.reduceat` accepts only indices of existing elements.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])

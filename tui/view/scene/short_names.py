@@ -12,7 +12,7 @@ from traces.analyses.modules import PREFIX
 from tui.formatting import kernel_text
 from tui.view.scene.character_rows import plain
 
-# The library CUTLASS launches all its kernels through a few function templates, so the names of the templates say little. The
+# CUTLASS launches all its kernels through a few function templates, so a template's name does not identify the kernel. The
 # template's argument contains the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")

@@ -89,7 +89,7 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
         for own in found
     ]
     shown = side_by_side("", what, figures, sides, scene.words)
-    share = 2 if len(found) == 1 else 4  # In each row, the share of GPU time comes after the times.
+    share = 2 if len(found) == 1 else 4  # The column with the share of GPU time comes after the time columns.
     rows = []
     for key, *values in shown.rows:
         both = [own.get(str(key)) for own in found]

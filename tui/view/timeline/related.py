@@ -67,7 +67,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = host_ranks(trace)
     others = others[ranks[others] == ranks[row]]
-    # Sequence numbers may occur again in every step, so the closest op in the right direction is used.
+    # The same sequence number may occur in every step, so the closest op before or after is used.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):
