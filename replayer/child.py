@@ -1,4 +1,5 @@
-"""The replayer in the script's process. The replayer starts the virtual GPU, and it writes the timeline when the script ends.
+"""The replayer in the script's process. The replayer starts the virtual GPU, and writes the timeline to a file when the script
+ends.
 
 The package traces/bootstrap calls `start(session)` after the import of torch, in the script's process and in all its child
 processes. The argument `session` is a `ReplaySession` (traces/script/configuration.py) in JSON form. If one process is forked
@@ -69,13 +70,13 @@ def start_here(session: Mapping[str, Any]) -> None:
 
 
 def write_timeline() -> None:
-    """Write the current timeline of this process to its file, so that a reader of the file finds a complete trace."""
+    """Write this process's timeline so far to its file, as a complete and readable trace."""
     state.STATE.flush()
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Make the replayer call `listener` with the error message whenever the virtual GPU cannot run a torch function, even if
-    the script catches the error."""
+    """Register `listener`, which gets the error message whenever the virtual GPU cannot run a torch function, even if the
+    script catches the error."""
 
     def told(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -86,7 +87,7 @@ def watch_refusals(listener: Callable[[str], object]) -> None:
 
 
 def watch_waits(listener: Callable[[], None] | None) -> None:
-    """Make the replayer call `listener` whenever the script waits for the GPU, in the thread that waits. None ends this."""
+    """Register `listener`, which is called whenever the script waits for the GPU, in the waiting thread. None ends this."""
     state.gpu().simulator.scheduler.on_wait = listener
 
 
@@ -97,7 +98,7 @@ def now_ns() -> int | None:
 
 
 def values_not_computed() -> int:
-    """Return the number of tensor values that the script has read although they were neither recorded nor computed."""
+    """Return how many tensor values the script has read that were neither recorded nor computed."""
     made = state.started()
     return 0 if made is None or state.computing() else made.simulator.stats.reads_unrecorded
 

@@ -256,7 +256,7 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Records a CUDA event at the end of a phase, except for the phase "loader", which lasts until the next phase
+        """Records a CUDA event at the end of a phase. The phase "loader" is an exception, because it lasts until the next phase
         begins."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)

@@ -96,7 +96,7 @@ def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """Return the number of ring steps until the last rank has all data, as NCCL counts them (src/graph/tuning.cc)."""
+    """Return the number of ring steps of this operation, as NCCL counts them (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):
@@ -191,8 +191,8 @@ class CollectiveCosts:
         return PositionInStep(recorded_step, nth)
 
     def next(self, name: str, size_bytes: int, ranks: int, position: PositionInStep | None = None) -> Transfer:
-        """Return the duration of a collective operation: the recorded one at `position`, the next recorded one in rotation, or
-        an estimate."""
+        """Return the duration of a collective operation: the recorded duration at `position`, another recorded duration, or an
+        estimate."""
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)

@@ -3,8 +3,8 @@
     from replayer.cost_model.constants import CACHED_SHARE      # 0.5, a plain number
     DECLARED["CACHED_SHARE"].origin                             # ConstantOrigin.CHOSEN
 
-`docs/constants_page.py` writes docs/constants.md from `DECLARED`. Measured tables are in separate files (efficiency.npz,
-all_reduce.json, traces/rates/estimate_errors.json), which benchmarks write.
+`docs/constants_page.py` writes docs/constants.md from `DECLARED`. Scripts in benchmarks/ write tables of measurements to
+separate files (efficiency.npz, all_reduce.json, traces/rates/estimate_errors.json).
 """
 
 from __future__ import annotations

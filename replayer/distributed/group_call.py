@@ -1,4 +1,4 @@
-"""Describes one call of a collective or of a send or receive, including everything that the ranks must agree on."""
+"""Describes one call of a collective, send or receive."""
 
 from __future__ import annotations
 

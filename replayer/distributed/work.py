@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Defines running operations between ranks, and the device stream on which a communicator runs its operations.
+"""Operations between ranks that are in progress, and the stream on which a communicator runs its operations.
 
     work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
     work.wait()         # later work on the current stream starts after the operation

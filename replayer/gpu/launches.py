@@ -50,8 +50,8 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Looking:
-    """A context that locks the virtual GPU and computes the times of all pending ops before the script continues. It returns
-    the calling thread.
+    """A context manager that locks the virtual GPU. On entry, the times of all pending ops are computed. The `with` statement
+    returns the calling thread.
 
     The context manager is a class, because a generator would be slower.
     """
@@ -324,7 +324,7 @@ class ScriptLaunches:
             self.raise_fault()
 
     def raise_fault(self) -> None:
-        """Raise the error of an earlier kernel that failed, if there is one. All later launches raise the error, too."""
+        """If an earlier kernel has failed, raise the kernel's error. All later launches raise the error, too."""
         if self._fault is not None:
             self.launch_by = self._refuse_launch
             raise self._fault()

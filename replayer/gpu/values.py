@@ -47,7 +47,7 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """Return the recorded output size of the script's next call of this data-dependent op with this input shape.
+        """Return the recorded output size for the next call of a data-dependent op with this input shape.
 
         Returns None if no size was recorded.
         """

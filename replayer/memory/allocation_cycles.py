@@ -120,8 +120,8 @@ class AllocationCycle:
         return True
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
-        """Really execute the cycle's first `done` requests and frees, which so far were skipped because they repeat earlier
-        ones."""
+        """Execute the cycle's first `done` requests and frees. Until now, they were skipped because they repeat earlier
+        requests."""
         memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:

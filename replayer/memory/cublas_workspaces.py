@@ -67,8 +67,8 @@ class _ThreadHandles:
 class BlasWorkspaces:
     """The workspaces of one process.
 
-    `machine` is the recorded machine, `majors` are the compute capabilities, and `architectures` the names of AMD
-    architectures.
+    `machine` is the recorded machine. `majors` has the major compute capability of each device, and `architectures` has the
+    names of AMD architectures.
     """
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:

@@ -65,8 +65,8 @@ class EventStream:
 
 
 class BoundaryEvent:
-    """Holds a CUDA event and its times. The class has no `__init__`, because a call of a Python function would take longer than
-    setting the attributes directly."""
+    """Holds a CUDA event and its times. The class has no `__init__`, because calling `__init__` would take longer than setting
+    the attributes directly."""
 
     __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
     event: Any  # torch's CUDA event

@@ -1,6 +1,6 @@
-"""Replaces functions of PyTorch by wrappers that tell the recorder about each call. Each file wraps one part of torch.
+"""Replaces PyTorch functions with wrappers that report each call to the recorder. Each file wraps one part of torch.
 
-Each wrapper tells the recorder about a call, and then calls the original function of PyTorch (or of the replayer). Wrappers do
+Each wrapper reports a call to the recorder, and then calls the original function of PyTorch (or of the replayer). Wrappers do
 not change what torch does.
 """
 

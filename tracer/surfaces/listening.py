@@ -1,4 +1,4 @@
-"""Wraps functions so that the recorder is told about each call before it is made.
+"""Wraps functions so that each call is reported to the recorder before the function runs.
 
     patch(F, mse_loss=before(F.mse_loss, "loss_called"))
 """

@@ -4,8 +4,8 @@
 
 DistributedDataParallel reduces its gradients in C++ without calling Python, unless the process group is written in Python. The
 recorder does not register a communication hook, because a hook would change how gradients are reduced. PyTorch's flight
-recorder lists the gradient reductions (tracer/writing/flight_recorder.py). The log of these reductions is read when the
-recording is written, and before a process group is destroyed.
+recorder lists the gradient reductions (tracer/writing/flight_recorder.py). PyTorch's log of gradient reductions is read when
+the recording is written, and before a process group is destroyed.
 """
 
 from __future__ import annotations

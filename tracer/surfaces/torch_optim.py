@@ -5,7 +5,7 @@ optimizer returns.
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-PyTorch writes no range "Optimizer.step" to a profile if the optimizer's `step` is compiled, so the recorder adds this range.
+If an optimizer's `step` is compiled, PyTorch adds no range "Optimizer.step" to the profile, so the recorder adds the range.
 """
 
 from __future__ import annotations

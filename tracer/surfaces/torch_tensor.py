@@ -162,7 +162,8 @@ class _ReadsAndMoves:
 
 
 def _note(tensor: Any, host: Any) -> None:
-    """Records the values of `tensor`, given as a CPU tensor or nested lists (`host`), unless the tensor is large."""
+    """Records the values of `tensor`, unless the tensor is large. The values are passed as a CPU tensor or nested lists
+    (`host`)."""
     if tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
         return
     with Quiet():

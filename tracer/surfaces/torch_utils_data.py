@@ -4,8 +4,8 @@ stores the size in bytes and whether the memory is pinned.
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-The iterators of DataLoader with and without workers inherit `__next__` from one class, whose method is wrapped. Values that a
-DataLoader itself reads from tensors, such as seeds, are not recorded.
+DataLoader's iterators with and without workers inherit `__next__` from the same class, so the method of that class is wrapped.
+Values that a DataLoader itself reads from tensors, such as seeds, are not recorded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The history of the allocator's actions, which a script requests with `torch.cuda.memory._record_memory_history`.
+"""The history of the allocator's actions, for scripts that call `torch.cuda.memory._record_memory_history`.
 
 Entries have the format of torch's entries (torch/csrc/cuda/Module.cpp), so that torch's viewers can read the history.
 
