@@ -16,9 +16,9 @@ The calls are samples of PyTorch's OpInfo database (`torch.testing._internal`, w
 * while a CUDA graph is captured.
 
 The samples are made on the CPU with fixed seeds, then cast and moved, so that both GPUs get the same calls. If a kernel lacks a
-dtype, an extra entry, whose name ends with "by", has the op and its dtype. Worker processes are forked before CUDA starts. A
-worker is replaced after a crash, a device-side assert, a failed capture, or a call that does not end. Then the next worker
-continues with the next call.
+dtype, an extra entry, whose name ends with "by", has the op and its dtype. A worker process is replaced after a crash, a
+device-side assert, a failed capture, or a call that does not end. The next worker continues with the next call. If no worker
+can use the GPU, the summary says why.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ MOST_TENSORS = 6  # of a sample are moved or cast in turn
 TEXT_LENGTH = 300
 CALL_LIMIT_S = 20.0
 GPU_ENTRY = "gpu"  # the entry with the GPU's name
+FAILED_ENTRY = "failed"  # the entry of a worker that cannot use the GPU, with the error
 SAMPLES_ENTRY = "samples"  # the entry with the signatures of an operator's samples
 SAVED_EVERY_S = 20.0
 REFUSED_BY = " by"  # ends the name of the entry with the op that refused a dtype
@@ -374,16 +375,23 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-def serve(ops: list[Any], connection: Connection, start: Callable[[], None]) -> None:
-    """Ask the tasks that arrive, until the process may no longer use CUDA. Runs in a worker process."""
+def serve(ops: list[Any] | str, connection: Connection, start: Callable[[], None]) -> None:
+    """Ask the tasks that arrive, until the process may no longer use CUDA. Runs in a worker process. A worker that was not
+    forked gets the pattern of the operators' names, and imports the operators."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Failed kernels print a line per thread.
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    start()
-    connection.send((GPU_ENTRY, torch.cuda.get_device_name()))
+    try:
+        chosen = operators(ops) if isinstance(ops, str) else ops
+        start()
+        connection.send((GPU_ENTRY, torch.cuda.get_device_name()))
+    except Exception as error:
+        connection.send((FAILED_ENTRY, f"{type(error).__name__}: {error}"[:TEXT_LENGTH]))
+        os._exit(1)
     while (task := connection.recv()) is not None:
         number, step, skipped = task
         try:
-            Worker(ops[number], lambda name, answer: connection.send((name, answer)), set(skipped)).ask(step)
+            Worker(chosen[number], lambda name, answer: connection.send((name, answer)), set(skipped)).ask(step)
             connection.send(("", None))  # this task is done
         except Poisoned:
             break
@@ -399,45 +407,55 @@ class Process:
 
     process: Any
     connection: Connection
+    ready: bool = False  # It can use the GPU.
     task: tuple[int, str] | None = None
     call: str = ""  # the call that has begun and not ended
+    answered: bool = False  # It has answered something of its task.
     since: float = 0.0
 
 
 class Asking:
-    """Distributes the operators among worker processes and collects the answers."""
+    """Distributes the operators among worker processes and collects the answers.
 
-    def __init__(self, ops: list[Any], processes: int, start: Callable[[], None], deadline: float) -> None:
+    Workers are forked, which takes a fraction of a second. If a forked worker cannot use the GPU, because an import has
+    started CUDA in this process, all further workers are new interpreters.
+    """
+
+    def __init__(self, ops: list[Any], pattern: str, processes: int, start: Callable[[], None], deadline: float) -> None:
         self.ops = ops
         self.answers: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
         self.gpu = ""
         self.signatures: dict[str, str] = {}
         self.problems: dict[str, str] = {}
         self.restarts = 0
+        self.failed_starts: list[str] = []
         self._todo = deque((number, step) for step in STEPS for number in range(len(ops)))
-        self._context = multiprocessing.get_context("fork")
+        self._pattern = pattern
+        self._most_failed_starts = 2 * processes
+        self._forks = True
         self._start = start
         self._deadline = deadline
         self._workers = [self._new() for _ in range(processes)]
 
     def _new(self) -> Process:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=serve, args=(self.ops, theirs, self._start), daemon=True)
+        context = multiprocessing.get_context("fork" if self._forks else "spawn")
+        ours, theirs = context.Pipe()
+        ops = self.ops if self._forks else self._pattern
+        process: Any = context.Process(target=serve, args=(ops, theirs, self._start), daemon=True)  # type: ignore[attr-defined]
         process.start()
         theirs.close()
         return Process(process, ours)
 
     def run(self, save: Callable[[], object]) -> None:
         """Ask until all is answered or the time is up, and call `save` from time to time."""
-        for worker in self._workers:
-            self._next(worker)
         saved = time.monotonic()
-        while any(worker.task for worker in self._workers) and time.monotonic() < self._deadline:
+        while any(worker.task or not worker.ready for worker in self._workers) and time.monotonic() < self._deadline:
             if time.monotonic() > saved + SAVED_EVERY_S:
                 save()
                 saved = time.monotonic()
-            ready = wait([worker.connection for worker in self._workers if worker.task], timeout=1.0)
-            for worker in list(self._workers):
+            asked = [worker for worker in self._workers if worker.task or not worker.ready]
+            ready = wait([worker.connection for worker in asked], timeout=1.0)
+            for worker in asked:
                 if worker.connection in ready:
                     self._receive(worker)
                 elif worker.call and time.monotonic() - worker.since > CALL_LIMIT_S:
@@ -449,12 +467,12 @@ class Asking:
         return [worker.task for worker in self._workers if worker.task] + list(self._todo)
 
     def _next(self, worker: Process) -> None:
-        worker.task, worker.call, worker.since = (self._todo.popleft() if self._todo else None), "", time.monotonic()
+        worker.task, worker.call, worker.answered = (self._todo.popleft() if self._todo else None), "", False
+        worker.since = time.monotonic()
         if worker.task:
             worker.connection.send((*worker.task, list(self.answers[worker.task])))
 
     def _receive(self, worker: Process) -> None:
-        assert worker.task
         try:
             name, answer = worker.connection.recv()
         except (EOFError, OSError):
@@ -462,33 +480,39 @@ class Asking:
             code = worker.process.exitcode
             self._replace(worker, f"died: {signal.Signals(-code).name if code and code < 0 else code}")
             return
-        if name:
+        if name == GPU_ENTRY:
+            self.gpu, worker.ready = answer or "", True
+            self._next(worker)
+        elif name == FAILED_ENTRY:
+            self._replace(worker, answer or "")
+        elif worker.task and name:
             worker.call, worker.since = (name if answer is None else ""), time.monotonic()
-            if name == GPU_ENTRY:
-                self.gpu = answer or ""
-            elif name == SAMPLES_ENTRY:
+            if name == SAMPLES_ENTRY:
                 self.signatures[name_of(self.ops[worker.task[0]])] = answer or ""
             elif answer is not None:
-                self.answers[worker.task][name] = answer
-        else:
+                self.answers[worker.task][name], worker.answered = answer, True
+        elif worker.task:
             if answer is not None:
                 self.problems[f"{name_of(self.ops[worker.task[0]])} {worker.task[1]}"] = answer
             self._next(worker)
 
     def _replace(self, worker: Process, why: str) -> None:
-        """Continue a worker's task in a new process, after the call that ended the worker."""
-        assert worker.task
-        if worker.call:
-            self.answers[worker.task][worker.call] = why
-            self._todo.appendleft(worker.task)
-        elif self.answers[worker.task]:  # The last answer says what happened.
-            self._todo.appendleft(worker.task)
+        """Replace a worker by a new process, which continues after the call that ended the worker."""
         worker.process.kill()
         self._workers.remove(worker)
-        self.restarts += 1
-        fresh = self._new()
-        self._workers.append(fresh)
-        self._next(fresh)
+        if not worker.ready:
+            self.failed_starts.append(why)
+            self._forks = False
+        elif worker.task:
+            self.restarts += 1
+            if worker.call:
+                self.answers[worker.task][worker.call] = why
+            if worker.call or worker.answered:
+                self._todo.appendleft(worker.task)
+            else:  # It would end the next worker too.
+                self.problems[f"{name_of(self.ops[worker.task[0]])} {worker.task[1]}"] = why
+        if len(self.failed_starts) < self._most_failed_starts:
+            self._workers.append(self._new())
 
 
 def name_of(op: Any) -> str:
@@ -506,6 +530,11 @@ def database() -> list[Any]:
     return [*found.op_db, *foreach]
 
 
+def operators(pattern: str) -> list[Any]:
+    """Return the operators whose names match the pattern, or all if it is empty."""
+    return [op for op in database() if not pattern or re.fullmatch(pattern, name_of(op))]
+
+
 def start_real() -> None:
     torch.ones(2, device="cuda").sum().item()
 
@@ -520,9 +549,9 @@ def ask(out: Path, seconds: float, processes: int, virtual: str, values: str, on
 
         trace_replay.start(virtual, values=values, clock="virtual")  # type: ignore[arg-type]
         start = torch.cuda.init
-    ops = [op for op in database() if not only or re.fullmatch(only, name_of(op))]
+    ops = operators(only)
     gc.freeze()  # `torch.cuda.graph` collects garbage before each capture
-    asking = Asking(ops, processes, start, began + seconds)
+    asking = Asking(ops, only, processes, start, began + seconds)
 
     def save() -> Answers:
         by_op: Answers = {}
@@ -534,6 +563,7 @@ def ask(out: Path, seconds: float, processes: int, virtual: str, values: str, on
             "values": values if virtual else "",
             "seconds": round(time.monotonic() - began, 1),
             "restarts": asking.restarts,
+            "failed_starts": asking.failed_starts,
             "not_finished": [f"{name_of(ops[number])} {step}" for number, step in asking.unfinished()],
             "problems": asking.problems,
             "signatures": asking.signatures,
@@ -561,6 +591,7 @@ def summary_of(found: Answers) -> str:
         f"{found['gpu']}, torch {found['torch']}: {len(answers)} calls of {len(found['answers'])} operators in"
         f" {found['seconds']:.0f} s, {accepted} accepted, {found['restarts']} processes replaced,"
         f" {len(found['not_finished'])} tasks not finished, {len(found['problems'])} without samples"
+        + "".join(f"; {n} processes could not use the GPU: {why}" for why, n in Counter(found["failed_starts"]).items())
     )
 
 
@@ -660,7 +691,9 @@ def main() -> None:
     if args.command == "compare":
         print(compare(load(args.gpu), load(args.virtual), args.kind))
     else:
-        print(summary_of(ask(args.out, args.seconds, args.processes, args.virtual, args.values, args.only)))
+        found = ask(args.out, args.seconds, args.processes, args.virtual, args.values, args.only)
+        print(summary_of(found))
+        sys.exit(0 if found["answers"] else 1)
 
 
 if __name__ == "__main__":

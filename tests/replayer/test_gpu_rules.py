@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from benchmarks.gpu_rules import Difference, Sample, compare, differences, kind_of
+from benchmarks.gpu_rules import Asking, Difference, Sample, compare, differences, kind_of
 from tests.replayer.fake_gpu import use
 
 
@@ -54,3 +55,15 @@ def test_a_sample_is_cast_and_moved_to_the_gpu() -> None:
     assert data.is_cuda and index.is_cuda and data.tolist() == [2, 3]  # absolute values, at most 3
     assert sample.tensors() == [0, 1]
     assert sample.run(lambda x, i, device: x.dtype, torch.float16) == torch.float16
+
+
+def _no_gpu() -> None:
+    raise RuntimeError("no GPU")
+
+
+def test_workers_that_cannot_use_the_gpu_end_the_run_and_say_why() -> None:
+    """The first worker is forked, and the second is a new interpreter. No more are started for one process."""
+    asking = Asking([], "no operator", 1, _no_gpu, deadline=time.monotonic() + 200)
+    asking.run(lambda: None)
+    assert asking.failed_starts[0] == "RuntimeError: no GPU" and len(asking.failed_starts) == 2
+    assert asking.answers == {} and asking.unfinished() == []
