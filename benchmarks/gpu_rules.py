@@ -587,11 +587,12 @@ def summary_of(found: Answers) -> str:
     steps = [step for steps in found["answers"].values() for step in steps.values()]
     answers = [answer for step in steps for call, answer in step.items() if not call.endswith(REFUSED_BY)]
     accepted = sum(answer.startswith("ok") for answer in answers)
+    failed: list[str] = found["failed_starts"]
     return (
         f"{found['gpu']}, torch {found['torch']}: {len(answers)} calls of {len(found['answers'])} operators in"
         f" {found['seconds']:.0f} s, {accepted} accepted, {found['restarts']} processes replaced,"
         f" {len(found['not_finished'])} tasks not finished, {len(found['problems'])} without samples"
-        + "".join(f"; {n} processes could not use the GPU: {why}" for why, n in Counter(found["failed_starts"]).items())
+        + "".join(f"; {failed.count(why)} processes could not use the GPU: {why}" for why in sorted(set(failed)))
     )
 
 

@@ -151,6 +151,36 @@ print(said(lambda: torch.equal(M, M)), said(lambda: torch.equal(M, M + 1)))
     ]
 
 
+@VALUES
+def test_dtypes_that_an_h200_rejects_are_rejected(values: str, tmp_path: Path) -> None:
+    """The answers of an NVIDIA H200 with PyTorch 2.11. No kernel runs for a tensor without elements."""
+    code = """
+halves, complexes, wave = M.half(), M.to(torch.complex32), torch.ones(10, device="cuda").half()
+for call in (
+    lambda: complexes @ complexes, lambda: halves.angle(), lambda: torch.polar(halves, halves), lambda: halves.histc(),
+    lambda: nn.BatchNorm2d(3).cuda()(torch.ones(2, 3, 4, 4, dtype=torch.int64, device="cuda")),
+    lambda: torch.view_as_complex(torch.ones(2, 2, dtype=torch.bfloat16, device="cuda")),
+    lambda: torch.stft(wave, 10, window=wave, return_complex=True),
+    lambda: torch.ones(3, device="cuda", dtype=torch.uint16).all(), lambda: torch.ones((), device="cuda").any(),
+    lambda: torch.ones(0, 3, device="cuda", dtype=torch.int64) @ torch.ones(3, 2, device="cuda", dtype=torch.int64),
+):
+    print(said(call).split(": ", 1)[-1])
+"""
+    assert _run(code, values, tmp_path) == [
+        "\"addmm_cuda\" not implemented for 'ComplexHalf'",
+        "\"angle_cuda\" not implemented for 'Half'",
+        "\"polar_cuda\" not implemented for 'Half'",
+        "HalfTensor is not supported",
+        "getCudnnDataTypeFromScalarType() not supported for Long",
+        "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16",
+        "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a signal size"
+        " of[10]",
+        "\"and_cuda\" not implemented for 'UInt16'",
+        "ok",
+        "ok",
+    ]
+
+
 def test_a_quantized_tensor_cannot_be_moved_to_the_gpu_and_is_not_left_on_the_cpu(tmp_path: Path) -> None:
     code = """
 import warnings

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_map_only
 
 from replayer.tensor.generators import is_random, require_device
 from replayer.tensor.planning.deterministic import alert
-from replayer.tensor.planning.mixed_dtypes import require_dtypes
+from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn, require_dtypes
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
 
@@ -427,22 +427,10 @@ def _convolution(operands: _Operands) -> Mixed:
 
 
 def _batch_norm(operands: _Operands) -> Mixed:
-    """Raise the error of cuDNN's or PyTorch's batch norm kernel, whichever PyTorch would choose (`_select_batch_norm_backend`
-    in native/Normalization.cpp)."""
-    data, weight = operands.tensor("input"), operands.values["weight"]
-    statistics = operands.values["running_mean"] is not None
-    most = 880_801 if operands.values["training"] else 65_535
-    by_cudnn = (
-        torch.backends.cudnn.enabled
-        and data.is_cuda
-        and weight is not None
-        and operands.values["bias"] is not None
-        and torch.bfloat16 not in (data.dtype, weight.dtype)
-        and (data.dtype is not torch.float16 or weight.dtype is torch.float32)
-        and (statistics or operands.values["training"])
-        and data.dim() >= 3
-        and data.size(0) <= most
-    )
+    """Raise the error of cuDNN's or PyTorch's batch norm kernel, whichever PyTorch would choose."""
+    data, training = operands.tensor("input"), operands.values["training"]
+    affine = operands.values["weight"], operands.values["bias"]
+    by_cudnn = batch_norm_by_cudnn(data, *affine, operands.values["running_mean"], training)
     _require_common_device(operands, f"wrapper_CUDA__{'cudnn' if by_cudnn else 'native'}_batch_norm")
     return Mixed.ON_DEVICE
 

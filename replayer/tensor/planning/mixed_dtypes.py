@@ -10,6 +10,7 @@ in ATen/native, and of ATen/MemoryOverlap.cpp.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -22,6 +23,9 @@ _CPP_TYPES = {
     torch.bool: "bool", torch.uint8: "unsigned char", torch.int8: "signed char", torch.int16: "short", torch.int32: "int",
     torch.int64: "long", torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
 }  # fmt: skip
+
+_UNCOMMON = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
+_IN_CUDNN = (torch.int8, torch.uint8, torch.int32)  # integers that cuDNN has a name for
 
 
 def require_dtypes(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
@@ -72,9 +76,75 @@ def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, dept
     if not torch.backends.cudnn.enabled:
         plain = "slow_conv2d_cuda" if dims == 2 else "slow_conv_dilated<>"
         raise no_kernel(f"slow_conv_transpose{dims}d_out_cuda" if transposed else plain, scalar_type(data.dtype))
-    if data.dtype in (torch.int8, torch.uint8, torch.int32):
+    if data.dtype in _IN_CUDNN:
         raise RuntimeError("GET was unable to find an engine to execute this computation")
     raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}")
+
+
+def batch_norm_by_cudnn(
+    data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, statistics: object, training: bool
+) -> bool:
+    """Return whether PyTorch runs a batch norm with cuDNN (`_select_batch_norm_backend` in native/Normalization.cpp)."""
+    return (
+        torch.backends.cudnn.enabled
+        and data.is_cuda
+        and weight is not None
+        and bias is not None
+        and torch.bfloat16 not in (data.dtype, weight.dtype)
+        and (data.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and (statistics is not None or training)
+        and data.dim() >= 3
+        and data.size(0) <= (880_801 if training else 65_535)
+    )
+
+
+def _batch_norm(
+    data: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: object,
+    _variance: object,
+    training: bool,
+    *_: object,
+) -> None:
+    if data.dtype.is_floating_point and data.element_size() > 1:
+        return
+    if data.numel() and batch_norm_by_cudnn(data, weight, bias, mean, training):
+        if data.dtype in _IN_CUDNN:
+            raise RuntimeError(f"TensorDescriptor does not support {scalar_type(data.dtype)}")
+        raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}")
+
+
+def _histc(data: torch.Tensor, *_: object) -> None:
+    if data.dtype is torch.float16:
+        raise RuntimeError("HalfTensor is not supported")
+
+
+def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
+    """Raise the error of ATen/native/cuda/ReduceLogicKernel.cu, which runs for two or more elements."""
+    if data.dtype in _UNCOMMON and data.numel() > 1:
+        raise no_kernel(kernel, scalar_type(data.dtype))
+
+
+def _fourier(data: torch.Tensor, dims: Sequence[int], _normalization: int, last: int | bool = False) -> None:
+    """Raise cuFFT's error. In half precision, cuFFT accepts only sizes that are powers of two. `last` is the size of the last
+    dimension of a transform to real numbers."""
+    if data.dtype is torch.bfloat16:
+        raise RuntimeError("cuFFT doesn't support tensor of type: BFloat16")
+    sizes = [data.size(dim) for dim in dims]
+    if last and not isinstance(last, bool):
+        sizes[-1] = last
+    if data.dtype in (torch.float16, torch.complex32) and any(size & (size - 1) for size in sizes):
+        raise RuntimeError(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a signal"
+            f" size of{sizes}"
+        )
+
+
+def _view_as_complex(data: torch.Tensor) -> None:
+    if data.dtype is torch.bfloat16:
+        text = "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16"
+        raise RuntimeError(text)
 
 
 def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
@@ -170,7 +240,13 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten.mv.default: lambda matrix, vector: _addmv(vector, matrix, vector),
     **dict.fromkeys((_aten.addmv.default, _aten.addmv_.default), _addmv),
     _aten.convolution.default: _convolution,
+    _aten.native_batch_norm.default: _batch_norm,
     _aten.native_layer_norm.default: _layer_norm,
+    **dict.fromkeys((_aten.all.default, _aten.all.dim, _aten.all.dims), partial(_logic, "and_cuda")),
+    **dict.fromkeys((_aten.any.default, _aten.any.dim, _aten.any.dims), partial(_logic, "or_cuda")),
+    _aten.histc.default: _histc,
+    **dict.fromkeys((_aten._fft_r2c.default, _aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),
+    _aten.view_as_complex.default: _view_as_complex,
     **dict.fromkeys((_aten.index_add.default, _aten.index_add_.default), _index_add),
     **dict.fromkeys((_aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default), _nll_loss),
     _aten.linalg_lstsq.default: _lstsq,
