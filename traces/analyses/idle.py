@@ -5,8 +5,8 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-A device is idle between the end of one kernel or copy and the start of the next. Within the steps, the time before a device's
-first work and after its last work is idle time too. Until the next work is launched, the host is the reason for the idle time,
+A device is idle between the end of one kernel or copy and the start of the next. Within the measured steps, a device is also
+idle before its first work and after its last work. Until the next work is launched, the host is the reason for the idle time,
 because the device has nothing to do. After the launch, the device is the reason for the idle time until the work starts. The
 launch time of a kernel or copy is when the launching call returns, or when the kernel or copy starts if that is earlier
 (`traces.analyses.launches.launched_ns`). The reasons are:

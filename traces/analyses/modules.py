@@ -55,7 +55,7 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Holds the average times of one module per counted step. Steps in which the backward pass cannot be distinguished from the
+    """Holds the times of one module, as averages per step. Steps in which the backward pass cannot be distinguished from the
     forward pass are not counted. If no step is counted, times are totals of the whole trace.
 
     GPU times are sums of kernels. `own_ns` is the GPU time of forward and backward work without the work of submodules.

@@ -35,8 +35,8 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Holds the times of one function. Times are averages per counted step, or totals if the trace has no steps. `calls` is 0
-    if the trace has Python stacks of ops but no function calls.
+    """Holds the times of one function. Times are averages per step, or totals if the trace has no steps. `calls` is 0 if the
+    trace has Python stacks of ops but no function calls.
 
     `gpu_ns` is the GPU time of all work that the function launched, including nested functions and the backward pass.
     `own_gpu_ns` excludes nested functions. `backward_ns` is the backward part of `gpu_ns`. `host_ns` is the total duration of

@@ -1,5 +1,5 @@
 """Find out when the host waited for a GPU, and for which kernel or copy it waited. A runtime call is recognized as a wait by
-its times, or by its name if the times are not sufficient.
+its start and end times, or by its name if the times are not sufficient.
 
     waits = host_waits(trace, rank=0)           # one row per wait, in order of their ends
     waits.start_ns, waits.end_ns                # when the host was blocked

@@ -10,8 +10,8 @@ each rank, `sitecustomize` returns, and Python then runs the script as usual. Th
 fails, the parent process ends the other ranks and exits with the exit code of the failed rank.
 
 Scripts can see two differences from torchrun. When a script starts, torch is already imported. Environment variables that
-torch's libraries read while loading (OMP_NUM_THREADS) must be set before the run; under torchrun, the script can set them. A
-rank ends without running the destructors of C++ libraries (see `leave_shared_modules`).
+torch's libraries read while loading (such as OMP_NUM_THREADS) must be set before the run, whereas under torchrun the script can
+set them. A rank ends without running the destructors of C++ libraries (see `leave_shared_modules`).
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def leave_shared_modules() -> None:
     """Free the objects of the script's own modules at exit, and keep Python from tearing down modules that the ranks share.
 
     Python's teardown at exit writes to nearly every object of a module. After a fork, all ranks share a memory page until one
-    rank writes to the page, which copies the page. If several ranks exit together, each rank makes its own copies of the memory
-    pages. The script's objects must be freed at exit so that open files are closed. The garbage collector ignores frozen
-    objects, so it would not free the script's objects at exit.
+    rank writes to the page, which copies the page. If several ranks exit at the same time, each rank copies the memory pages to
+    which it writes. The script's objects must be freed at exit so that open files are closed. The garbage collector ignores
+    frozen objects, so it would not free the script's objects at exit.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}

@@ -2,7 +2,7 @@
 replayer.
 
 `traces.script.launch` puts this folder first on PYTHONPATH and the path of the session folder in TRACE_SESSION. Python imports
-a module called `sitecustomize` before any user code runs. This module therefore also runs in subprocesses, spawned workers and
+a module called `sitecustomize` before any user code runs. Therefore, this module also runs in subprocesses, spawned workers and
 torchrun's children. The script is still run by `python script.py`, so argv, `__main__`, `sys.path[0]` and tracebacks are
 unchanged.
 

@@ -25,7 +25,7 @@ from traces.model.trace import NONE, StepKind, Trace
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
     """Load the trace files in `folder` that the processes of a replay wrote, by process id and with the largest file first.
 
-    The file of a process that is still running is not complete. Raises TraceError.
+    If `are_complete` is False, processes may still be running, and files may be incomplete. Raises TraceError.
     """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far

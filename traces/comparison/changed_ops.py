@@ -66,8 +66,8 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Compares the work of one kernel name or op name in two traces, with counts and times per step. An op's count is the
-    number of its calls that launched work on a device.
+    """Compares the work of one kernel name or op name in two traces, with counts and times per step. The count of an op is the
+    number of calls that launched work on a device.
 
     For a kernel, `op` is the op that launched the kernel, or "" if unknown. If several ops launched the kernel, `op` is the one
     with the most GPU time. For an op, `op` is "".
@@ -488,8 +488,8 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
     """Yield the ops of `known` that occur in the name of a fused kernel, from left to right. Each match is as long as possible.
 
-    `known` should contain only ops that launch GPU work. For example, the kernel name `relu_backward` does not contain the op
-    `relu`.
+    `known` should contain only ops that launch GPU work. An op name that is followed by "backward" is not a match, so
+    `relu_backward` does not match the op `relu`.
     """
     words = ops_in_name(kernel).split("_")
     start = 0

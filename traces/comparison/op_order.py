@@ -17,8 +17,8 @@ _MOST_EDITS = 500  # longer edits are not counted, because the cost grows with t
 
 
 def moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many of the calls that both sequences contain are out of place. If the two sequences differ a lot, the
-    returned number is only a lower bound."""
+    """Return how many calls are in a different order, among the calls that both sequences contain. If the two sequences differ
+    a lot, the returned number is only a lower bound."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)

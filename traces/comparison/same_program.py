@@ -101,8 +101,8 @@ _Counted = TypeVar("_Counted", bound=Hashable)
 class _DeviceOp:
     """Describes one op with device work. `shape` is the shape of the op's largest input.
 
-    `dtype` is the dtype of the first floating-point input, or else of the first input. A shape or dtype that was not recorded
-    is None.
+    `dtype` is the dtype of the first floating-point input, or of the first input if no input has a floating-point dtype. A
+    shape or dtype that was not recorded is None.
     """
 
     step: int

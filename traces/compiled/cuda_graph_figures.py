@@ -20,8 +20,8 @@ from traces.model.trace import NONE, Column, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """A CUDA graph. CUDA graphs are numbered in the order of their first launches. Counts and times are given per step that
-    launches the graph.
+    """A CUDA graph. CUDA graphs are numbered in the order of their first launches. Counts and times are given per step, for the
+    steps that launch the graph.
 
     `gpu_ns` is the time in which the device executes work of the graph. `gaps_ns` is the time between the first and the last
     kernel of a launch in which no work of the graph runs. `host_ns` is the median duration of the calls that launch the graph.

@@ -25,7 +25,7 @@ RESUMED = "torch_dynamo_resume_in_"  # Dynamo's name of the function that contin
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
-    """A graph break between two regions. Counts and times are given per step in which the graph break happened.
+    """A graph break between two regions. Counts and times are given per step, for the steps in which the graph break happened.
 
     `host_ns` is the median time of the host from the end of the first graph to the start of the second. `ops` are the eager ops
     that the host launched between the two graphs, and `gpu_ns` is the GPU busy time of their work.

@@ -28,7 +28,8 @@ _FUSED = "triton_"
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """Describes a fused kernel of a compiled region: launches and GPU time per step in which the region was called."""
+    """Describes a fused kernel of a compiled region: launches and GPU time per step, for the steps in which the region was
+    called."""
 
     name: str
     launches: float
@@ -37,8 +38,8 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One compilation of a function. Counts and times are given per step in which the compiled region was called. Host times
-    are medians.
+    """One compilation of a function. Counts and times are given per step, for the steps in which the compiled region was
+    called. Host times are medians.
 
     `gpu_ns` is the time in which the device executes kernels of the region, in forward and backward pass together. `fused_ns`
     is the time in which the device executes fused kernels of the region. `host_ns` is the time that the host spends in the

@@ -43,7 +43,7 @@ class RegionCall:
     `region` is torch's number of the compiled region, or the position among the step's graphs if torch wrote no number.
     `inputs` has the shapes of the forward pass's arguments, or "" if unknown. `graph` is Inductor's key of the compiled graph,
     or "" if unknown. `code` is the host row of the code that Inductor generated. If there is none, `code` is `row`. `launching`
-    are host rows of ops, and `work` are device rows in launch order.
+    are the host rows of the ops that launched GPU work, and `work` are the device rows of this GPU work in launch order.
     """
 
     region: str
@@ -64,7 +64,7 @@ def is_graph_launch(trace: Trace) -> Column:
 
 
 def is_region_range(trace: Trace) -> Column:
-    """Return a mask of the host rows that surround compiled code."""
+    """Return a mask of the host rows that are ranges around compiled code."""
     return trace.strings.matching(trace.host.name, _kind_of)
 
 

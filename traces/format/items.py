@@ -69,7 +69,7 @@ def text_items(trace: Trace) -> Iterator[bytes]:
 
 
 def number_items(trace: Trace) -> Iterator[bytes]:
-    """Yield the tables of `trace`. If a table refers to another table, it comes after that table."""
+    """Yield the tables of `trace`. Each table comes after the tables to which it refers."""
     for name in TABLES:
         yield from table_items(name, getattr(trace, name), 0, compact=True)
 

@@ -23,7 +23,7 @@ _TIMES_THE_FILE = 128
 
 
 class TooLarge(Exception):
-    """Raised for a file whose unpacked data would exceed its limit."""
+    """Raised if the unpacked data of a file would exceed the limit of the file."""
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def _instants(events: list[Event], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
-    """Return one integer from each event's args. If an event lacks a numeric value, its result is `default`."""
+    """Return one integer from each event's args. For an event without a numeric value, `default` is returned."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 

@@ -44,8 +44,8 @@ def category_of(event: Event) -> str:
 def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
     """Join begin events ("B") and end events ("E"), given in file order, into complete events ("X").
 
-    The second result is the number of begin or end events without a partner. An end event belongs to the latest begin event of
-    its thread that has no end yet. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond.
+    Also return the number of begin and end events without a partner. An end event belongs to the latest begin event of its
+    thread that has no end yet. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond.
     """
     spans: defaultdict[str, list[Event]] = defaultdict(list)
     opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)

@@ -89,7 +89,7 @@ def folded(profile: Trace) -> Trace:
 
 
 def is_fleeting(trace: Trace) -> Column:
-    """Return a boolean mask of the calls of functions that are removed because they are short, see Note [Folding]."""
+    """Return a boolean mask of the calls that are removed because their functions are short, see Note [Folding]."""
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
     places = len(trace.strings)

@@ -54,7 +54,7 @@ _FOLDERS = re.compile(
 
 @dataclass
 class RankTables:
-    """One rank's tables. The column of devices contains the profiler's device numbers."""
+    """One rank's tables. The `device` columns contain the profiler's device numbers."""
 
     threads: list[Thread]
     host: HostSpans

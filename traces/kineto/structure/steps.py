@@ -440,8 +440,8 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
-    """Return a dictionary that maps each host row that marks a phase to the name of the phase. The second result contains the
-    time intervals of annotated forward passes on the main thread.
+    """Return a dictionary that maps each host row that marks a phase to the name of the phase. Also return the time intervals
+    of annotated forward passes on the main thread.
 
     If an annotation of a phase contains PyTorch's own range for this phase, PyTorch's range is used. If forward passes are
     annotated, ops outside of the annotations are not counted as forward pass or loss.
