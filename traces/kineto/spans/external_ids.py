@@ -64,7 +64,8 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Correct the parents of runtime calls that were assigned to a wrong op because of their times. `spans` must be nested."""
+        """Correct the parents of runtime calls that were assigned to a wrong op because of their times. `spans` must be
+        nested."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
         climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))
