@@ -86,8 +86,8 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
     """Read a trace file. Raises TraceFormatError if the file is not valid, or if it would take too much memory for its size
     (see UnpackLimit).
 
-    `is_ours` means that a child of this process has just written the file, so the size limit does not apply. If the file was
-    truncated, `load` returns the complete frames, with `problems["truncated-file"]` and a sentence in `lacks`.
+    `is_ours` turns the size limit off, for files that a child of this process has just written. If the file was truncated,
+    `load` returns the complete frames, with `problems["truncated-file"]` and a sentence in `lacks`.
     """
     try:
         data = _read(Path(path))
@@ -100,11 +100,12 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
 
 
 class TraceStream:
-    """Appends tables to a trace file during a run. If the process dies, the file still has everything that `add` wrote before.
+    """Appends tables to a trace file while the run goes on. If the process dies, the file still contains everything that `add`
+    has written.
 
-    Rows and texts are numbered in the order in which they are added, and indices in tables refer to these numbers. Texts,
-    devices and threads must be added before the tables that refer to them. `header` may be called again when more is known,
-    because readers use only the last header. Memory use is constant. The class is not thread-safe.
+    Rows and texts are numbered from 0 in the order in which they are added. The indices in tables are these numbers. Texts,
+    devices and threads must be added before the tables that refer to them. `header` may be called several times, because
+    readers use only the last header. Memory use is constant. The class is not thread-safe.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -138,7 +139,7 @@ class TraceStream:
             self.rows[name] += len(table)
 
     def close(self) -> None:
-        """Mark the file as complete. The call has no effect if the stream is already closed or an earlier write failed."""
+        """Mark the file as complete. `close` does nothing if the stream is already closed or an earlier write failed."""
         if self._file is None:
             return
         self._writer.add(END, end_item(self.strings, self.rows))

@@ -1,14 +1,14 @@
-"""Limits how much memory a small compressed file may use. The sizes that a file declares are checked before memory is
-allocated.
+"""Limits how much memory a small compressed file may use. A trace file declares the sizes of its tables, and these sizes are
+checked before memory is allocated.
 
     limit = UnpackLimit.of(file_bytes=690_000)
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
 In 30 real recordings, the tables and texts in memory are 6 to 68 times as large as the trace file. The JSON text of a profile
-is 10 to 30 times as large as the compressed .gz file. A file of zeros grows to 1000 times its size when it is decompressed with
-DEFLATE, and to 7000 times with LZMA. Constant columns add another factor of 40. Users who trust a file can set another limit
-(in megabytes) with the environment variable TRACE_UNPACK_LIMIT_MB.
+is 10 to 30 times as large as the compressed .gz file. A compressed file of zeros grows to 1000 times its size when decompressed
+with DEFLATE, and to 7000 times with LZMA. Constant columns add another factor of 40. Users who trust a file can set another
+limit (in megabytes) with the environment variable TRACE_UNPACK_LIMIT_MB.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class UnpackLimit:
 
     @staticmethod
     def least_file_bytes(unpacked_bytes: int) -> int:
-        """Return the size of the smallest file that may unpack to `unpacked_bytes` bytes."""
+        """Return how large a file must be so that its data may have `unpacked_bytes` bytes in memory."""
         return max(0, math.ceil((unpacked_bytes - _BASE_BYTES) / _TIMES_THE_FILE))
 
     def check(self, unpacked_bytes: int, what: str) -> None:
-        """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` names the data and its size for the error message."""
+        """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` describes the data and its size in the error message."""
         if self.limit_bytes is None or unpacked_bytes <= self.limit_bytes:
             return
         enough_mb = math.ceil(4 * unpacked_bytes / 10**6)

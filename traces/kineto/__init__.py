@@ -27,9 +27,9 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
     """Import a recording: a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) with one file per rank.
 
-    `marks_are_steps` means that each profiler step is exactly one training step, as in profiles that our recorder made. Parts
-    of a file that cannot be read are counted by kind in `problems` of the trace. Raises TraceImportError if nothing can be
-    read, or if the rank of a file cannot be identified.
+    Set `marks_are_steps` if each profiler step is exactly one training step, as in profiles made by our recorder. Unreadable
+    parts of a file are counted by kind in `Trace.problems`. Raises TraceImportError if nothing can be read, or if the rank of a
+    file cannot be identified.
     """
     path = Path(path)
     problems: Counter[str] = Counter()
@@ -46,8 +46,8 @@ def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Turn garbage collection off. Garbage collection would scan the millions of live objects of a parsed trace, which doubles
-    the time of an import.
+    """Turn garbage collection off, because it would scan the millions of live objects of a parsed trace, which doubles the time
+    of an import.
     """
     was_on = gc.isenabled()
     gc.disable()

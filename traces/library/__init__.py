@@ -7,7 +7,7 @@ measured step times of one network on one GPU.
     load("v100/resnet50@32")    # a cell at one batch size, as a trace: see catalogue.py
     [entry.name for entry in entries()]
 
-The file index.json describes each bundled recording and where its data comes from.
+For each bundled recording, the file index.json contains a description and the origin of the data.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 def is_cell_name(name: str) -> bool:
     """Return True for the name of a library entry such as "v100/resnet50", with or without a batch size ("v100/resnet50@32").
-    The result is False if a file with this name exists, or if the library does not have the GPU.
+    Return False if a file with this name exists, or if the library has no entry for the GPU.
     """
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
@@ -76,7 +76,7 @@ def is_cell_name(name: str) -> bool:
 def find(name_or_path: str | os.PathLike[str]) -> Path:
     """Return the file with this name or, if no such file exists, the file of the library entry with this name.
 
-    Folders are ignored. A folder with the name of a library entry does not hide the entry. Raises TraceLibraryError.
+    A folder with the same name as a library entry is ignored. Raises TraceLibraryError.
     """
     name = os.fspath(name_or_path)
     path = Path(name)

@@ -91,8 +91,8 @@ def models(gpu_name: str) -> list[str]:
 
 
 def cell(gpu_name: str, model: str) -> LibraryCell:
-    """Return the library entry for a GPU and a network. If the entry is unknown, raises TraceLibraryError with a message that
-    suggests similar names."""
+    """Return the library entry with the step times of a network on a GPU. If the entry is unknown, raises TraceLibraryError
+    with a message that suggests similar names."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
@@ -117,7 +117,8 @@ def find_cell(name: str) -> LibraryCell:
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """Return the library entry of this GPU for the network that the script trains, or the most similar entry.
+    """Return the library entry for this GPU and the network that the script trains or, if there is none, the most similar entry
+    for this GPU.
 
     If `model` is given, the script's network is compared only with the library entry of that model. Batch sizes are ignored.
     Raises TraceLibraryError.
@@ -143,8 +144,8 @@ def _suggested(name: str, known: list[str]) -> str:
 
 
 def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
-    """Return the error message for a library entry that occurs in two files. `others` is the number of other entries that are
-    also in both files."""
+    """Return the error message that reports a library entry that occurs in two files. `others` is the number of additional
+    entries that occur in both files."""
     them = f"{name} and {others} more are" if others else f"{name} is"
     return f"{them} in two files, {first} and {second}: remove one of them, or remove its entry (trace library remove)"
 

@@ -28,12 +28,12 @@ _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorde
 
 
 def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[str, Any] | None = None) -> Trace:
-    """Return a trace of a GPU with one empty step, without phases and kernels."""
+    """Return a trace of the GPU with one empty step, which has no phases and no kernels."""
     return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
-    """Return a trace with one step, which has the library's times for this batch size. Raises NotMeasured if the batch size is
+    """Return a trace of one step with the library's times for the given batch size. Raises NotMeasured if the batch size is
     outside the measured range.
     """
     times = cell.at(batch)
@@ -48,8 +48,8 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return the trace of a replay that consisted of the given steps. Each element of `steps` maps the names of phases to
-    durations in nanoseconds. `blank` is the empty trace that the replay began with."""
+    """Return the trace of a replay that ran the given steps. Each element of `steps` maps the names of phases to durations in
+    nanoseconds. `blank` is the empty trace that the replay began with."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace

@@ -77,7 +77,7 @@ def batch_of(script: WorkloadSignature) -> int | None:
 
 
 def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
-    """Yield one text per difference between two networks, see Note [The same network]."""
+    """Yield one text for each difference between two networks, see Note [The same network]."""
     for name in ("parameters", "parameter_bytes"):
         ours, theirs = getattr(measured, name), getattr(script, name)
         if ours != theirs:

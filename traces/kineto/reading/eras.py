@@ -123,11 +123,12 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the JSON text with every `ts` in integer nanoseconds, or None if float64 represents the file's timestamps exactly
-    enough.
+    """Return the JSON text with all `ts` values converted to integer nanoseconds, or None if float64 can represent the file's
+    timestamps without a relevant error.
 
-    Before April 2024, PyTorch nightlies wrote nanoseconds as decimals without padding, so ".5" meant 5 ns. Timestamps that
-    another program has rewritten as float64 numbers have only the decimals 0, 25, 5 and 75 (or 2 and 8 after rounding).
+    Before April 2024, PyTorch nightlies wrote nanoseconds as decimals of a microsecond but without leading zeros, so ".5" meant
+    5 ns. Timestamps that another program has rewritten as float64 numbers have only the decimals 0, 25, 5 and 75 (or 2 and 8
+    after rounding).
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
@@ -170,7 +171,8 @@ class TsUnit:
 
     @staticmethod
     def name(start_ns: Column) -> str:
-        """Return "unix" if the times count from 1970, or "recording" if the times count from the start of the recording."""
+        """Return "unix" if timestamps are relative to 1970, or "recording" if they are relative to the start of the
+        recording."""
         return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
 
 
@@ -187,7 +189,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    """Return the version of the file format, such as "E4", from the table in the module docstring."""
+    """Return the version of the file format, such as "E4". The docstring of this module contains a table of the versions."""
     if clock.exact_ns:
         return "E5"
     if "baseTimeNanoseconds" in header or fractional:
@@ -200,9 +202,9 @@ def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, frac
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return whether `External id` on device rows is the id of an op.
+    """Return whether the `External id` of device events is the id of an op.
 
-    In files of torch 1.12 to 2.3, the External id is a copy of the correlation id.
+    In files of torch 1.12 to 2.3, the `External id` is a copy of the correlation id.
     """
     told = external > 0
     return bool(told.any()) and float(np.mean(external[told] == correlation[told])) < 0.5

@@ -32,7 +32,7 @@ _CLOCK_EVENTS = 64
 class Piece:
     """Holds the events of one part of a file, by phase ("ph") and category ("cat").
 
-    Complete ("ph": "X") events are stored as columns, and other relevant events are stored unchanged. See
+    Complete ("ph": "X") events are converted to columns, and other relevant events are kept as dictionaries. See
     Note [Take, then drop].
     """
 
@@ -173,7 +173,7 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Return whether torch.profiler wrote none of the events. An empty JSON list is considered a file of another
+        """Return True if none of the events was written by torch.profiler. An empty JSON list is considered a file of another
         program."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)

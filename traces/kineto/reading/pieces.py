@@ -27,8 +27,8 @@ _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s
 
 
 def load(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
-    """Parse a recording in pieces (Note [Pieces]). Return a list with the result of `digest` for each piece except the last,
-    and the parsed last piece.
+    """Parse a recording in pieces (Note [Pieces]). Return the concatenated outputs of `digest` for all pieces except the last
+    one, and the last piece, parsed as JSON.
 
     Raises orjson.JSONDecodeError.
     """

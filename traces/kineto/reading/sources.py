@@ -108,5 +108,5 @@ def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file is hidden, such as the files that macOS adds ("__MACOSX/._rank0.json")."""
+    """Return True for hidden files, such as "__MACOSX/._rank0.json", which macOS adds to archives."""
     return name.rpartition("/")[2].startswith(".")

@@ -72,10 +72,10 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 
 @dataclass
 class Document:
-    """Holds the parsed content of a profiler file: its events and the other fields of its JSON object.
+    """Holds the parsed content of a profiler file: the list of events, and all other fields of the JSON object.
 
-    `exact_ns` means that timestamps were converted to integer nanoseconds before parsing, because float64 could not represent
-    them.
+    If `exact_ns` is True, timestamps were converted to integer nanoseconds before parsing, because float64 could not represent
+    them exactly.
     """
 
     events: list[Any]
@@ -101,8 +101,8 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
 
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
-    """Decompress the data if it is gzip, otherwise return it unchanged. If gzip data is damaged or truncated, only its readable
-    part is returned. Raises TooLarge.
+    """Decompress gzip data, and return other data unchanged. If gzip data is damaged or truncated, only its readable part is
+    returned. Raises TooLarge.
     """
     if not data.startswith(_GZIP_MAGIC):
         return data
@@ -144,7 +144,8 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
 def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
     """Parse the recordings in the content of one file. A file may contain several recordings, one after another.
 
-    If a file contains the same recording twice, the copy is omitted and counted.
+    If a file contains the same recording twice, the second copy is dropped, and `problems` contains the number of dropped
+    copies.
     """
     try:
         yield parse(data, problems, name, digest, mend=False)
@@ -160,9 +161,9 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """Split concatenated recordings, which are JSON objects with a list of events, into separate texts.
+    """Split a file of several concatenated recordings (JSON objects with a list of events) into one text per recording.
 
-    An opening brace begins a new JSON object unless it follows a comma, a colon or a bracket.
+    A new recording begins where an opening brace follows a closing brace without a comma between them.
     """
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
@@ -176,7 +177,8 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse a recording's text. The function `digest` gets some events at a time and returns the data to keep of these events.
+    """Parse a recording's text. `digest` is called with a part of the events at a time, and returns the data to keep from this
+    part.
 
     Raises TraceImportError if the text contains no list of events. If `mend` is False, invalid JSON raises JSONDecodeError and
     is not repaired.
@@ -263,8 +265,8 @@ def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    """Return whether a value has the type that Kineto writes for this key. Values of other types are ignored, because log
-    messages in the header may contain the names of keys.
+    """Return whether a value has the type that Kineto writes for the given key. A value of an unexpected type is ignored,
+    because it may be part of a log message that contains the name of a key.
     """
     if key.endswith("Properties"):
         return isinstance(value, list) and all(isinstance(one, dict) for one in value)
@@ -274,7 +276,7 @@ def _is_fact(key: str, value: Any) -> bool:
 def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Event], int, bool]:
     """Parse the JSON array of events that begins at position `begin`.
 
-    Returns the events, the position after the last event, and whether a closing bracket follows.
+    Return the list of events, the position after the last event, and whether the array's closing bracket follows.
     """
     events: list[Event] = []
     position = begin
@@ -302,8 +304,8 @@ def _scan_whole(text: str, position: int) -> tuple[Event, int]:
     the event is damaged.
 
     For speed, the parser first assumes that the event ends just before the next text that looks like the start of an event. If
-    the assumed end is wrong, Python's json module finds the actual end of the event. Python's json module gets only a short
-    piece of the text, because for each error it counts all lines from the start.
+    the assumed end is wrong, Python's json module finds the actual end of the event. Only a short piece of the text is passed
+    to Python's json module, because for each error this module counts all lines from the start.
     """
     if text[position] != "{":
         raise ValueError
@@ -318,7 +320,8 @@ def _scan_whole(text: str, position: int) -> tuple[Event, int]:
 
 
 def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[Event | None, int]:
-    """Repair the damaged event at `position` if possible, and return the event and the position after it."""
+    """Repair the damaged event at `position` if possible. Return the event (None if it cannot be repaired) and the position
+    after it."""
     if text[position] != "{":
         problems["unreadable-event"] += 1
         start = _EVENT_START.search(text, position + 1)

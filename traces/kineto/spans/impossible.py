@@ -38,8 +38,8 @@ def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the corrected durations of all device spans. A kernel that overlaps the next kernel of its stream for too long is
-    shortened. See Note [One after another].
+    """Return the corrected durations of all device spans. If a kernel overlaps the next kernel on the same stream for too long,
+    its duration is shortened. See Note [One after another].
     """
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)

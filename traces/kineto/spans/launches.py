@@ -4,8 +4,8 @@
     found.launch      # per device span: a row of the host table, or NONE
     found.backlog     # a mask: work that was launched before the recording began
 
-A device span and its launching call have the same correlation id. Flow events are not used to find launches, because newer
-files lack the start of most flows.
+A device span and its launching call have the same correlation id. Launches are not found by flow events, because newer files
+lack the start of most flows.
 
 Note [One correlation, several calls]
     If a file contains a launch twice (cudaLaunchKernel, and inside it cuLaunchKernel), the outer call is used. Files joined
@@ -43,7 +43,7 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """Holds host spans together with their correlation ids and External ids. Each column has one number per span."""
+    """Holds the host spans with their correlation ids and External ids. Each column has one number per span."""
 
     spans: HostSpans
     op: Column  # NONE if the span is not an op
@@ -53,7 +53,7 @@ class HostColumns:
 
 @dataclass
 class DeviceColumns:
-    """Device spans with their ids. An id of 0 or less means that the profiler recorded no id for the span."""
+    """Device spans with their ids. If the profiler recorded no id for a span, the id is 0 or less."""
 
     spans: DeviceSpans
     named: Column
@@ -71,7 +71,7 @@ class Launches:
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
-        """Find the launches. `host` must be nested. `names_ops` means that the file's External ids are ids of ops."""
+        """Find the launches. `host` must be nested. `names_ops` is True if the file's External ids are ids of ops."""
         calls = _calls(host)
         launch = np.full(len(device.spans), NONE, "i4")
         joined = np.flatnonzero(device.correlation > 0)
@@ -128,8 +128,8 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
 
 
 def _calls(host: HostColumns) -> Column:
-    """Return the correlation id of each call. If a runtime call contains another call with the same correlation id, the inner
-    call gets NONE.
+    """Return the correlation id of each call. If a runtime call contains another call with the same correlation id, NONE is
+    returned for the inner call.
     """
     parent = host.spans.parent
     inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])

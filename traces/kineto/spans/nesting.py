@@ -28,7 +28,7 @@ from traces.model.trace import NONE, Column
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:
     """Return the row numbers sorted by thread, start time and decreasing duration.
 
-    Spans with equal times are sorted by `outer`, then by `entry`, then by row number.
+    Spans with the same thread, start and duration are sorted by `outer`, then by `entry`, then by row number.
     """
     order = np.lexsort((-duration_ns, start_ns, thread))
     t, s, d = thread[order], start_ns[order], duration_ns[order]
@@ -42,11 +42,11 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return the parent row of each span (or NONE), the number of spans that overlap their parent only partly, and the end
-    times.
+    """Return each span's parent row (or NONE), the number of spans that are only partly inside an earlier span, and the
+    corrected end times.
 
     Spans are in nesting order. A span may end slightly later than its parent because of rounding, see Note [Rounded ends].
-    Spans without an end are corrected, see Note [Frames that never end].
+    If a Python frame has no recorded end, its end time is estimated, see Note [Frames that never end].
     """
     parent: list[int] = []
     overlaps = 0

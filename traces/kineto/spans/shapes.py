@@ -31,7 +31,7 @@ class Shapes:
     """Converts Kineto's fields `Input Dims` and `Input type` of ops to indices of shapes and dtypes in the string table."""
 
     def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
-        """`only_inputs` means that the file does not contain output arguments (`out=`), because they were removed earlier."""
+        """`only_inputs` is True if output arguments (`out=`) were already removed from the file."""
         self._strings = strings
         self._only_inputs = only_inputs
         self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}
@@ -80,7 +80,7 @@ class Shapes:
 
 
 def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return the fields `Input Dims` and `Input type` of each op as JSON text, separated by a comma.
+    """Return one JSON text per op, with the op's fields `Input Dims` and `Input type`, separated by a comma.
 
     Serializing the fields of all ops in one call is three times as fast as one call per op.
     """
@@ -94,7 +94,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Serialize columns to JSON, and return the text of each row without its brackets.
+    """Serialize columns to JSON, and return one text per row, such as `[1, 2], "a"`, without the outer brackets.
 
     The returned list is empty if orjson cannot serialize a row, or if a value contains the separator between rows.
     """
@@ -145,7 +145,7 @@ def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], l
 
 
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
-    """Return the shapes and dtypes of an op's tensors as text, without tensors that have no dimensions.
+    """Return the shapes and dtypes of an op's tensors as text. Tensors without dimensions (scalars) are omitted.
 
     Tensor lists are flattened. The dtypes are None if the profiler recorded no types. A single unknown dtype is "".
     """

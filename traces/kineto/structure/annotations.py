@@ -6,9 +6,9 @@
     phase_of_annotation("## metrics:publish ##")                                        # ""
     is_iteration("execute_context_1(888)_generation_4(4)")                              # True: vLLM
 
-A range marks a phase only if its whole name matches, so "## forward:over_arch ##" does not mark a forward pass. PyTorch's own
-ranges, such as Optimizer.step, take precedence over a library's range around them, because they are more exact. Backward passes
-and losses are found without ranges, from spans of the autograd engine and from ops.
+A range marks a phase only if its whole name matches, so "## forward:over_arch ##" does not mark a forward pass. If a library's
+range contains one of PyTorch's own ranges, such as Optimizer.step, PyTorch's range is used, because it is more exact. Backward
+passes are found from spans of the autograd engine, and losses from ops, so neither needs a range.
 """
 
 from __future__ import annotations

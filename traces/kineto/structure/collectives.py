@@ -8,9 +8,9 @@ Every backend of torch.distributed wraps a collective in a named range, such as 
 Since 2026, profiles also contain the communicator and the sequence number of a collective. Files of older torch releases
 contain only the input shapes of a collective.
 
-An NCCL collective lasts from the start of its first kernel to the end of its last kernel. Gloo uses no kernels, and the range
-"gloo:..." lasts as long as the collective. If the recording has no kernels of an NCCL collective, the collective's duration is
-unknown, because the host only enqueues the collective.
+An NCCL collective lasts from the start of its first kernel to the end of its last kernel. Gloo runs no kernels, so the duration
+of a Gloo collective is the duration of its range "gloo:...". If the recording has no kernels of an NCCL collective, the
+collective's duration is unknown, because the host only enqueues the collective.
 """
 
 from __future__ import annotations

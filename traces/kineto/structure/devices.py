@@ -35,11 +35,11 @@ def is_of_amd(header: dict[str, Any]) -> bool:
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return a list of the GPUs in use, the position in this list for each of the profiler's device numbers, and the number of
-    visible GPUs.
+    """Return the list of GPUs in use, a dictionary from the profiler's device numbers to positions in this list, and the number
+    of visible GPUs.
 
-    If no GPU was used, all GPUs listed in the file are returned. On AMD, the device numbers of memory events are replaced by
-    those of kernels.
+    If no GPU was used, the list contains all GPUs in the file's header. On AMD, the device numbers of memory events are
+    replaced by those of kernels.
     """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}

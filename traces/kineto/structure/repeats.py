@@ -46,7 +46,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Starts of repeated steps on the host. `has_rest` means that the recording ends during the last step.
+    """Starts of repeated steps on the host. `has_rest` is True if the recording ends during the last step.
     """
 
     starts_ns: list[int]
@@ -62,8 +62,8 @@ class GpuMarks:
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Find steps by their marks on the GPU's timeline, see Note [Step marks on the GPU]. Returns None if the GPU's timeline has
-    no step marks, or if no launch of a kernel within the marks is known.
+    """Find steps from the step marks on the GPU's timeline, see Note [Step marks on the GPU]. Returns None if the GPU's
+    timeline has no step marks, or if no launch of a kernel within the marks is known.
     """
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
@@ -85,8 +85,8 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
-    """Find steps by Note [Marked iterations]. Returns the host start times of the steps, or None if iterations are not
-    marked."""
+    """Find steps as described in Note [Marked iterations]. Return the host time at which each step starts, or None if the
+    recording does not mark iterations."""
     rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
     rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
     ends_ns = np.maximum.accumulate(host.end_ns[rows])
@@ -99,8 +99,8 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Find steps by Note [Repeated ops]. Returns None if no sequence of ops repeats, or if the repeated sequence could be a
-    layer of the network."""
+    """Find steps as described in Note [Repeated ops]. The result is None if no sequence of ops repeats, or if the repeated
+    sequence may be a layer of the network instead of a step."""
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
     if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):
@@ -153,8 +153,8 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the length of the shortest sequence that repeats at least twice, or 0 if nothing repeats. The last repetition may
-    be incomplete.
+    """Return the length of the shortest sequence of symbols that repeats at least twice, or 0 if there is none. The last
+    repetition may be incomplete.
 
     The repetition is found with the failure function of the Knuth-Morris-Pratt algorithm.
     """

@@ -4,7 +4,7 @@
     # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
 
 The device times of a stage are the times that CUDA events at the start and end of the stage's range would measure. If a range
-does not name a device, the stage belongs to the device with the most work launched in the range.
+does not name a device, the stage is assigned to the device with the most work launched in the range.
 """
 
 from __future__ import annotations
