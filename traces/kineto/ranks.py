@@ -63,7 +63,8 @@ def assemble(
     """Build one trace from the contents of several files. `marks_are_steps` is as in `read_kineto`.
 
     If `strangers` is True, files that are not recordings are skipped and listed in `provenance["skipped_files"]`. At least one
-    of the files must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be identified.
+    of the given files must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be
+    identified.
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
@@ -97,7 +98,7 @@ def assemble(
 def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
     """Combine the recordings of one file. Profiler cycles of one process are joined.
 
-    A process without a rank, or with a rank that is already taken, gets the next free rank.
+    If a process has no rank, or the same rank as an earlier process, it gets the smallest unused rank.
     """
     if len(recordings) < 2 or any(part.exported for part in recordings):
         return recordings
@@ -150,8 +151,8 @@ def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Tr
 
 
 def _rank_numbers(recordings: list[_Recording]) -> list[int]:
-    """Return the rank of each recording, which is read from its events or header. If neither the events nor the header contain
-    the rank, the rank is taken from the file name.
+    """Return the rank of each recording. Ranks are read from the recording's events or header. If neither the events nor the
+    header contain the rank, the rank is taken from the file name.
 
     Raises TraceImportError, with the names of the files, if a rank is unknown or occurs twice.
     """
@@ -295,9 +296,11 @@ def _read_rank(
 
 
 def _stream_numbers(groups: Groups) -> str:
-    """Return what stream numbers mean on AMD GPUs (see `Run.stream_numbers`).
+    """Return whether the stream numbers of an AMD GPU's events are numbers of streams or of hardware queues (see
+    `Run.stream_numbers`).
 
-    If events have a separate field for the hardware queue, their stream numbers are those of the program's streams.
+    If events have a separate field for the hardware queue, their field for the stream contains the number of the program's
+    stream.
     """
     work = [rows for category, rows in groups.complete.items() if DEVICE_CATEGORIES.get(category) == DeviceKind.KERNEL]
     if not any(len(rows) for rows in work):

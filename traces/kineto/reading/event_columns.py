@@ -38,7 +38,7 @@ _TROUBLE = (_Odd, KeyError, TypeError, ValueError, OverflowError)
 
 
 class Names:
-    """Converts lists of texts to indices of the shared string table."""
+    """Converts lists of texts to lists of indices into the shared string table."""
 
     def __init__(self, strings: Strings) -> None:
         self.strings = strings
@@ -54,7 +54,7 @@ class Names:
 
 
 class Threads:
-    """Numbers the threads of a file in order of appearance, by the `pid` and `tid` of their events."""
+    """Assigns a number to each thread (`pid` and `tid`) in a file, in order of appearance."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []
@@ -88,8 +88,8 @@ class Threads:
         return row
 
     def find(self, pid: Any, tid: Any) -> int | None:
-        """Return the number of a thread, or None for an unknown thread. Some files write the id of a thread both as a number
-        and as text."""
+        """Return the number assigned to a thread, or None for an unknown thread. Some files write the same thread id as a
+        number in one place and as text in another."""
         row = self._rows.get((pid, tid))
         key = (_number(pid, NONE), _number(tid, None))
         if row is None and key in self._row_of_key:
@@ -113,11 +113,12 @@ class EventColumns:
         return len(self.start_ns)
 
     def numbers(self, key: str) -> Column:
-        """Return one integer argument of each event. Events without a numeric value get the argument's default."""
+        """Return one integer argument of each event. If an event has no numeric value for the argument, the argument's default
+        value is used."""
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return one id of each event. Only the lower 63 bits of an id are kept, because columns are signed 64-bit integers."""
+        """Return one id of each event. Ids are cut to their lower 63 bits, because columns contain signed 64-bit integers."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")

@@ -1,4 +1,4 @@
-"""Handles events that Kineto never writes, but that occur in files modified by other tools.
+"""Handles kinds of events that Kineto itself never writes. They occur in files that other tools have modified.
 
     category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
@@ -44,8 +44,8 @@ def category_of(event: Event) -> str:
 def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
     """Join begin events ("B") and end events ("E"), given in file order, into complete events ("X").
 
-    Also return the number of begin and end events without a partner. An end event belongs to the latest begin event of its
-    thread that has no end yet. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond.
+    Also return the number of begin and end events without a partner. Each end event is joined with the latest begin event on
+    its thread that has no end yet. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond.
     """
     spans: defaultdict[str, list[Event]] = defaultdict(list)
     opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)

@@ -36,8 +36,8 @@ class CallOwners:
         """Find the owners. `ids` contains the id of each op, and `named` contains the External id of each runtime call. All
         other rows have NONE.
 
-        From torch 1.12 to 2.3, the External id of a runtime call is a copy of its correlation id and not the id of an op.
-        External ids are assumed to be ids of ops if most runtime calls run during the op that has the call's External id.
+        From torch 1.12 to 2.3, the External id of a runtime call is not the id of an op but a copy of the call's correlation
+        id. External ids are assumed to be ids of ops if most runtime calls run during the op that has the call's External id.
         """
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
@@ -53,7 +53,7 @@ class CallOwners:
         return cls(owner, True)
 
     def in_order(self, order: Column) -> CallOwners:
-        """Adapt the row numbers to a host table that was reordered by `order`."""
+        """Return the same owners for a host table whose rows were put in the order `order`."""
         place = np.empty(len(order) + 1, "i4")
         place[order], place[NONE] = np.arange(len(order)), NONE
         return CallOwners(place[self.op[order]], self.names_ops)
@@ -77,7 +77,7 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """Return, for each wanted id, the row that has this id, or NONE.
+    """Return, for each id in `wanted`, the number of a row that has this id, or NONE if no row has it.
 
     If several rows have the same id, the last row that starts at or before `before_ns` is returned. If all rows with the id
     start after `before_ns`, the first row is returned.

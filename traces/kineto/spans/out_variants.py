@@ -1,5 +1,4 @@
-"""Finds the output arguments (`out=`) of an op, which receive the op's results. In ATen ops, output arguments follow all other
-arguments.
+"""Finds the arguments of an op that are output tensors (`out=`). In ATen ops, output arguments follow all other arguments.
 
     results_among("aten::mm", ["float", "float", "float"])           # 1: torch.mm(a, b, out=c)
     results_among("aten::mm", ["float", "float"])                    # 0

@@ -3,9 +3,9 @@
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions and what they called
     trace = folded(profile)                         # without short functions that run no op
 
-Kineto's stacks are calls. A Python call is named like "train.py(8): step", a C function like "<built-in method conv2d ...>",
-and a module like "nn.Module: Conv2d_0". In the table of host spans, ops and CUDA runtime calls are children of the Python calls
-that made them.
+Kineto's stacks are calls. Examples of recorded names are "train.py(8): step" for a Python call, "<built-in method conv2d ...>"
+for a C function, and "nn.Module: Conv2d_0" for a module. In the table of host spans, ops and CUDA runtime calls are children of
+the Python calls that made them.
 
 Note [Whose call is it]
     This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each
@@ -143,8 +143,8 @@ def _whose(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the first and last lines of each function in a Python file, by function name. Returns {} if the file does not
-    exist.
+    """Return the line ranges of the functions in a Python file, as a dictionary from a function's name to its ranges. The
+    dictionary is empty if the file does not exist.
 
     For a Python call that began before the profile, the profiler records the line that was running instead of the function's
     first line.

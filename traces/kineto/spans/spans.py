@@ -259,7 +259,7 @@ def _read_device(
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Return the External ids of calls and device spans. Until 2021 the key was "external id"."""
+    """Return the External id of each event. Until 2021 the key was "external id"."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 
@@ -310,7 +310,7 @@ def _stacks(texts: list[Any], strings: Strings) -> Column:
 
 
 def shortened(stack: str) -> str:
-    """Remove folders from the paths in a Python stack, because folders may contain user names.
+    """Remove folders from the file paths in a Python stack, because folder names may contain user names.
 
     Paths of Python packages are shortened to start at the package's folder. Paths of other files are shortened to the file
     name.
@@ -325,7 +325,7 @@ def _configs(texts: list[bytes], strings: Strings) -> Column:
 
 
 def _id(numbers: Column) -> Column:
-    """Replace the CUDA graph id 0 by NONE, because Kineto writes 0 for work outside of CUDA graphs."""
+    """Return NONE for a CUDA graph id of 0, because Kineto writes 0 for work outside of CUDA graphs."""
     return np.where(numbers > 0, numbers, NONE)
 
 

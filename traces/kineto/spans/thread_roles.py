@@ -30,7 +30,7 @@ def roles_of(
 ) -> tuple[Column, list[Thread]]:
     """Return the new position of each thread, and the threads sorted by role, with the main thread first.
 
-    Threads in `unused` are dropped, and their new position is NONE.
+    Threads in `unused` are dropped, and the array contains NONE for these threads.
     """
     count = len(threads)
     known = [""] * count

@@ -3,8 +3,8 @@
     steps, phases, source = read_steps(tables, strings)
     source  # "profiler", see Note [Whose steps]
 
-The rules use the outermost ops and known annotations of the main thread, and all runs of the autograd engine. See
-Note [The profiler's own ops] and Note [The engine's run].
+Steps and phases are found from the main thread's outermost ops and recognized annotations, and from all runs of the autograd
+engine. See Note [The profiler's own ops] and Note [The engine's run].
 
 Note [Whose steps]
     "profiler"    one step per ProfilerStep mark; a mark that contains other marks is not a step
@@ -106,8 +106,8 @@ class _StepEvent(NamedTuple):
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Find training steps and phases. Also return the name of the method that found the steps. `marks_are_steps` means that
-    each step mark of the profiler contains exactly one batch. See Note [Whose steps].
+    """Find training steps and phases. Also return the name of the method that found the steps. Set `marks_are_steps` if each
+    step mark of the profiler contains exactly one batch. See Note [Whose steps].
     """
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
@@ -176,8 +176,8 @@ class _BatchEnds:
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
 
     def _of_model(self, event: _StepEvent) -> bool:
-        """Return whether an op belongs to the model, and not to the preparation of a batch. In a training recording, ops that
-        never run with gradients are considered data preparation.
+        """Return True for ops of the model, and False for ops that prepare a batch. In a training recording, ops that never run
+        with gradients are considered data preparation.
         """
         return not (self._trains and event.quiet) or event.like in self._trained
 
@@ -194,16 +194,16 @@ class _BatchEnds:
         return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
-        """Return the times at which batches end within one step mark of the profiler. The end of the last batch is omitted,
-        because it equals the end of the step mark.
+        """Return the times at which batches end between the start and end of one step mark of the profiler. The end of the last
+        batch is not returned, because it equals the end of the step mark.
         """
         ends, begun = self._cut(begin_ns, end_ns)
         ends = ends if begun else ends[:-1]
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
     def _are_alike(self, edges_ns: list[int]) -> bool:
-        """Return whether all evaluated batches call the same modules. If the profile contains no modules, the numbers of ops
-        are compared.
+        """Return whether all evaluated batches call the same modules. If the profile contains no module calls, the numbers of
+        ops per batch are compared.
 
         Stages of an inference pipeline, such as a text encoder and a denoising loop, call different modules and are not
         batches. The last batch may be cut short.
@@ -440,11 +440,11 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
-    """Return a dictionary that maps each host row that marks a phase to the name of the phase. Also return the time intervals
-    of annotated forward passes on the main thread.
+    """Return a dictionary from row numbers of ranges that mark a phase to phase names, and the time intervals of annotated
+    forward passes on the main thread. Also return the time intervals of annotated forward passes on the main thread.
 
-    If an annotation of a phase contains PyTorch's own range for this phase, PyTorch's range is used. If forward passes are
-    annotated, ops outside of the annotations are not counted as forward pass or loss.
+    If a script's annotation of a phase contains PyTorch's own range for the same phase, PyTorch's range is used. If a script
+    annotates its forward passes, ops outside of these annotations belong neither to the forward pass nor to the loss.
     """
     names: dict[int, str] = {}
     annotated: dict[int, str] = {}
@@ -474,8 +474,8 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
-    """Return a boolean mask of conversions such as `aten::to` that returned their input unchanged. An op that contains other
-    ops is included only if all inner ops are conversions without effect.
+    """Return a boolean mask of conversions such as `aten::to` that returned their input unchanged. If such an op contains other
+    ops, it is included only if all of them returned their input unchanged too.
     """
     converts = (host.kind == HostKind.OP) & strings.matching(host.name, _CONVERSIONS.match)
     around = host.parent[~converts]
@@ -484,7 +484,7 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
 
 
 def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
-    """Return the ops on the CPU that prepare a batch just before the batch is copied to the GPU."""
+    """Return the rows of ops that prepare a batch on the CPU, just before the batch is copied to the GPU."""
     found: set[int] = set()
     before_copy = False
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():
