@@ -50,7 +50,7 @@ class Analyses:
 
 def analyse(trace: Trace, *, details: bool = True) -> Analyses:
     """Return the results of all analyses. If `details` is False, launches, transfers, achieved rates, modules and the critical
-    path are left out, because the first screen of `trace info` does not show them."""
+    path are left out. The first screen of `trace info` does not show these results."""
     lacks_work = bool(hides_work(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path = critical_path(trace) if details and not lacks_work else None

@@ -3,9 +3,9 @@
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-Bytes per nanosecond equal gigabytes per second. The rate of a kind of copy is the number of bytes divided by the total duration
-of the copies, like the "memory bandwidth" in profiles. The rate over time is the number of bytes copied in each interval
-divided by the length of the interval.
+Bytes per nanosecond equal gigabytes per second. The rate of a kind of copy is the number of bytes divided by the total copy
+time, like the "memory bandwidth" in profiles. The rate over time is the number of bytes copied in each interval divided by the
+length of the interval.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ without the time in which collectives wait for other ranks. A verdict is positiv
 GPU time are both within tolerance.
 
 Each step of a replay stores the number of the recorded step on which it is based. A replay is compared only with the recorded
-steps on which its steps are based, and each recorded step is used as often as it was replayed. Two recordings are compared over
-all of their steps. Warm-up steps are left out unless all steps are warm-up steps, and evaluation steps are compared separately.
+steps on which its steps are based. Each of these recorded steps is used as often as it was replayed. Two recordings are
+compared over all of their steps. Warm-up steps are left out unless all steps are warm-up steps, and evaluation steps are
+compared separately.
 
 A profiler slows steps down. If a recording has steps with and without a profiler, times come from the steps without it, and
 kernels from the steps with it. The relative error `error` is `replayed / recorded - 1`, or null if the recorded figure is 0.

@@ -410,9 +410,9 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
     """Return the op calls of both traces, using only op names that occur in both traces.
 
     An op in one trace may correspond to several ops in the other trace. For example, a replay sees only the call of
-    `_native_multi_head_attention`, but a recording also has the ops inside. An enclosing op is compared instead of the ops
-    inside it if the other trace launches work directly from an op with the enclosing op's name. If several enclosing ops
-    qualify, the outermost is used.
+    `_native_multi_head_attention`, but a recording also has the ops inside. An enclosing op is compared instead of its inner
+    ops if the other trace launches work directly from an op with the same name. If several enclosing ops qualify, the outermost
+    is used.
 
     Some enclosing ops have the same canonical name as an op inside, such as `conv2d` around autocast's casts and
     `cudnn_convolution`. If an op has the same canonical name as an op inside it, the inner op is compared. Other ops inside a

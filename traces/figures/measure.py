@@ -207,8 +207,8 @@ def launch_time_ns(trace: Trace) -> Column:
     """Return the time at which the host launched each device span.
 
     If the launch of a device span is unknown, the span's start is used as the launch time. A stream runs its work in the order
-    of launches. If the launch of a span is unknown, but the stream's next work was launched before the span's start, the
-    previous work's launch time is used.
+    of launches. If the stream's next work was launched before the start of a span with an unknown launch, the previous work's
+    launch time is used.
     """
     spans = trace.device
     known = spans.launch >= 0
