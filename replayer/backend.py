@@ -52,8 +52,8 @@ _WITH_SEVERAL_TENSORS = (
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Answers C++'s accelerator calls. The hooks never wait, because no tensor is on PyTorch's private accelerator
-    (PrivateUse1)."""
+    """Hooks that PyTorch's C++ code calls for questions about the accelerator. The hooks never wait, because no tensor is on
+    PyTorch's private accelerator (PrivateUse1)."""
 
     def is_available(self) -> bool:
         return registered()

@@ -54,8 +54,8 @@ _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distribut
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Put the virtual GPU behind torch. The recording is read and the virtual GPU is created only when the script first uses
-    CUDA."""
+    """Patch torch so that CUDA calls go to the virtual GPU. The recording is read and the virtual GPU is created only when the
+    script first uses CUDA."""
     told = from_json(ReplaySession, session)
     _start(told, None, _patched_time(told.config))
 
@@ -87,7 +87,8 @@ def watch_refusals(listener: Callable[[str], object]) -> None:
 
 
 def watch_waits(listener: Callable[[], None] | None) -> None:
-    """Register `listener`, which is called whenever the script waits for the GPU, in the waiting thread. None ends this."""
+    """Register `listener`, which is called whenever the script waits for the GPU, in the waiting thread. Pass None to remove
+    the listener."""
     state.gpu().simulator.scheduler.on_wait = listener
 
 

@@ -72,4 +72,4 @@ class DataDependentShape(NotImplementedError):
 
 
 class NotEmulatedWarning(UserWarning):
-    """Warns that a setting in the script has no effect on the virtual GPU. The text names the setting."""
+    """Warns that a setting in the script has no effect on the virtual GPU. The warning contains the name of the setting."""

@@ -73,8 +73,8 @@ class CommunicationRecorder:
     def communicated(
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """Records a blocking collective that has returned. The duration is measured on the GPU if a CUDA event `begin` was
-        recorded before the call.
+        """Records a blocking collective after its call has returned. The duration is measured on the GPU if a CUDA event
+        `begin` was recorded before the call.
         """
         end = None if begin is None else self._events.take_on(stream)
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
@@ -101,15 +101,15 @@ class CommunicationRecorder:
         self._writer.collectives.give_up(pending)
 
     def look_if_due(self) -> bool:
-        """Called after each step. Reads PyTorch's flight recorder if it probably has enough new entries. Returns whether it was
-        read."""
+        """Called after each step. Reads PyTorch's flight recorder if it probably has enough new entries. Returns True if the
+        flight recorder was read."""
         if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
         self.look()
         return True
 
     def look(self, last: bool = False) -> None:
-        """Writes the collectives that C++ started. This queries NCCL's events."""
+        """Writes the collectives that C++ started. Reading the flight recorder queries NCCL's events."""
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return
         began_ns = self.cost.clock.perf_ns()

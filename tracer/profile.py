@@ -72,8 +72,8 @@ class Ranges(Protocol):
 
 
 class Profiler:
-    """Runs torch.profiler over windows of steps. If the user wants only phases, `wanted` is False and torch.profiler does not
-    run."""
+    """Runs torch.profiler in windows of consecutive steps. If the user wants only phases, `wanted` is False and torch.profiler
+    does not run."""
 
     def __init__(
         self,
@@ -165,7 +165,8 @@ class Profiler:
 
     @property
     def must_wait(self) -> bool:
-        """Returns whether no window may begin yet. See Note [No context of the recorder's]."""
+        """Returns True if profiling must not begin yet, because the script has not initialized CUDA. See
+        Note [No context of the recorder's]."""
         if not self.wanted or self._access.is_used:
             return False
         if self._has_gpu is None:
@@ -245,7 +246,8 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discards the window. The profiler is not stopped, because stopping it would wait for a GPU that does not respond."""
+        """Discards the profile of the current window. The profiler is not stopped, because stopping it would wait for a GPU
+        that does not respond."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:

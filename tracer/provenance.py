@@ -43,8 +43,8 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """Collects facts about one process. A GPU is described only after the script has used it, because asking it earlier could
-    initialize CUDA."""
+    """Collects information about one recorded process. A GPU is described only after the script has used it, because asking it
+    earlier could initialize CUDA."""
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
@@ -113,8 +113,8 @@ class ProcessFacts:
         return number
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        """Returns facts about the run so far. `cost_ns` is the recording overhead per step, `set_up_ns` is the one-time
-        overhead, and `steps_ns` is the total duration of all steps.
+        """Returns the `Run` entry of the recording's header, for the run so far. `cost_ns` is the recording overhead per step,
+        `set_up_ns` is the one-time overhead, and `steps_ns` is the total duration of all steps.
         """
         share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
@@ -172,8 +172,8 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Returns the bytes that cuBLAS handles hold. Each allocated block of exactly a workspace's size is taken for a cuBLAS
-        workspace.
+        """Returns the total size of the workspaces of all cuBLAS handles, in bytes. Each allocated block of exactly a
+        workspace's size is taken for a cuBLAS workspace.
 
         Returns None if this PyTorch release does not keep workspaces, or if the script uses torch's memory history.
         """
@@ -207,7 +207,7 @@ def _own_version() -> str | None:
 
 
 def _versions(torch: ModuleType) -> dict[str, Any]:
-    """Returns the versions of CUDA, HIP, cuDNN, NCCL and the driver. May load these libraries."""
+    """Returns the versions of CUDA, HIP, cuDNN, NCCL and the driver. The call may load these libraries."""
     return {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,

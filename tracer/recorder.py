@@ -49,7 +49,7 @@ _LEAST_PAUSE_NS = 100_000_000  # between two checks of the writing thread
 
 
 class Recorder:
-    """Records one process. Any thread may call the public methods."""
+    """Records the calls of one process. Any thread may call the public methods."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Recorder:
         """Does nothing."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
-        """Records a call of an outermost module. A forward pass begins or continues."""
+        """Records a call of an outermost module. With this call, a forward pass begins or continues."""
         self.steps.report(MODULE, (id(module), grad_enabled))
 
     def module_returned(self) -> None:
@@ -176,8 +176,8 @@ class Recorder:
 
     @costed
     def found(self, op: str, searched: Shape, size: int) -> None:
-        """Records a result size that depends on values, such as the number of elements that `nonzero` finds. The size NONE
-        means unknown."""
+        """Records a result size that depends on values, such as the number of elements that `nonzero` finds. If the size is
+        unknown, it is NONE."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing
@@ -203,7 +203,7 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Writes all data at the end of the script. An unfinished training step is dropped.
+        """Writes all data at the end of the script. A training step that is not finished is not recorded.
 
         If another thread hangs in a CUDA call and holds the recorder's lock, the file is written without the lock.
         """

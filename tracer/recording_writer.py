@@ -6,7 +6,8 @@
     writer.read_last_events()   # at the end of the script
     writer.close(taken, reads, found)   # write the rest
 
-If the CUDA events of a step can no longer be read, the step is written without GPU times. `Steps.untimed` gives the reason.
+If the CUDA events of a step can no longer be read, the step is written without GPU times. The column `Steps.untimed` then
+contains the reason.
 """
 
 from __future__ import annotations

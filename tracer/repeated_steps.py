@@ -75,7 +75,7 @@ class StepPlan:
         return [new_segment((name, times_ns[begin], times_ns[end])) for name, begin, end in named]
 
     def cut(self, times_ns: list[int]) -> CutStep:
-        """Returns a step with these times."""
+        """Returns the step with the call times `times_ns`."""
         return CutStep(False, self.segments(times_ns), None if self.left == NONE else times_ns[self.left], times_ns[-1])
 
 
@@ -89,7 +89,7 @@ class RepeatedSteps:
         self.plan: StepPlan | None = None  # of `known`
 
     def note(self, meaning: Meaning, now_ns: int) -> None:
-        """Notes a report that `ScriptCut` has handled."""
+        """Stores a reported call that `ScriptCut` has handled."""
         self.times_ns.append(now_ns)
         if self._learning is not None:
             self._learning.append(meaning)
@@ -112,8 +112,8 @@ class RepeatedSteps:
         return list(zip(so_far, self.times_ns, strict=True))
 
     def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
-        """Learns the step that `end` ended. The step is remembered only if `ScriptCut` had the same state at the start and at
-        the end (`is_closed`)."""
+        """Remembers the step that the call `end` has ended. The step is remembered only if `ScriptCut` had the same state at
+        the start and at the end (`is_closed`)."""
         learned, times_ns, self._learning = self._learning, [*self.times_ns, step.end_ns], []
         self.known, self.times_ns = [], []
         if learned is None or not is_closed or step.is_evaluation or not step.segments:

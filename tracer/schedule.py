@@ -22,7 +22,7 @@ from traces.model.trace import StepKind
 
 
 class Schedule:
-    """Counts steps. `profiled` is 0 if only phases are recorded."""
+    """Counts steps, to decide which steps are profiled. `profiled` is 0 if only phases are recorded."""
 
     def __init__(self, warmup: int, clean: int, profiled: int) -> None:
         self._first_clean = warmup
@@ -56,7 +56,8 @@ class Schedule:
         return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:
-        """Delays the start of torch.profiler by one step, because the profiler cannot start yet. The next step tries again."""
+        """Delays the start of torch.profiler by one step, because the profiler cannot start yet. The next step tries to start
+        the profiler again."""
         if self._end and self._count == self._prepare:
             self._count -= 1
         self._evaluation = ""

@@ -1,4 +1,5 @@
-"""Holds the recorder of this process. The recorder is a global object because the patched functions of PyTorch are global.
+"""The global variables of the recorder, such as the recorder of this process. The recorder is a global object because the
+patched functions of PyTorch are global.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call
@@ -32,7 +33,7 @@ class LivingObjects(dict[int, ref[Any]]):
 
 
 class Profiles(LivingObjects):
-    """The script's running profiles.
+    """The profiles that the script is recording with torch.profiler.
 
     `has_attached` is True after the first profile with device activities in this process, made by the script or the recorder.
     """
@@ -93,5 +94,5 @@ def captures() -> LivingObjects:
 
 
 def profiles() -> Profiles:
-    """Returns the script's profiles that are running."""
+    """Returns the profiles that the script is recording."""
     return _STATE.profiles

@@ -57,8 +57,8 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Keeps a report of the capturing thread. Returns False in other threads, because their GPU work runs immediately
-        instead of being captured."""
+        """Stores a call reported by the capturing thread. Returns False in other threads, because their GPU work runs
+        immediately instead of being captured."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -66,7 +66,8 @@ class CapturedReports:
 
 
 class StepRecorder:
-    """Implements the listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock guards this class."""
+    """Implements the listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock protects the class against
+    concurrent calls."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class StepRecorder:
     # --- reports
 
     def report(self, kind: int, argument: Any = None) -> None:
-        """Handles a report of the script. See Note [Steps repeat]."""
+        """Handles a call that the script reports. See Note [Steps repeat]."""
         cost = self.cost
         began_ns = cost.perf_ns()
         if kind == LEAVE and (error := exception()) is not None:
@@ -221,7 +222,8 @@ class StepRecorder:
         return self._profiler.active
 
     def begin_stage(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
-        """Begins a stage of nn.DataParallel, which may also begin a forward pass. Returns an argument for `end_stage`."""
+        """Begins a stage of nn.DataParallel, which may also begin a forward pass. Returns a value that must be passed to
+        `end_stage`."""
         now_ns = self._clock.now_ns()
         self.report(OP, PLAIN)
         return now_ns, self._take_on(stream)
@@ -311,8 +313,8 @@ class StepRecorder:
         self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
 
     def _finish(self, step: CutStep, plan: StepPlan | None = None, times_ns: Sequence[int] = ()) -> None:
-        """Keeps the ended step in memory until all its CUDA events have completed. Writes earlier steps whose events have
-        completed.
+        """Keeps the ended step in memory until all its CUDA events have completed. Also writes earlier steps whose CUDA events
+        have completed.
         """
         is_evaluation, segments, left_ns, now_ns = step
         last = None if is_evaluation or left_ns is None else self._at.get(left_ns)
@@ -372,8 +374,8 @@ class StepRecorder:
             self._turn_profiler()
 
     def _turn_profiler(self) -> None:
-        """Begins or ends profiling between two steps. The time that starting or stopping the profiler takes is not counted as
-        recording overhead."""
+        """Starts or stops torch.profiler between two steps, as the schedule requires. The time that starting or stopping the
+        profiler takes is not counted as recording overhead."""
         began_ns = self._clock.perf_ns()
         schedule, profiler, number = self._schedule, self._profiler, self._writer.number
         if schedule.profile == "prepare" and profiler.must_wait:

@@ -34,7 +34,8 @@ def backward(*args: TorchAny) -> TorchAny:
 
 
 def _one_kernel(operator: TorchAny, inputs: list[VirtualTensor], args: TorchAny) -> TorchAny:
-    """Launch one kernel. The shapes and strides of the results come from PyTorch's fake implementation of the operator."""
+    """Launch the whole operation as one kernel. The shapes and strides of the results come from PyTorch's fake implementation
+    of the operator."""
     from torch._higher_order_ops.utils import registered_hop_fake_fns
 
     results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, partial(_like, device="meta"), args))

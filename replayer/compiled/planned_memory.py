@@ -30,10 +30,10 @@ _EXTERNAL = (
 
 
 class _Value:
-    """A tensor in a compiled graph, for which a block of memory may be allocated. Kernels are numbered from 0. The graph's
-    inputs have `kernel` -1.
+    """A tensor in a compiled graph, for which a block of memory may be allocated. `kernel` is the 0-based number of the kernel
+    that computes the tensor, or -1 for an input of the graph.
 
-    `is_kept`: the tensor has a block. `block` is its number.
+    If `is_kept`, the tensor has a block with the number `block`.
     """
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
@@ -47,7 +47,7 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Return the memory requests of one graph call, distributed evenly over its `ops` launched ops. None if a shape is
+    """Return the memory requests of one graph call, distributed evenly over its `ops` launched ops. Returns None if a shape is
     symbolic.
 
     A request has the block number None if it frees an input of the graph.
@@ -80,7 +80,8 @@ def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | No
 
 
 def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
-    """Return the tensors of a graph, and one boolean per kernel that is True for external ops. None if a shape is symbolic."""
+    """Return the tensors of a graph, and one boolean per kernel that is True for external ops. Returns None if a shape is
+    symbolic."""
     found: dict[int, _Value] = {}
     kernels: list[bool] = []
     for node in graph.graph.nodes:

@@ -113,8 +113,8 @@ class RegionGraph:
         return results
 
     def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
-        """Estimate the memory requests of a recorded call, for recordings without memory events. None if they cannot be
-        planned."""
+        """Estimate the memory requests of a recorded call, for recordings without memory events. Returns None if the requests
+        cannot be planned."""
         if recorded.launches_graph:
             return ()
         count = len(recorded.ops)

@@ -125,7 +125,7 @@ class CollectiveCosts:
         """Fit the costs to the recorded operations of all ranks whose GPU times are known.
 
         If `bus_gbps` is not 0, the costs are estimated for a link with this bus bandwidth instead of the recorded link.
-        Recorded durations are then not used.
+        With another bandwidth, recorded durations are not used.
         """
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)

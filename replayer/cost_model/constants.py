@@ -1,4 +1,5 @@
-"""All numbers that determine estimates. Each number has a unit, an origin (such as "measured"), a meaning and a source.
+"""All numeric constants that determine estimates. Each number has a unit, an origin (such as "measured"), a meaning and a
+source.
 
     from replayer.cost_model.constants import CACHED_SHARE      # 0.5, a plain number
     DECLARED["CACHED_SHARE"].origin                             # ConstantOrigin.CHOSEN

@@ -33,7 +33,7 @@ _LABELS = {
 
 
 class Copy(NamedTuple):
-    """A copy called by the script. If the recording does not contain the copy, the duration is estimated."""
+    """A copy that the script has called. If the recording does not contain the copy, the duration is estimated."""
 
     label: str
     size_bytes: int

@@ -107,7 +107,7 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate the duration of a canonical op."""
+        """Estimate the duration of an op, given its canonical name."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)
@@ -214,7 +214,7 @@ def _amount(works: list[OpWork]) -> float:
 
 
 def _on_tensor_cores(work: OpWork, slower: float) -> float:
-    """Return the slowdown of tensor cores. See Note [Units that were not measured]."""
+    """Convert an op's slowdown in fp32 (`slower`) to the slowdown on tensor cores. See Note [Units that were not measured]."""
     aligned = work.unit in ("tf32", "fp64") or all(size % 8 == 0 for size in work.sizes[-2:])
     return slower / TENSOR_CORES_REACHED * (1.0 if aligned else UNALIGNED_SLOWER)
 

@@ -5,9 +5,9 @@ values.
     joined([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
 
-If a script branches on exchanged counts, flags or sizes, every rank therefore takes the right branch. Gradients are not
-exchanged. A rank sends the values of its inputs as one flat tensor. If all elements of the input tensors are equal, the value
-is sent only once.
+If a script branches on exchanged counts, flags or sizes, every rank therefore takes the right branch. The values of gradients
+are not exchanged. A rank sends the values of its inputs as one flat tensor. If all elements of the input tensors are equal, the
+value is sent only once.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from traces.model.trace import NONE
 class RankValues:
     """The input of one rank.
 
-    `values` is flat, or None if unknown. In an all-to-all, `sends` has the number of elements that this rank sends to each
-    rank.
+    `values` is a flat tensor, or None if the values are unknown. In an all-to-all, `sends` has the number of elements that this
+    rank sends to each rank.
     """
 
     values: torch.Tensor | None
@@ -28,12 +28,13 @@ Combine = Callable[[list[RankValues]], torch.Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class GroupCall:
-    """An operation that this rank calls.
+    """An operation between ranks that this rank calls.
 
     `combine` computes the outputs of this rank from the inputs of all ranks. `pair` holds the two ranks of a send or receive:
     first the sender, then the receiver. If the call has no inputs, `like` has tensors that show the size and dtype of the data.
     If sizes differ between ranks, `sends` and `wants` list how many elements this rank sends to and receives from each rank.
-    `detail`, for example the type of reduction, must be the same on all ranks. Inputs are multiplied by `factor`.
+    `detail`, for example the type of reduction, must be the same on all ranks. The inputs are multiplied by `factor`, if it is
+    given.
     """
 
     name: str

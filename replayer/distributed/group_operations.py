@@ -48,7 +48,7 @@ class GroupOperations:
         ranks.read_clock_offset = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
-        """Determine when the operations in flight end.
+        """Compute the end times of the operations in progress.
 
         At process exit, `wait=False` skips operations that at least one rank has not called.
         """
@@ -114,7 +114,7 @@ class GroupOperations:
         return work
 
     def _exchange_values(self, call: GroupCall) -> PendingExchange:
-        """Post the values of the inputs. The operation's time is exchanged separately."""
+        """Post the values of the inputs to the other ranks. The operation's time is exchanged separately."""
         message = values.message_of(call, 0)
         return self._store_exchange().post(f"{call.channel}/values", call.members(self._size), message)
 
@@ -132,7 +132,7 @@ class GroupOperations:
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
         """Add an operation to its stream. The operation lasts from the time when this rank is ready to the end of the transfer.
-        Returns the end in ns."""
+        Returns the end time in ns."""
         here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
         all_arrived_ns = max(other.arrived_ns for other in messages)

@@ -6,10 +6,10 @@ small values, and the duration of a transfer comes from recordings.
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
-An operation between ranks starts when its data is ready on every rank and the group's previous operation has ended. Its
-duration comes from cost_model/collective_costs.py. A rank reads the messages of the other ranks in `wait`, or when its host
-waits for the device. Until then, the rank keeps running. GPU work queued after a collective starts when the collective has
-ended, so it also waits for the slowest rank.
+An operation between ranks starts when its data is ready on every rank and the group's previous operation has ended. The
+operation's duration comes from cost_model/collective_costs.py. A rank reads the messages of the other ranks in `wait`, or when
+its host waits for the device. Until it reads the messages, the rank keeps running. GPU work queued after a collective starts
+when the collective has ended, so it also waits for the slowest rank.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
@@ -101,8 +101,8 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """The methods of every process group. Some methods have the names of C++ methods, because PyTorch's C++ code calls Python
-    overrides by these names."""
+    """The methods that every process group has. Some methods have the names of C++ methods, because PyTorch's C++ code calls
+    Python overrides by these names."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
@@ -174,8 +174,8 @@ class VirtualNccl(_NcclGroup):
     def __init__(
         self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
     ) -> None:
-        """PyTorch passes `device` since 2.15. The argument `device` is ignored, because operations run on the device of their
-        tensors."""
+        """Since 2.15, PyTorch passes the argument `device`. The argument `device` is ignored, because operations run on the
+        device of their tensors."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
 

@@ -35,7 +35,7 @@ class RankMessage:
 
     @property
     def count(self) -> int:
-        """The number of elements."""
+        """The number of elements of the tensors that the message is about."""
         return self.size_bytes // getattr(torch, self.dtype).itemsize if self.dtype else 0
 
     @property

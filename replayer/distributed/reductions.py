@@ -48,7 +48,7 @@ class Reduction:
 
     @classmethod
     def of(cls, op: TorchAny, tensors: Sequence[TorchAny]) -> Reduction:
-        """None means a sum."""
+        """If `op` is None, the reduction is a sum."""
         names = dist.ReduceOp.RedOpType.__members__
         name = "SUM" if op is None else next(name for name, kind in names.items() if op == kind)
         if name in _BITWISE:

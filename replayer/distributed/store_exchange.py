@@ -145,7 +145,8 @@ class DeadlockDetector:
 
 
 class StoreExchange:
-    """One rank's side of the exchange. A channel is a sequence of operations between the same ranks.
+    """Sends the messages of one rank, and reads the messages of the other ranks. A channel is a sequence of operations between
+    the same ranks.
 
     `offset_ns` is the difference between this rank's clock and the first rank's clock, if already known. See
     Note [Clocks of several processes]. Deadlocks are detected only if `deadlocks` and `global_ranks` are given, the global rank
@@ -179,7 +180,8 @@ class StoreExchange:
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
-        """Write this rank's message about the channel's next operation to the store. `members` are the participating ranks."""
+        """Write this rank's message about the channel's next operation to the store. `members` lists the participating
+        ranks."""
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
         pending = PendingExchange(self, channel, number, members, message)
@@ -306,7 +308,7 @@ class StoreExchange:
         return True
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
-        """Return whether some rank has not posted. Raises RuntimeError if the missing ranks can never answer."""
+        """Return True if some rank has not sent its message. Raises RuntimeError if the missing ranks can never answer."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0

@@ -63,7 +63,7 @@ class Watchdog:
         os.abort()
 
     def refuse(self, message: RankMessage, limit_ns: int) -> NoReturn:
-        """Raise the error of `wait(timeout)`."""
+        """Raise the error that `wait(timeout)` raises after the timeout."""
         raise _error()(self._text(message, limit_ns // 1_000_000))
 
     def _text(self, message: RankMessage, limit_ms: int) -> str:

@@ -55,7 +55,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """A running operation. `end_ns` is None until this rank has read the other ranks' messages."""
+    """An operation between ranks that is in progress. `end_ns` is None until this rank has read the other ranks' messages."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class VirtualWork(_Awaited):
         self.blocks_host = False
 
     def finished_ns(self) -> int:
-        """Read the other ranks' messages if necessary. Returns the time in ns at which the operation ends on the device."""
+        """The other ranks' messages are read if necessary. Returns the time in ns at which the operation ends on the device."""
         if self.end_ns is None:
             self._comm_stream.finish_until(self)
         if self.end_ns is None:
@@ -86,7 +86,8 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Compute the end and the results. All earlier operations on the communicator's stream must already be finished."""
+        """Compute the end time and the results of the operation. All earlier operations on the communicator's stream must
+        already be finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:

@@ -155,7 +155,7 @@ class ScriptLaunches:
             self._set_launch(self._launch_unmuted)
 
     def flush(self) -> None:
-        """Play all pending launches."""
+        """Compute the timeline of all pending launches."""
         with self.lock:
             pending, timeline = self.pending, self._timeline
             row, count = timeline.host_rows, len(pending) // 3
@@ -324,7 +324,7 @@ class ScriptLaunches:
             self.raise_fault()
 
     def raise_fault(self) -> None:
-        """If an earlier kernel has failed, raise the kernel's error. All later launches raise the error, too."""
+        """If an earlier kernel has failed, raise the kernel's error. All later launches then raise the same error."""
         if self._fault is not None:
             self.launch_by = self._refuse_launch
             raise self._fault()

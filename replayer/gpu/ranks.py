@@ -14,14 +14,14 @@ from traces.model.trace import NONE, DeviceKind
 
 class LeavableGroup(Protocol):
     def finish(self, wait: bool = True) -> None:
-        """Compute when the group's operations end. This may wait for other ranks."""
+        """Compute when the group's operations end. The method may wait for other ranks."""
 
     def leave(self, failed: bool = False) -> None:
         """Tell the other ranks that this rank's process ends."""
 
 
 class RankOperations:
-    """Plays operations between ranks. `costs` gives the duration of transfers."""
+    """Computes the times of operations between ranks. `costs` estimates the durations of transfers."""
 
     def __init__(self, launches: ScriptLaunches, costs: CollectiveCosts) -> None:
         self.costs = costs

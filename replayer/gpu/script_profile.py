@@ -30,7 +30,7 @@ class ScriptProfile:
         return end
 
     def watch(self) -> None:
-        """Begin to store the ops, device work and memory events of the virtual GPU. `watched` returns this work."""
+        """Begin to store the ops, device work and memory events of the virtual GPU. The method `watched` returns them."""
         with self._launches.looking:
             self._timeline.watch()
 

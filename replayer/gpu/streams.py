@@ -86,7 +86,7 @@ class Streams:
         return stream.ready_ns <= self._clock.poll_ns()
 
     def _is_unrecorded(self, event: VirtualEvent) -> bool:
-        """Return whether the event was never recorded. Then torch makes no CUDA call."""
+        """Return whether the event was never recorded. For such an event, torch makes no CUDA call."""
         capture = self._launches.capture
         return event.time_ns is None and (capture is None or not capture.has_event(event))
 
@@ -130,7 +130,7 @@ class Streams:
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """Compute the times of the pending ops and return the calling thread's virtual time. The clock is ignored."""
+        """Compute the times of the pending ops and return the calling thread's virtual time. The clock's time is ignored."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 

@@ -1,4 +1,5 @@
-"""Returns tensor values and result sizes when the host reads them from a device. Values without a recording are assumed.
+"""Returns tensor values and result sizes when the host reads them from a device. If a value was not recorded, a plausible value
+is assumed.
 
     values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
     values.output_size("aten::nonzero", (10,))          # 7

@@ -129,8 +129,8 @@ class VirtualGpu:
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """Return the temporary memory that the op allocates and frees before it returns.
 
-        The sizes come from the recording. For `trace fit`, which reruns memory requests on other GPU models, the sizes are
-        estimated instead.
+        The sizes of the temporary memory come from the recording. For `trace fit`, which reruns memory requests on other GPU
+        models, the sizes are estimated instead.
         """
         if self._estimates_workspaces:
             return winograd_workspaces.of_convolution(signature)

@@ -111,7 +111,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Restart the allocation cycle if all of its memory events were already returned. Returns whether the cycle was
+        """Restart the allocation cycle if all of its memory events were already returned. Returns True if the cycle was
         restarted."""
         if self._rows_taken < len(self._rows):
             return False

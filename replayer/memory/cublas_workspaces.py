@@ -4,8 +4,8 @@
     workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
-Workspaces count in `memory_allocated`. A training script has two workspaces (16.25 MiB), because autograd's thread has its own
-cuBLAS handle. Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
+`torch.cuda.memory_allocated` includes workspaces. A training script has two workspaces (16.25 MiB), because autograd's thread
+has its own cuBLAS handle. Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
     In PyTorch 2.0 to 2.14, cuBLAS keeps one workspace of known size per handle and stream. With ROCm, hipBLAS does the same
@@ -65,7 +65,7 @@ class _ThreadHandles:
 
 
 class BlasWorkspaces:
-    """The workspaces of one process.
+    """The cuBLAS workspaces of one process.
 
     `machine` is the recorded machine. `majors` has the major compute capability of each device, and `architectures` has the
     names of AMD architectures.
@@ -130,7 +130,7 @@ class BlasWorkspaces:
             self._held_lt[key] = handle
 
     def clear(self) -> None:
-        """Free all workspaces. The next matrix product then allocates a new workspace."""
+        """Free all cuBLAS workspaces. The next matrix product then allocates a new workspace."""
         held = [*self._held.values(), *self._held_lt.values()]
         self._held, self._held_lt = {}, {}
         for handle in held:

@@ -55,7 +55,7 @@ class DeviceClock:
 
 
 class EventStream:
-    """A stream with events of the recorder."""
+    """A CUDA stream on which the recorder records events."""
 
     __slots__ = ("clock", "device", "key", "stream")
 
@@ -157,7 +157,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Returns whether `stream` is the calling thread's current stream. Returns True if CUDA fails."""
+        """Returns whether `stream` is the calling thread's current stream. Also returns True if the CUDA call fails."""
         cuda = self._cuda
         try:
             return cuda.stream_key(cuda.current_device()) == stream.key
@@ -173,7 +173,7 @@ class BoundaryEvents:
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
         """Returns the CUDA events of the step that has ended. If some events could not be recorded, the reason is returned too.
-        Clears both."""
+        Clears the stored events and the reason."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class ScriptProfiles(Sized, Protocol):
-    """The script's running profiles (`Profiles` in tracer/state.py)."""
+    """The profiles that the script is recording with torch.profiler (`Profiles` in tracer/state.py)."""
 
     has_attached: bool
 
@@ -118,7 +118,7 @@ class DeviceAccess:
             return True
 
     def lose(self, reason: str) -> None:
-        """Marks the device as lost. See Note [A lost device]."""
+        """Marks the device as lost, so that the recorder makes no more CUDA calls. See Note [A lost device]."""
         self.device_lost = self.device_lost or reason.partition("\n")[0]
 
     def failed(self, error: RuntimeError) -> Untimed:
@@ -132,7 +132,7 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Calls `call(*args)`, a CUDA function. Returns None if the call fails, or if the recorder must not call CUDA."""
+        """Calls the CUDA function `call` with `args`. Returns None if the call fails, or if the recorder must not call CUDA."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -145,8 +145,8 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Waits until these devices are idle. Returns False if the GPU did not finish in time, or if the recorder must not call
-        CUDA."""
+        """Waits until the given devices are idle. Returns False if the GPU did not finish in time, or if the recorder must not
+        call CUDA."""
         if self.closed is not None:
             return False
         if not self.start_waiting_thread():

@@ -87,7 +87,7 @@ class _OfThread:
 
 @contextmanager
 def _without_warnings(torch: ModuleType) -> Iterator[None]:
-    """Ignores Python warnings of this thread. See Note [Warnings that PyTorch gives once]."""
+    """Ignores the Python warnings that this thread gives inside the context. See Note [Warnings that PyTorch gives once]."""
     given: set[str] = torch.profiler.profiler._WARNINGS_SHOWN  # PyTorch 2.10 to 2.15
     before = set(given)
     was_always = torch.is_warn_always_enabled()

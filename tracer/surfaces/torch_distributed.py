@@ -87,7 +87,8 @@ class _Here(threading.local):
 
 @dataclass
 class _RunningCollective:
-    """A collective in progress. If a collective is implemented by other collectives, the sizes of their inputs are added."""
+    """A collective whose call has not returned yet. If a collective is implemented by other collectives, the sizes of their
+    inputs are added."""
 
     is_composed: bool
     name: str = ""
@@ -211,7 +212,7 @@ class _CollectiveWrappers:
 
     def _works_of(self, result: Any) -> list[Any]:
         """Returns the torch.distributed.Work objects in the result of a call. `result` may be a single Work object or a list.
-        Other results return an empty list."""
+        For any other result, returns an empty list."""
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 

@@ -4,9 +4,10 @@
     work.wait()         # events on the waiting stream, before and after
 
 If several threads or CUDA streams wait for the same collective, only the first wait is recorded. A script waits for a
-collective with `work.wait()`, `work.synchronize()`, `work.block_current_stream()` or `work.get_future().wait()`. Waits in C++
-are not recorded. A torch.distributed.Work object keeps its tensors alive, so only weak references to Work objects are stored
-here. If the script deletes a Work object without waiting for it, the duration of the collective stays unknown.
+collective with `work.wait()`, `work.synchronize()`, `work.block_current_stream()` or `work.get_future().wait()`. Waits that
+happen in C++ code are not recorded. A torch.distributed.Work object keeps its tensors alive, so only weak references to Work
+objects are stored here. If the script deletes a Work object without waiting for it, the duration of the collective stays
+unknown.
 
 Note [Names of code]
     When a Python override of a Work method calls the method of the base class, pybind11 must not call the override again.
@@ -29,8 +30,8 @@ _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
 class _WaitHandle:
-    """One work of a collective. Wraps the methods with which a script waits for a torch.distributed.Work object or for its
-    future."""
+    """One Work object of a collective, for which the script may wait. Wraps the methods with which a script waits for a
+    torch.distributed.Work object or for its future."""
 
     def __init__(self, pending: PendingCollective) -> None:
         self.pending = pending
@@ -82,7 +83,8 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `call`, a wait. Records a CUDA event before and after the first wait for a collective."""
+        """Wraps `call`, a method with which the script waits for a collective. Records a CUDA event before and after the first
+        wait for a collective."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:

@@ -32,8 +32,8 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 @contextmanager
 def _stage_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
-    """Records one stage. `device` is the index of a device, or None for the current device. `thread` is the role of the
-    thread."""
+    """Records one stage. `device` is the index of a device, or None for the current device. `thread` is the role of the thread,
+    such as "replica 1"."""
     to = recorder()
     if to is None:
         yield

@@ -1,4 +1,4 @@
-"""Wraps torch.nn.parallel.DistributedDataParallel. Records the log of its gradient buckets.
+"""Wraps torch.nn.parallel.DistributedDataParallel. Records the model's log of gradient buckets.
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 

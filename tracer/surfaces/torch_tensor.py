@@ -55,7 +55,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Returns whether a value read from `tensor` is recorded. Processes without a recorder record no reads.
+        """Returns whether a value read from `tensor` is recorded. A process without a recorder records no reads.
 
         Reads of CPU tensors by an optimizer are never recorded, because optimizers keep step counts in CPU tensors even on a
         machine with a GPU.
@@ -87,8 +87,8 @@ def install(torch: ModuleType) -> None:
 
 
 class _ReadsAndMoves:
-    """Replaces torch's methods. Each method of this class gets the original method of torch.Tensor as its first argument.
-    `reads` is the result of `counting`.
+    """Replacements for methods of torch.Tensor. Each method of this class gets the original method of torch.Tensor as its first
+    argument. `reads` is the function that `counting` returns.
     """
 
     def __init__(self, reads: Callable[[Any], bool]) -> None:

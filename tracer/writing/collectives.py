@@ -32,7 +32,7 @@ _AT_ONCE_NS = 5_000
 
 
 class CollectiveCall(NamedTuple):
-    """One collective as called by this rank. The times are host times."""
+    """A call of a collective by this rank. All times are host times."""
 
     name: str
     dtype: str  # "" if the call has no dtype or several
@@ -139,7 +139,8 @@ class CollectiveWriter:
             self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
 
     def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
-        """Writes one row. `device` is the index of the device on which the duration was measured, or NONE."""
+        """Writes one row of the table "collectives". `device` is the index of the device on which the duration was measured, or
+        NONE."""
         text = self._output.text
         self._output.add(
             "collectives",

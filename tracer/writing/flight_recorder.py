@@ -8,7 +8,7 @@ For each backend, the flight recorder keeps the last collectives in a ring buffe
 is to debug hangs (torch/csrc/distributed/c10d/FlightRecorder.hpp). The environment variable TORCH_FR_BUFFER_SIZE sets how many
 collectives are kept. The default of TORCH_FR_BUFFER_SIZE is 2000, and 0 turns the flight recorder off. Each entry of the flight
 recorder has the time of the call and the sizes of the tensors. An entry also has the duration of the kernels if the backend is
-NCCL and TORCH_NCCL_ENABLE_TIMING is set. This module changes no setting.
+NCCL and TORCH_NCCL_ENABLE_TIMING is set. The recorder does not change these settings.
 
 Note [How often to read]
     A read dumps the whole ring, at about 10 us per entry. So the ring is read when about half of its entries are new, estimated
@@ -219,7 +219,7 @@ class FlightRecorder:
         return FlightRecord(call, NONE if took_ms is None else round(took_ms * 1e6))
 
     def facts(self) -> dict[str, int]:
-        """Returns counts for the provenance. Returns an empty result if no backend has a ring buffer."""
+        """Returns numbers for the recording's provenance. Returns an empty result if no backend has a ring buffer."""
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
@@ -238,8 +238,8 @@ class FlightRecorder:
 
     @property
     def _forgotten(self) -> int:
-        """Returns how many entries of the flight recorder were overwritten before they were read. Calls from Python are
-        included."""
+        """Returns how many entries of the flight recorder were overwritten before they were read. The number includes
+        collectives called from Python."""
         return sum(ring.forgotten for ring in self._rings.values())
 
 

@@ -7,7 +7,7 @@ second.
     output.close(header)
 
 If the disk is full, the training continues without a recording. At the first error while writing, the recorder prints one line
-and stops recording. Everything written before stays readable.
+and stops recording. All data written before the error can still be read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ FLUSH_NS = 500_000_000
 
 
 class RecordingFile:
-    """Collects the rows of all tables, and writes them to the file. The recorder's lock guards this class.
+    """Collects the rows of all tables, and writes them to the file. The recorder's lock protects the class against concurrent
+    calls.
 
     A row is stored as a tuple: first a tuple of the column names, then the values. Tuples of numbers are used because Python
     does not track them for garbage collection, so recording triggers no collections. Each row is added with a single `append`,
@@ -55,14 +56,14 @@ class RecordingFile:
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Appends several rows. Each row is a tuple: first a tuple of the column names, then the values. Returns the number of
-        the first row."""
+        """Appends several rows. Each row is a tuple: first a tuple of the column names, then the values. Returns the index of
+        the first new row."""
         number = self.count(table)
         self._rows[table].extend(rows)
         return number
 
     def add_columns(self, table: str, **columns: Column) -> int:
-        """Appends rows, given as columns. Returns the number of the first row."""
+        """Appends rows, given as columns. Returns the index of the first new row."""
         number, block = self.count(table), TABLES[table].of(**columns)
         self._rows[table].append(block)
         self._written[table] += len(block) - 1
@@ -83,7 +84,7 @@ class RecordingFile:
         """Writes `header` and then the collected rows. The header comes first because rows may refer to its devices and
         threads.
 
-        Pass None for `header` if the header has not changed since the last call. The first call needs a header.
+        Pass None for `header` if the header has not changed since the last call. In the first call, `header` must not be None.
         """
         self.due_ns = self._clock.perf_ns() + FLUSH_NS
         with deferred_signals():

@@ -78,7 +78,7 @@ class _Alike(NamedTuple):
 
 
 class StepWriter:
-    """Writes steps whose events have been read."""
+    """Writes steps after the times of their CUDA events have been read."""
 
     def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output
@@ -89,7 +89,7 @@ class StepWriter:
 
     @property
     def has_steps(self) -> bool:
-        """Returns whether `add_rows` would add rows."""
+        """Returns True if some steps were not added to the tables yet."""
         return self._alike is not None
 
     def write(self, step: EndedStep, rank: int) -> None:

@@ -1,5 +1,5 @@
-"""Assigns rows of the thread table. The thread that runs the script has row 0. Threads that ran stages of nn.DataParallel
-follow.
+"""Assigns rows of the thread table. The thread that runs the script has row 0. The next rows are the threads that have run
+stages of nn.DataParallel.
 
     threads = ThreadRows(rank=0)
     threads.row()               # 0: the calling thread is the script's
@@ -15,7 +15,8 @@ from traces.model.trace import Thread
 
 
 class ThreadRows:
-    """Finds the row of a thread in the thread table, by its identity or its role. The recorder's lock guards this class."""
+    """Finds the row of a thread in the thread table, by its identity or its role. The recorder's lock protects the class
+    against concurrent calls."""
 
     def __init__(self, rank: int) -> None:
         self.script_thread = threading.get_ident()

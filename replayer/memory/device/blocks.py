@@ -4,9 +4,9 @@
     pool.add(Block(0x7F0000000000, 2 << 20, pool))
     pool.blocks[pool.best_fit(3000)]
 
-The driver returns memory in segments. The blocks of a segment form a doubly linked list (`prev`, `next`) without gaps. A block
-is allocated (`in_use`), free (`in_pool`), or freed but still used by other streams (neither flag is set). Free neighbors are
-merged. In expandable segments, address ranges without memory are blocks of the class `Unmapped`.
+The CUDA driver allocates memory in segments. The blocks of a segment form a doubly linked list (`prev`, `next`) without gaps. A
+block is allocated (`in_use`), free (`in_pool`), or freed but still used by other streams (neither flag is set). Free neighbors
+are merged. In expandable segments, address ranges without memory are blocks of the class `Unmapped`.
 
 Note [Free blocks of the same size]
     A request gets the smallest free block that fits. PyTorch releases differ in how they choose among blocks of the same size:
@@ -81,7 +81,7 @@ class UsedStream(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
-    """A part of a segment. The field `address` does not change while the block is allocated."""
+    """A part of a memory segment. The field `address` does not change while the block is allocated."""
 
     address: int
     size_bytes: int
@@ -164,7 +164,7 @@ class Pool:
 
 @dataclass(slots=True)
 class Reservation:
-    """A range of addresses. Its pages are counted from its start."""
+    """A reserved range of addresses, which is divided into pages from its start."""
 
     address: int
     size_bytes: int
@@ -199,7 +199,7 @@ class ExpandablePool(Pool):
 
 
 def link(before: Block | None, after: Block | None) -> None:
-    """Make two blocks neighbors. None means the end of the segment."""
+    """Make two blocks neighbors. If one of the blocks is None, the other block is at an end of the segment."""
     if before is not None:
         before.next = after
     if after is not None:

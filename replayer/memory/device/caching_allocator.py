@@ -55,7 +55,8 @@ class DeviceMemory:
         outside_bytes: device memory used outside of PyTorch's allocator (CUDA context, NCCL buffers).
         oom_text: an out-of-memory message of the recorded PyTorch, used as a template (oom.py).
         tie_rule: which of several free blocks of the same size a request gets.
-        host_now_ns: returns the calling thread's virtual time. It is called only while freed blocks wait for other streams.
+        host_now_ns: returns the calling thread's virtual time. This function is called only while freed blocks wait for other
+        streams.
             By default, the work of other streams has always ended.
         wait_until_ns: blocks the calling thread until a virtual time, as cudaEventSynchronize does.
         settings: the allocator's settings. By default, they are read from the environment at the first allocation.
@@ -309,8 +310,8 @@ class DeviceMemory:
         return block
 
     def _take(self, pool: Pool, size: int, segment: int) -> Block | None:
-        """Return new memory if there is room. The process's memory limit applies to whole segments, even if only one page has
-        memory."""
+        """Return a block of new memory, or None if the device has too little free memory. The process's memory limit applies to
+        whole segments, even if only one page has memory."""
         if not self._segments.allows(segment):
             return None
         if self._expands:
@@ -430,7 +431,7 @@ class DeviceMemory:
         return self._settings or self.apply(settings_of_environment())
 
     def apply(self, settings: AllocatorSettings) -> AllocatorSettings:
-        """Use new settings for later requests. Allocated blocks do not change."""
+        """Change the settings for later requests. Allocated blocks do not change."""
         self._settings = settings
         self._expands = settings.expandable_segments
         self._max_split_bytes = settings.max_split_bytes
@@ -444,7 +445,7 @@ class DeviceMemory:
         return settings
 
     def limit_to(self, size_bytes: int | None) -> None:
-        """Limit the memory that PyTorch's allocator may take from the device to `size_bytes`. None restores the initial
+        """Limit the memory that PyTorch's allocator may take from the device to `size_bytes`. `None` restores the initial
         limit."""
         segments = self._segments
         if size_bytes is not None and size_bytes < segments.reserved_bytes:

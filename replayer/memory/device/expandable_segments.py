@@ -1,4 +1,5 @@
-"""Expandable segments. Each stream has one address range per kind of pool. Memory is mapped into the range page by page.
+"""Emulates PyTorch's expandable segments. Each stream has one address range per kind of pool. Memory is mapped into the range
+page by page.
 
 With `PYTORCH_ALLOC_CONF=expandable_segments:True`, free blocks can be merged with any free neighbor. Pages without an allocated
 block are returned to the device one by one. The rules are those of Note [Expandable Segments] in PyTorch's

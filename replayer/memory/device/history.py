@@ -31,12 +31,12 @@ _OURS = f"{Path(__file__).parents[2]}/"
 
 
 class History:
-    """The actions of one device.
+    """The history of one device's allocator.
 
     Args:
         context: the frames to keep: None, "state" (for live blocks), "alloc" (also for allocations) or "all" (also for frees).
         max_entries: the number of entries to keep. Older entries are dropped.
-        skipped: actions without entries.
+        skipped: actions that are not recorded.
     """
 
     def __init__(self, context: str | None, max_entries: int = sys.maxsize, skipped: Container[str] = ()) -> None:

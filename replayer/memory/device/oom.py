@@ -40,13 +40,14 @@ _ADVICE_SINCE_2_11 = (
 
 
 def oom_text_of(torch_version: str) -> str:
-    """Return the out-of-memory message of a PyTorch release such as "2.14.1+cu130". All numbers in the message are 0."""
+    """Return the out-of-memory message of a PyTorch release such as "2.14.1+cu130". In the returned message, all numbers are
+    0."""
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
     return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_10, _ADVICE_SINCE_2_11) if release >= (2, 11) else DEFAULT_OOM_TEXT
 
 
 class Figures(NamedTuple):
-    """The numbers in a message. All fields are bytes, except for `device`."""
+    """The numbers in an out-of-memory message. All fields except `device` are sizes in bytes."""
 
     device: int
     asked_bytes: int
@@ -108,7 +109,8 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """Return the message with these numbers. If the template is not an out-of-memory message, a default message is used."""
+    """Return the message `template` with the numbers replaced by `figures`. If the template is not an out-of-memory message, a
+    default message is used."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template

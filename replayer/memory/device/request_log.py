@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RequestKind(IntEnum):
-    """The kinds of log entries. For each kind, a comment gives the meaning of the entry's `value`."""
+    """The kinds of entries in a request log. For each kind, a comment gives the meaning of the entry's `value`."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes of an optional workspace; Note [A convolution that found no workspace]

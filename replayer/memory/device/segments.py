@@ -52,7 +52,7 @@ class AddressSource(Protocol):
 class Holes:
     """Free address ranges in order of address. The free range i begins at `starts[i]` and has `sizes[i]` bytes.
 
-    Neighboring holes are joined.
+    Neighboring free ranges are merged.
     """
 
     def __init__(self, start: int, size_bytes: int) -> None:
@@ -157,7 +157,8 @@ def _number(range_: _AddressRange) -> int:
 class Segments:
     """The segments of one device. `outside_bytes` is the memory that the process uses outside of PyTorch's allocator.
 
-    `ages` numbers new segments. `addresses` chooses the addresses of segments. The default is described in Note [Addresses].
+    `ages` gives each new segment an age number. `addresses` chooses the addresses of segments. The default is described in
+    Note [Addresses].
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class Segments:
         self._reserved_addresses.give_back(address, size_bytes)
 
     def map(self, size_bytes: int, stats: PoolStats) -> bool:
-        """Take memory for reserved addresses. Returns False if the device has too little free memory."""
+        """Allocate memory for reserved addresses. Returns False if the device has too little free memory."""
         if size_bytes > self.free_bytes:
             return False
         stats.reserved_bytes.add(size_bytes)
