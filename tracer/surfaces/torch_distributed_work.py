@@ -30,8 +30,7 @@ _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
 class _WaitHandle:
-    """One Work object of a collective, for which the script may wait. Wraps the methods with which a script waits for a
-    torch.distributed.Work object or for its future."""
+    """Keeps track of a collective's Work object and its future, for which the script may wait."""
 
     def __init__(self, pending: PendingCollective) -> None:
         self.pending = pending
