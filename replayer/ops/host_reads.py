@@ -49,7 +49,8 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            self.item(args[at])
+            # The recorder sees only the script's reads, so this read must not take a recorded value.
+            wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
