@@ -31,6 +31,7 @@ import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communication
+from traces.analyses.idle import idle_times
 from traces.analyses.stragglers import without_waits
 from traces.comparison.changed_ops import TOP, Changes, changes, missing_in
 from traces.comparison.fused_ops import FusedOps, fused_ops
@@ -662,13 +663,18 @@ def pair_streams(
 
 
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
+    """Return the busy share of each stream, by device. See Note [Idle time of clean steps] in traces/analyses/idle.py."""
     shares: dict[str, dict[int, float]] = {}
-    windows = device_windows(trace, np.unique(steps)) if len(steps) else device_windows(trace)
+    steady = device_windows(trace)
+    windows = device_windows(trace, np.unique(steps)) if len(steps) else steady
+    clean = idle_times(trace)
     for (device, stream), busy in busy_by_stream(trace).items():
-        window = windows.get(device)
+        window, label = windows.get(device), trace.device_label(device)
         busy_ns_ = int(busy.within(window.start_ns, window.end_ns).sum()) if window is not None else 0
         share = busy_ns_ / window.total_ns if window is not None and window.total_ns else 0.0
-        shares.setdefault(trace.device_label(device), {})[stream] = share
+        if label in clean and clean[label].window_ns:
+            share *= steady[device].total_ns / clean[label].window_ns
+        shares.setdefault(label, {})[stream] = share
     return shares
 
 

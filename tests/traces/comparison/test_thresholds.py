@@ -60,7 +60,7 @@ _FACTS_OF_OTHERS = {  # releases, and units of hardware
     "traces/kineto/spans/impossible.py": {"_DEPENDENT_LAUNCH_SINCE"},
     "traces/names/cards.py": {"_SLICES", "_SLICES_OF_A30"},
     "traces/script/launch.py": {"MOST_DEVICES", "OLDEST_TORCH"},
-    "traces/names/cublas_workspace.py": {"_KEPT_BEFORE", "_KEPT_SINCE", "_KEPT_SINCE_WITH_HIP"},
+    "traces/names/cublas_workspace.py": {"_KEPT_BEFORE", "_KEPT_SINCE", "_KEPT_SINCE_WITH_HIP", "_LT_RELEASES"},
 }
 _ROUNDING = {
     "traces/comparison/changed_ops.py": {"_NOTHING_LEFT"},
