@@ -10,8 +10,9 @@ the platform's standard folder for user data. The environment variable TRACE_LIB
 PATH. Users may copy files into these folders by hand.
 
 Note [One name, one entry]
-    No folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.
-    Otherwise, times from the wrong file would not be noticed. Unreadable files are left out of lists and reported by `faults`.
+    No library folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.
+    If one file took precedence, times from the wrong file would not be noticed. Unreadable files are left out of lists and
+    reported by `faults`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Entries with errors cannot be added to the library. Missing, impossible and pers
 library already contains. Warnings are for the reviewer.
 
 Note [What is personal]
-    Provenance is searched under all keys for paths in home folders, e-mail addresses and names of machines. The recorder never
-    writes such data, but text added by a person may contain it.
+    All values of the provenance are searched for paths in home folders, e-mail addresses and names of machines. The recorder
+    never writes such data, but text added by a person may contain it.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@
     limit.is_of(226, peak_bytes)        # False for a program with a different peak
 
 Note [The same memory]
-    A signature does not contain everything that memory depends on. A program may recompute activations or keep a copy of its
-    weights. A PyTorch release may keep more for the backward pass (MobileNetV2 needs 1.4 times as much since 1.11). So a
-    measured limit applies only if the program's peak equals the cell's peak. Differences from when the training loop frees its
-    gradients are allowed.
+    A workload signature does not contain everything that determines memory use. A program may recompute activations or keep a
+    copy of its weights. A PyTorch release may keep more tensors for the backward pass. For example, MobileNetV2 needs 1.4 times
+    as much memory since 1.11. So a measured limit is used only if the program's peak memory equals the peak of the library
+    entry (the cell). Small differences, caused by when the training loop frees its gradients, are allowed.
 """
 
 from __future__ import annotations

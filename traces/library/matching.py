@@ -5,10 +5,11 @@
     compared(cell, signature).differences   # ("optimizer SGD there, AdamW here",)
 
 Note [The same network]
-    Two signatures have the same network if their parameters, parameter bytes and module counts are equal. Modules are counted
-    by torch.nn class, and only if they have parameters. Names of containers, activations and wrappers differ between releases
-    and say little about the time. A signature lacks strides and resolutions inside the network, channels_last, TF32 and
-    cudnn.benchmark. The cell's provenance has the settings of the measurement.
+    Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Modules are
+    counted by torch.nn class, and only if they have parameters. Containers, activations and wrappers are not counted, because
+    their class names differ between releases and say little about the time. A signature does not contain strides and
+    resolutions inside the network, channels_last, TF32 and cudnn.benchmark. The settings of the measurement are stored in the
+    provenance of the library entry.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 Sorting is needed because a recorder of several threads or streams writes rows out of order.
 
 Note [Calls that take no time]
-    In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op without duration and an
-    op with a duration may then have the same start. If neither encloses the other, they keep the order in which they were
-    written. Otherwise the trace would show the calls in another order, and comparisons would find another program.
+    In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op with zero duration and a
+    longer op may then have the same start time. If neither of these two ops encloses the other, they keep the order in which
+    they were written. In a different order, a comparison would report that the replay ran a different program.
 """
 
 from __future__ import annotations

@@ -8,24 +8,24 @@ sheet.
 
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all
-    words of one of the card's names. If several cards match, the card with the most matching words wins. So "NVIDIA L40S" does
-    not match "L4", and extra words ("MI300X VF") are ignored. Words that denote a different product (Ti, SUPER, Laptop, Ada)
-    must also be in the card's name. Therefore an unknown variant of a card is an unknown card.
+    words of one of the card's names. If several cards match, the card with the most matching words is used. So "NVIDIA L40S"
+    does not match "L4". Extra words in the device name ("VF" in "MI300X VF") are ignored. Words that denote a different product
+    (Ti, SUPER, Laptop, Ada) must also be in the card's name. So a device name with an unknown variant matches no card.
 
 Note [A slice of a card]
     The name "NVIDIA A100-SXM4-40GB MIG 3g.20gb" denotes a slice of an A100, made by NVIDIA's Multi-Instance GPU (MIG). The
-    slice has three of the card's seven compute slices and 20 GB of the card's memory. An A30 has four compute slices. The
-    slice's share of bandwidth and cache equals its share of memory. The figures of the card are scaled accordingly.
+    slice "3g.20gb" has three of the card's seven compute slices and 20 GB of the card's memory. An A30 has four compute slices.
+    The slice's share of bandwidth and cache equals its share of memory. The card's figures are scaled by these shares.
 
 Note [What a context takes]
-    A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. The result is 320 MiB for a
-    TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394), 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with CUDA 13.0:
-    426, github.com/unslothai/unsloth-zoo/pull/1053) and 528 MiB for an H200 (PyTorch 2.11 with CUDA 13.0, driver 580: 527,
-    our measurement). Loaded kernels need more memory. Since CUDA 11.7 only used kernels are loaded. On the H200, they needed
-    90 MiB after the first kernel, 66 MiB more after the first matrix product, and 256 MiB in all for training a ResNet-50. This
-    memory is ignored here. Recordings contain the sum. Older CUDA releases loaded all kernels at once, and newer cards needed
-    more memory for them (benchmarks/library_memory.py lists sizes by compute capability). The context size of AMD cards is
-    unknown, so the result is 0.
+    A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. By this rule, a context takes
+    320 MiB for a TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394), 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with
+    CUDA 13.0: 426, github.com/unslothai/unsloth-zoo/pull/1053) and 528 MiB for an H200 (PyTorch 2.11 with CUDA 13.0, driver
+    580: 527, our measurement). Loaded kernels need additional memory. Since CUDA 11.7 only used kernels are loaded. On the
+    H200, loaded kernels needed 90 MiB after the first kernel, 66 MiB more after the first matrix product, and 256 MiB in total
+    for training a ResNet-50. The memory of loaded kernels is ignored here. Recordings contain the sum of context and kernels.
+    Before CUDA 11.7, all kernels were loaded at once, and newer cards needed more memory for them. benchmarks/library_memory.py
+    lists the sizes by compute capability. The context size of AMD cards is unknown, so the result is 0.
 
 Peak rates are dense. Memory sizes are those that CUDA reported in public logs and in our recordings. If no public log contains
 a GPU's memory size, the size in the GPU's name is used, such as "32GB". Each entry is one GPU as PyTorch sees it. A K80 or

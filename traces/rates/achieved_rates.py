@@ -31,8 +31,8 @@ Note [Above the data sheet]
                         are faster than float32 can be on this card also count as TF32.
     causal attention    needs half of the FLOPs. If the full FLOPs would be faster than the card, attention must be causal.
 
-    Any other rate above the data sheet shows that the op did not do the work that its shapes suggest. Its bytes or FLOPs are
-    then unknown.
+    Any other rate above the data sheet shows that the op did less work than its shapes suggest. The bytes or FLOPs of such an
+    op are shown as unknown.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ counted once, even if an in-place op reads and writes it. If all memory that an 
 faster than the memory bandwidth allows.
 
 Note [Bytes that an op touches]
-    Recordings have the shapes of inputs, but no values, scalars or outputs. In these rules, n is the number of indices:
+    Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In these rules, n is the number of
+    indices:
 
     elementwise, norms                  inputs once, and the output with the inputs' broadcast shape; 1 byte for comparisons
     products, convolutions, attention   inputs once and the output (backward: one gradient for each input)
@@ -30,7 +31,7 @@ Note [Bytes that an op touches]
     lists of tensors (foreach, fused)   all tensors once
     Triton kernels of Inductor          every pointer once, at most as many elements as the kernel has (see `triton_elements`)
 
-    Ops that are not listed and not PyTorch's own count as elementwise.
+    Ops outside of PyTorch that are not listed are treated as elementwise ops.
 """
 
 from __future__ import annotations

@@ -4,18 +4,19 @@
     of.cached_tokens, of.pairs      # 700, 700: one new token attends to 700 cached tokens
 
 Note [Paged attention]
-    The keys and values of all sequences are in one cache of pages. The shape of the cache does not show how many tokens a call
-    reads. Two kinds of index tensors say where the pages of a sequence are:
+    The keys and values of all sequences are in one cache of pages. The shape of the cache does not show how many tokens one
+    call of an attention op reads. There are two kinds of index tensors that show which pages belong to a sequence:
 
     lists       the bounds of the sequences in the queries (missing if each sequence has one query), their bounds in the list of
-                pages, and the list of pages. The length of the list times the page size is the number of cached tokens. The
-                number may be a little too high, because last pages are partly filled and lists have spare entries.
+                pages, and the list of pages. The length of the list times the page size is the number of cached tokens. This
+                number may be slightly too high, because the last page of a sequence is partly filled and lists have spare
+                entries.
     a table     one row per sequence, as wide as the longest sequence that the server allows. The number of cached tokens is
                 unknown, so there are neither FLOPs nor bytes.
 
     Each query attends to the cached tokens of its sequence. The number of pairs is known if there is one sequence, or if each
-    sequence has one query (decoding). Otherwise the lengths of the sequences are values, which are not recorded, and the FLOPs
-    are unknown. Bytes are known in all cases with lists: queries and outputs, and the cached tokens once.
+    sequence has one query (decoding). In other cases the number of pairs depends on the lengths of the sequences, which are not
+    recorded, so the FLOPs are unknown. With lists, the bytes are always known: queries and outputs, and each cached token once.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ of shared memory) takes 10 ms. In an imported profile, data loading is only the 
 DataLoader.
 
 Note [Before the first phase]
-    If `begin_ns` is set, segments cover the time from there. The time before the first phase is a segment "other", because it
-    belongs to no phase. A loader begins at `begin_ns` itself, because entering a loader is part of waiting for data.
+    If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and
+    the first phase becomes a segment "other", because it belongs to no phase. If the first phase is "loader", its segment
+    begins at `begin_ns`, because entering a loader is part of waiting for data.
 """
 
 from __future__ import annotations

@@ -12,21 +12,22 @@
 to. This module combines the two rules.
 
 Note [The script's thread]
-    Steps and phases belong to one thread, called the script's thread. It is the thread that steps the first optimizer. Before
-    any optimizer steps, it is the first thread that loads a batch or calls a module. Work of other threads (replicas,
-    prefetchers, autograd's device threads) counts in the current phase of the script's thread. Until the script's thread is
-    known, events of all threads count.
+    Steps and phases belong to one thread, called the script's thread. The script's thread is the thread that calls `step` of
+    the first optimizer. Before the first call of an optimizer, the script's thread is the first thread that loads a batch or
+    calls a module. Work of other threads (replicas, prefetchers, autograd's device threads) is assigned to the current phase of
+    the script's thread. Until the script's thread is known, events of all threads are used.
 
 Note [Set-up is no step]
-    Work before the first batch (a dry run, allocator warm-up) is not part of the first step, unless the script has trained by
-    then. Work before an optimizer is made, such as moving the model to the device, is not part of it either. After that, a loop
-    without a DataLoader begins with its first phase other than "other". A script may create its batch on the device, so that
-    only ops outside of modules and a loss are seen before zero_grad. Its loop begins with the first zero_grad.
+    Work before the first batch, such as a dry run or allocator warm-up, is not part of the first step, unless the script has
+    already trained. Work before an optimizer is created, such as moving the model to the device, is not part of the first step
+    either. If the script has no DataLoader, its first step begins with the first phase after this set-up that is not "other". A
+    script may create its batches on the device and call no module before zero_grad. The first step of such a script begins with
+    the first zero_grad.
 
 Note [Forward before backward]
-    The recorder does not see single ops, so a model without modules shows no forward pass. A loss or backward pass may come
-    without a forward pass or loss since the last backward pass. The time since the last phase, or since the step began, is then
-    the forward pass.
+    The recorder does not see single ops, so it cannot detect the forward pass of a model without modules. If a loss or backward
+    pass comes without a forward pass since the last backward pass, the time since the last phase, or since the step began,
+    becomes the forward pass.
 """
 
 from __future__ import annotations

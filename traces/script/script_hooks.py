@@ -8,13 +8,14 @@
 
 Note [Wrapping an optimizer's step]
     torch wraps the `step` of every optimizer class, including user classes, when the first instance of the class is made
-    (`Optimizer.profile_hook_step`). Our wrapper is added there too. torch's global step hooks do not work, because they are not
-    called when a step fails. Step hooks also run inside torch's "Optimizer.step" range, where a profiler step cannot end.
+    (`Optimizer.profile_hook_step`). Our wrapper of `step` is added in the same method. torch's global step hooks cannot replace
+    our wrapper, because they are not called when a step fails. Step hooks also run inside torch's "Optimizer.step" range, where
+    a profiler step cannot end.
 
 Note [Outermost calls]
     `Module.__call__` is replaced on the class, so the replacement covers all modules, including scripted and traced modules. (A
-    global forward hook would disable torch's fast path for modules without hooks.) A call inside another module takes one check
-    of a thread-local flag. If calls are recorded, it takes two stores instead (a fifth of a microsecond).
+    global forward hook would disable torch's fast path for modules without hooks.) For a call inside another module, the
+    overhead is one check of a thread-local flag. If calls of inner modules are recorded, the overhead is two stores (0.2 us).
 """
 
 from __future__ import annotations

@@ -19,35 +19,36 @@ same batch share one step, and validation is not part of the next training step.
 its steps are evaluation steps.
 
 Note [Called twice without gradient]
-    A training step may start without gradients. For example, a teacher sees the batch, perhaps twice, before the student does.
-    So once the script has trained, a repeated module call ends no step while a DataLoader's batch is in use. The next request
-    to the loader ends the step instead. Before the script has trained, and between batches, a repeated call does end the step.
+    A training step may start without gradients. For example, a teacher model may process the batch, perhaps twice, before the
+    student model does. So after the script has trained, a repeated module call does not end a step while a batch from a
+    DataLoader is in use. The step then ends when the script requests the next batch from the loader. Before the script has
+    trained, and between batches, a repeated module call ends the step.
 
 Note [Inference with gradients on]
-    Without `torch.no_grad`, inference looks like the start of training. A module may be called for one batch and again for the
-    next. If no backward pass and no optimizer has been seen by then, the script does inference. The step ends just before the
-    second call. Later steps end at the loader, as without gradients. Without a DataLoader and an optimizer, everything is one
-    step, which ends with the script.
+    Without `torch.no_grad`, inference looks like the start of training. A script may call a module for one batch and again for
+    the next batch. If the script calls no backward pass and no optimizer in between, it does inference, and the step ends just
+    before the second call. Later steps end when the script requests a batch from the loader, as in inference without gradients.
+    If the script has neither a DataLoader nor an optimizer, its whole run is one step.
 
 Note [Steps of recorded inference]
-    In a replay of inference, the recording shows what a step is: one pass, or all passes of a generation. Callers pass this
-    information as `more_recorded`. While the recorded step contains another call, a repeated module call ends no step.
-    Otherwise a repeated call ends the step, even with gradients on. If a DataLoader supplies the batches, the loader decides
-    instead.
+    In a replay of inference, the recording shows whether a step is one forward pass or all forward passes of a generation.
+    Callers pass this information as `more_recorded`. While the recorded step contains another call of the module, a repeated
+    call does not end the step. If the recorded step contains no other call, a repeated call ends the step, even with gradients
+    on. If a DataLoader supplies the batches, steps end when the script requests a batch, and `more_recorded` is not used.
 
 Note [The next batch is copied]
-    Some scripts have neither trained nor made an optimizer, and have no DataLoader. The next step of such a script starts when
-    the script copies a tensor to the device after its module has returned. Only `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`
-    count as copies. `torch.tensor(..., device="cuda")` creates a tensor and ends no step. For example, a loop that generates
-    tokens creates each position in this way, and all tokens of a request belong to one step.
+    If a script has not trained, has created no optimizer and has no DataLoader, its next step starts when it copies a tensor to
+    the device after its module has returned. Only copies by `Tensor.to`, `Tensor.cuda` and `Tensor.copy_` start a step.
+    `torch.tensor(..., device="cuda")` creates a tensor and does not start a step. For example, a loop that generates tokens may
+    create each position with `torch.tensor`, and all tokens of a request belong to one step.
 
 Note [Training without an optimizer]
-    If no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and no call marks the
-    update. After a backward pass, the training step then ends at the first of three events: the next batch is requested, an
-    outermost module is called with gradients, or the module that started the step is called again. (Another module called
-    without gradients is a metric.) The same rule applies if optimizers step only during backward passes, called by hooks of
-    the parameters. A script that uses only tensors, with neither a module nor a DataLoader, shows nothing
-    before its next backward pass, so its steps end there.
+    If no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and the update is not
+    visible as a call. After a backward pass, the training step then ends at the first of three events: the next batch is
+    requested, an outermost module is called with gradients, or the module that started the step is called again. (If another
+    module is called without gradients, it computes a metric.) The same rule applies if parameter hooks call the optimizers, so
+    that optimizers step only during backward passes. If a script uses neither a module nor a DataLoader, its next backward pass
+    is the first event that can be seen, so its steps end just before backward passes.
 """
 
 from __future__ import annotations

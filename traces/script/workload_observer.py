@@ -12,8 +12,9 @@ The signature describes the first training step. If a script does not train, the
 that it evaluates. When the signature is complete, `is_open` becomes False, and later events are ignored.
 
 Note [A second attempt]
-    After running out of memory, a script may call its model again with a smaller batch. Unlike with accumulated gradients, no
-    backward pass has completed by then. So a second call of the same model with another batch size replaces the first call.
+    After running out of memory, a script may call its model again with a smaller batch. In this case, no backward pass has
+    completed before the second call, unlike with accumulated gradients. So a second call of the same model with another batch
+    size replaces the first call.
 """
 
 from __future__ import annotations

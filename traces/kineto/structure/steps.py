@@ -440,8 +440,8 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
-    """Return a dictionary from row numbers of ranges that mark a phase to phase names, and the time intervals of annotated
-    forward passes on the main thread. Also return the time intervals of annotated forward passes on the main thread.
+    """Return a dictionary from the row numbers of ranges that mark a phase to the phase names. Also return the time intervals
+    of annotated forward passes on the main thread.
 
     If a script's annotation of a phase contains PyTorch's own range for the same phase, PyTorch's range is used. If a script
     annotates its forward passes, ops outside of these annotations belong neither to the forward pass nor to the loss.
