@@ -198,9 +198,10 @@ def page(cost: Cost) -> Iterator[str]:
     model = Model(cost.cpu_ns_per_sample)
     yield "# Data stalls\n"
     yield (
-        'This page shows how long a training step waits for data. The figures follow "Analyzing and Mitigating Data '
-        'Stalls in DNN Training" (VLDB 2021) but were made without a GPU. `python docs/data_stalls.py` writes this '
-        "page. `trace stalls SCRIPT --gpu v100` measures how long any other script waits for data.\n"
+        'This page shows how long a training step waits for data. The figures repeat experiments of the paper '
+        '"Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021) without a GPU. `python '
+        "docs/data_stalls.py` writes this page. `trace stalls SCRIPT --gpu v100` measures how long any other "
+        "script waits for data.\n"
     )
     yield "![Stalls, throughput, epoch times and pinning times by network](data_stalls.svg)\n"
     yield (
@@ -329,12 +330,12 @@ def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str,
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "The model gets these inputs from each run: the number of workers and cores, the core time of each batch, the "
-        "time of each step of the script, and the GPU time. The model also gets the number of cores that other "
-        "programs used on average (/proc/stat). The model predicts how the processes share the cores and how far the "
-        "workers run ahead. The model then computes when the script receives each batch. The tables show the "
-        "number of images per second, without the first steps of each run. Each row describes one run with "
-        f"{BATCH} images per batch. Runs with one worker and runs with two workers alternate.\n"
+        "The model's inputs come from each run: the number of workers and cores, the CPU time of each batch, the step "
+        "times, and the GPU time. Another input of the model is the average number of cores used by other programs "
+        "(/proc/stat). The model predicts how the processes share the cores and how far the "
+        "workers run ahead. The model then computes when the script receives each batch. The tables show images "
+        "per second, not counting the first steps of each run. Each row describes one run with "
+        f"{BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two workers.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"
     yield "|---|---|---|---|---|"

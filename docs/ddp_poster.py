@@ -146,11 +146,11 @@ def page(found: Cells) -> Iterator[str]:
         "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The script runs on one GPU, as two processes "
         "of DistributedDataParallel on one machine, and with the layers split over two GPUs.\n"
         "\n"
-        "No figure on this page was measured on a GPU with 7.79 GiB of memory. Kernel times are estimated by "
-        "operation and size from the recording of a V100. The time that the host needs per operation comes from "
-        "the same recording of a V100. Transfer times between ranks are estimated from the link in a data sheet; "
-        "gloo uses TCP through host memory. The virtual GPU allocates memory and reports out-of-memory errors by "
-        "PyTorch's rules. Losses are computed on the CPU. The last section compares the bytes sent per epoch with "
+        "No figure on this page was measured on a GPU with 7.79 GiB of memory. Kernel times are estimated "
+        "for each operation and size, based on the recording of a V100. The time that the host needs per operation comes from "
+        "the same recording of a V100. Transfer times between ranks are estimated from the bandwidths in data "
+        "sheets; gloo uses TCP through host memory. The virtual GPU follows PyTorch's rules for memory allocation and "
+        "out-of-memory errors. Losses are computed on the CPU. The last section compares the bytes sent per epoch with "
         "published figures.\n"
     )
     yield "![Step time and peak memory by network size, on one GPU and on two](ddp_poster.svg)\n"
@@ -215,8 +215,8 @@ def _losses(found: Cells) -> Iterator[str]:
     yield "## Losses after 20 steps\n"
     yield (
         "This table compares the losses of one small network of each kind, with values computed on the CPU. Two GPUs "
-        "share the batch of one GPU, so the mean loss differs only by rounding and dropout. The two backends, NCCL and "
-        "gloo, add the same numbers.\n"
+        "together train on the same batch as one GPU, so the mean loss differs only because of rounding and dropout. The "
+        "backends NCCL and gloo add up the same numbers, so they give the same losses.\n"
     )
     yield f"| network | {' | '.join((ONE, NCCL, GLOO))} |\n|---|---|---|---|"
     for net in NETS:
@@ -228,8 +228,8 @@ def _losses(found: Cells) -> Iterator[str]:
 def _bytes(found: Cells) -> Iterator[str]:
     yield "## Bytes per step, and per epoch of MNIST\n"
     yield (
-        "The network has 5 322 parameters. The bytes that a replay counts in a step's all-reduces are multiplied by "
-        "the steps of an epoch (60 000 images).\n"
+        "The network has 5 322 parameters. The bytes per epoch are the bytes of one step's all-reduces, counted "
+        "in a replay, times the steps of an epoch (60 000 images).\n"
     )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
     yield "|---|---|---|---|---|---|---|"
