@@ -1,4 +1,4 @@
-"""Saves, loads and streams trace files. FORMAT.md describes the layout and its rationale.
+"""Saves, loads and streams trace files. FORMAT.md describes the file format and the reasons for it.
 
     save(trace, "run.msgpack")          # atomic: a file under the final name is always complete
     trace = load("run.msgpack")         # or a TraceFormatError with a one-line message
@@ -57,7 +57,8 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`, compressed as far as readers accept. If TraceWriteError is raised, `path` is unchanged.
+    """Write `trace` to `path`, compressed as far as readers accept. If writing fails, raises TraceWriteError and leaves the
+    file at `path` unchanged.
 
     A trace of many equal ranks compresses so well that a reader would reject the file as harmful (see UnpackLimit). The file of
     such a trace is made larger by a second header that ends in blanks.
@@ -103,9 +104,9 @@ class TraceStream:
     """Appends tables to a trace file while the run goes on. If the process dies, the file still contains everything that `add`
     has written.
 
-    Rows and texts are numbered from 0 in the order in which they are added. The indices in tables are these numbers. Texts,
-    devices and threads must be added before the tables that refer to them. `header` may be called several times, because
-    readers use only the last header. Memory use is constant. The class is not thread-safe.
+    Rows and texts are numbered from 0 in the order in which they are added. Tables refer to rows and texts by these numbers.
+    Texts, devices and threads must be added before the tables that refer to them. `header` may be called several times, because
+    readers use only the last header. Memory use does not grow during a run. The class is not thread-safe.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -117,8 +118,8 @@ class TraceStream:
         self._writer = FrameWriter(self._write)
 
     def header(self, trace: Trace) -> None:
-        """Write the header of `trace`: devices, threads, provenance, problems and missing data. Tables and strings of `trace`
-        are ignored.
+        """Write the header of `trace`: devices, threads, provenance, problems and missing data. The tables and strings of
+        `trace` are not written.
         """
         self._append(header_item(trace, {}))
 
@@ -131,7 +132,7 @@ class TraceStream:
         self.add_tables({table_name: table})
 
     def add_tables(self, tables: Mapping[str, Table]) -> None:
-        """Append rows to several tables, by name. Small tables share a frame."""
+        """Append rows to several tables, by name. Small tables are written to the same frame of the file."""
         items = (item for name, table in tables.items() for item in table_items(name, table, self.rows[name], compact=False))
         for content in _shared(items):
             self._append(content)

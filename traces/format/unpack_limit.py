@@ -7,8 +7,8 @@ checked before memory is allocated.
 
 In 30 real recordings, the tables and texts in memory are 6 to 68 times as large as the trace file. The JSON text of a profile
 is 10 to 30 times as large as the compressed .gz file. A compressed file of zeros grows to 1000 times its size when decompressed
-with DEFLATE, and to 7000 times with LZMA. Constant columns add another factor of 40. Users who trust a file can set another
-limit (in megabytes) with the environment variable TRACE_UNPACK_LIMIT_MB.
+with DEFLATE, and to 7000 times with LZMA. Columns with a constant value are encoded so briefly that they grow by another factor
+of 40. Users who trust a file can set another limit (in megabytes) with the environment variable TRACE_UNPACK_LIMIT_MB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class UnpackLimit:
-    """The size limit of one file. `limit_bytes` is None if this process or one of its children wrote the file."""
+    """Limits how much memory the unpacked data of one file may use. `limit_bytes` is None if this process or one of its
+    children wrote the file."""
 
     file_bytes: int
     limit_bytes: int | None

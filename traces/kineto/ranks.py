@@ -60,7 +60,7 @@ class _Recording:
 def assemble(
     sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False, marks_are_steps: bool = False
 ) -> Trace:
-    """Build one trace from the contents of several files. `marks_are_steps` is as in `read_kineto`.
+    """Build one trace from the contents of several files. `marks_are_steps` has the same meaning as in `read_kineto`.
 
     If `strangers` is True, files that are not recordings are skipped and listed in `provenance["skipped_files"]`. At least one
     of the given files must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be
@@ -96,7 +96,7 @@ def assemble(
 
 
 def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
-    """Combine the recordings of one file. Profiler cycles of one process are joined.
+    """Combine the recordings of one file. Several profiler cycles of one process are joined into one recording.
 
     If a process has no rank, or the same rank as an earlier process, it gets the smallest unused rank.
     """

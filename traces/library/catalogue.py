@@ -33,7 +33,7 @@ VARIABLE = "TRACE_LIBRARY"
 
 
 def user_folder() -> Path:
-    """Return the folder for the user's own library entries. The folder may not exist."""
+    """Return the folder for the user's own library entries, which may not exist."""
     from platformdirs import user_data_path
 
     return user_data_path("trace-replay") / "library"
@@ -121,8 +121,8 @@ def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
     """Return the library entry for this GPU and the network that the script trains or, if there is none, the most similar entry
     for this GPU.
 
-    If `model` is given, the script's network is compared only with the library entry of that model. Batch sizes are ignored.
-    Raises TraceLibraryError.
+    If `model` is given, the script's network is compared only with the library entry of that model. The comparison ignores
+    batch sizes. Raises TraceLibraryError.
     """
     if model:
         return compared(cell(gpu_name, model), script)
@@ -130,7 +130,7 @@ def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
 
 
 def files_of(gpu_name: str) -> list[CellFile]:
-    """Return the library files that contain step times of this GPU. Raises TraceLibraryError if no file has any."""
+    """Return the library files that contain step times of this GPU. Raises TraceLibraryError if there is no such file."""
     name = gpu(gpu_name).name
     return [file for file in cell_files() if file.gpu.name == name]
 

@@ -76,7 +76,7 @@ def _trace(
 def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
     """Fill a trace with consecutive steps. The phases of each step have no gaps, and their host and device times are equal.
 
-    `kind` is the kind of the first step, such as `StepKind.STEADY`. The other steps are steady.
+    `kind` is the kind of the first step, such as `StepKind.STEADY`. All later steps have the kind `StepKind.STEADY`.
     """
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])

@@ -63,7 +63,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CellSource:
-    """Holds the source of figures. In a `*.cells` file, the fields of `CellSource` are stored in the map "provenance"."""
+    """Describes where the step times of a library entry come from. In a `*.cells` file, the fields of `CellSource` are stored
+    in the map "provenance"."""
 
     kind: str = ""
     study: str = ""
@@ -89,7 +90,8 @@ def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CellTimes:
-    """Holds the times at one batch size. `is_scaled` means that the times were interpolated between two measured batch sizes.
+    """Holds the step times of a library entry at one batch size. `is_scaled` means that the times were interpolated between two
+    measured batch sizes.
     """
 
     batch: int
@@ -136,7 +138,7 @@ class LibraryCell:
 
     @property
     def whole_provenance(self) -> dict[str, Any]:
-        """Return the provenance including the source."""
+        """Return the provenance, including the fields of `source`."""
         return {**to_json(self.source), **self.provenance}
 
     @property
@@ -165,8 +167,8 @@ class LibraryCell:
         )
 
     def at(self, batch: int) -> CellTimes:
-        """Return the times of a batch. Raises NotMeasured if the batch size is outside the measured range, see
-        Note [Measured batches only]."""
+        """Return the times of a step at this batch size. Raises NotMeasured if the batch size is outside the measured range,
+        see Note [Measured batches only]."""
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:
@@ -181,8 +183,8 @@ class LibraryCell:
     def peak_at(self, batch: int) -> int | None:
         """Return the peak memory that PyTorch allocates in a step, in bytes, or None if no peak is known.
 
-        The peak is interpolated between known peaks. For batch sizes outside the measured range, memory is extrapolated
-        linearly from the smallest and largest measured batch sizes.
+        Between measured batch sizes, the peak is interpolated linearly. For batch sizes outside the measured range, memory is
+        extrapolated linearly from the smallest and largest measured batch sizes.
         """
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):
@@ -193,7 +195,7 @@ class LibraryCell:
         return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
 
     def workload_at(self, batch: int) -> WorkloadSignature:
-        """Return the signature with this batch size."""
+        """Return the workload signature for the given batch size."""
         inputs, of = self.workload.inputs, self.workload
         if inputs is None:
             return of
@@ -331,7 +333,8 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
 
 
 def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[LibraryCell], shared: Mapping[str, Any]) -> None:
-    """Write the cells of one GPU atomically. `shared` is the provenance of all cells. Raises TraceWriteError."""
+    """Write the cells of one GPU atomically. `shared` is the part of the provenance that all cells have in common. Raises
+    TraceWriteError."""
     path = Path(path)
     stored = []
     for cell in sorted(cells, key=lambda cell: cell.model):

@@ -3,7 +3,7 @@
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
 Entries with errors cannot be added to the library. Missing, impossible and personal data are errors, and so are names that the
-library already contains. Warnings are for the reviewer.
+library already contains. Warnings are shown to the person who reviews the entry.
 
 Note [What is personal]
     All values of the provenance are searched for paths in home folders, e-mail addresses and names of machines. The recorder
@@ -44,8 +44,8 @@ _LINE_ROWS = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """Describes a finding of the check. `entry` names the cell or recording. `is_duplicate` is True if the library already has
-    the entry.
+    """Describes one error or warning. `entry` is the name of the cell or recording. `is_duplicate` is True if the library
+    already has the entry.
 
     `text` describes the problem and does not end with a period.
     """
@@ -57,7 +57,7 @@ class Fault:
 
 
 def check(path: Path) -> list[Fault]:
-    """Return the findings for a file. Raises TraceError and OSError if the file cannot be read."""
+    """Return all errors and warnings for a file. Raises TraceError and OSError if the file cannot be read."""
     if path.suffix == SUFFIX:
         file = read_cells(path)
         return [finding for cell in file.cells() for finding in _of_cell(cell, path)]

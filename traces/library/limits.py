@@ -23,8 +23,8 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Holds the memory limit. `fitted` is the largest measured batch. `full` is the smallest measured batch size that ran out
-    of memory, or None."""
+    """Holds the measured memory limit of a library entry. `fitted` is the largest measured batch size that fitted into memory.
+    `full` is the smallest measured batch size that ran out of memory, or None."""
 
     cell: LibraryCell
     fitted: int

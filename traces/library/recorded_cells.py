@@ -4,8 +4,9 @@
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
-Only clean steady steps are used. The time of each phase is measured with CUDA events, and the median over all steps is used.
-The standard deviation is stored too. Only the phases in PHASES are used, so data loading is ignored.
+Only steps after the warm-up and without the profiler are used. The time of each phase is measured with CUDA events, and the
+median over all steps is used. The standard deviation of each phase's time is stored too. Only the phases in PHASES are used, so
+data loading is ignored.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
 
 
 def row_of(trace: Trace) -> RunOfCell:
-    """Return the cell row of a recording. Raises TraceLibraryError if the recording lacks data that a library entry needs, such
-    as the workload signature."""
+    """Return the step times of a recording at its batch size. Raises TraceLibraryError if the recording lacks data that a
+    library entry needs, such as the workload signature."""
     if trace.workload is None or trace.workload.parameters is None:
         raise TraceLibraryError("the recording has no workload signature (what was trained): record it again")
     batch = batch_of(trace.workload)

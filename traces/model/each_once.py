@@ -6,7 +6,7 @@
     with each_once():
         summarize(trace)    # for each of 256 ranks, but launch_time_ns runs once
 
-Cached results are dropped at the end of the `with` block, so a trace may be changed between two summaries. The kept columns are
+Cached results are dropped at the end of the `with` block, so a trace may be changed between two summaries. Cached arrays are
 read-only.
 """
 

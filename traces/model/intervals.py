@@ -8,8 +8,8 @@
     steps = TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
     steps.holding(times_ns, ranks)  # for each time, the row of that rank's step, or NONE
 
-Time windows with the same owner, such as the steps of one rank, must not overlap. Windows of different owners may. Queries find
-each time by binary search.
+Time windows with the same owner, such as the steps of one rank, must not overlap. Time windows with different owners may
+overlap. Queries find each time by binary search.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Intervals:
     """Represents a set of half-open time intervals [start, end). `start_ns` and `end_ns` contain the merged intervals, sorted
     by time.
 
-    Intervals that touch or overlap are merged. The input may be in any order. Empty intervals cover nothing.
+    Intervals that touch or overlap are merged. The given intervals may be in any order. Intervals of length zero are ignored.
     """
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:

@@ -6,7 +6,7 @@ numbers.
     clear_dangling_references(trace)  # after a truncated file: references to lost rows become NONE
 
 Column values are limited so that the sum of a column, and the difference of any two values, fit into 64 bits. REFERENCES lists
-the columns that contain row numbers of another table. Merging and sorting also use REFERENCES.
+the columns that contain row numbers of another table. The code that merges and sorts traces uses REFERENCES too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _AMOUNTS = ("duration_ns", "bytes")
 def fault(trace: Trace) -> str | None:
     """Return a description of the first error in a trace, or None if the trace is valid.
 
-    In a valid trace, all columns of a table have the same length, and all numbers and indices are in range. The string table
-    contains no text twice. No host span is its own ancestor.
+    In a valid trace, all columns of a table have the same length, and all numbers and indices are in range. Each text occurs
+    only once in the string table. No host span is its own ancestor.
     """
     for name, kind in TABLES.items():
         table = getattr(trace, name)

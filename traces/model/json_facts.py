@@ -3,8 +3,8 @@
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
 
-Field names become keys. JSON keys may be added but never renamed, because users' scripts read them. docs/json.md lists the keys
-of each command.
+The names of the dataclass fields become the keys of the JSON objects. JSON keys may be added but never renamed, because users'
+scripts read them. docs/json.md lists the keys of each command.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ IMAGES = (4, 5)
 def memory_layout(tensors: Iterable[tuple[Sequence[int], Sequence[int]]]) -> str:
     """Return the memory layout of an op's image tensors, given the shape and strides of each tensor.
 
-    If the op's tensors have different layouts, CHANNELS_LAST takes precedence, then CONTIGUOUS, then OTHER_LAYOUT. Returns ""
-    if there are no images. For a tensor with one channel or one pixel, the result is OTHER_LAYOUT, because its strides fit both
-    contiguous and channels_last.
+    If the op's tensors have different layouts, CHANNELS_LAST takes precedence, then CONTIGUOUS, then OTHER_LAYOUT. The result
+    is "" if none of the tensors is an image. For a tensor with one channel or one pixel, the result is OTHER_LAYOUT, because
+    its strides fit both contiguous and channels_last.
     """
     found = {_of_image(shape, stride) for shape, stride in tensors if len(shape) in IMAGES}
     return next((layout for layout in LAYOUTS if layout in found), "")

@@ -21,7 +21,8 @@ from traces.model.typed_json import fitting
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Device properties, named as in `torch.cuda.get_device_properties`. The units are bytes, bits and kHz.
+    """Device properties, named as in `torch.cuda.get_device_properties`. Sizes are in bytes, bus widths in bits and clock rates
+    in kHz.
 
     The device's name and total memory are stored in the class `Device`. Identifiers of a single GPU, such as its UUID, are not
     recorded.
@@ -140,14 +141,15 @@ def to_kineto(properties: DeviceProperties) -> dict[str, Any]:
 
 
 def runtime_version(number: object) -> str | None:
-    """Convert the number of a CUDA runtime version, such as 12040, to text, such as "12.4". Returns None for any other value.
+    """Convert the number of a CUDA runtime version, such as 12040, to text, such as "12.4". Returns None if the value is not a
+    version number.
     """
     return f"{number // 1000}.{number % 1000 // 10}" if type(number) is int and number >= 1000 else None
 
 
 def hip_version(number: object) -> str | None:
-    """Convert the number of a HIP runtime version, such as 60443483, to text, such as "6.4.43483". Returns None for any other
-    value."""
+    """Convert the number of a HIP runtime version, such as 60443483, to text, such as "6.4.43483". Returns None if the value is
+    not a version number."""
     if type(number) is not int or number < 10_000_000:
         return None
     return f"{number // 10_000_000}.{number % 10_000_000 // 100_000}.{number % 100_000}"

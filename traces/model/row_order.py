@@ -28,7 +28,7 @@ def in_order(trace: Trace) -> Trace:
     Steps are sorted by start time. Phases are sorted by step and start time. Host spans are sorted by thread, start time and
     decreasing duration, with ops last (except for Note [Calls that take no time]). Device spans are sorted by device, stream
     and start time. Memory events are sorted by time. DataParallel stages are sorted by start time and decreasing duration.
-    Batches and collectives are sorted by rank and start time. The table of values keeps its order.
+    Batches and collectives are sorted by rank and start time. The table `values` is not sorted.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -78,7 +78,7 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
 def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
     """Return a copy of the trace in which each named table has only the given rows, in the given order.
 
-    References to kept rows are updated. References to dropped rows become NONE.
+    References to the remaining rows are updated, and references to removed rows become NONE.
     """
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: new_positions(order, len(getattr(trace, name))) for name, order in rows.items()}
@@ -102,8 +102,8 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    """Return an array that maps old row numbers to new ones, for a table whose rows are put in the order `order`. Dropped rows
-    get NONE. The last element is NONE.
+    """Return an array that maps old row numbers to new ones, for a table whose rows are put in the order `order`. For rows that
+    are not in `order`, the array contains NONE. The last element of the array is NONE.
     """
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))

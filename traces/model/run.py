@@ -108,8 +108,8 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """Describes the host time that the replayer itself needs on the machine that runs the replay. All fields are None for a
-    recording."""
+    """Describes the host time that the replayer itself needs on the machine that runs the replay. For a recording, all fields
+    are None."""
 
     lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None
@@ -140,8 +140,8 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a call of a model. The duration of the model call is taken from a library entry. A cell is a library entry that
-    contains the published times of one model on one GPU."""
+    """Describes a call of a model in a replay from the library. The duration of the model call is taken from a library entry. A
+    cell is a library entry that contains the published times of one model on one GPU."""
 
     cell: str
     batch: int
@@ -247,5 +247,5 @@ def distributed_of(facts: object) -> Distributed | None:
 
 
 def distributed_info(told: Distributed, rank: int, nccl: str | None) -> dict[str, Any]:
-    """Convert to Kineto's `distributedInfo`."""
+    """Convert a `Distributed` object to the form of Kineto's `distributedInfo`."""
     return {"rank": rank, **to_json(told)} | ({"nccl_version": nccl} if nccl else {})

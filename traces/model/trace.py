@@ -198,7 +198,7 @@ class Table:
 
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
-        """Join several tables of the same kind into one table. A single table is returned without copying."""
+        """Join several tables of the same kind into one table. If only one table is given, it is returned without copying."""
         if len(tables) == 1:
             return tables[0]
         return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
@@ -336,7 +336,8 @@ class DeviceSpans(_Spans):
 
 @dataclass
 class MemoryEvents(Table):
-    """Each row changes host or device memory. Allocations are positive, and frees are negative. Rows are ordered by time."""
+    """Each row is one allocation or free of host or device memory. The number of bytes is positive for an allocation and
+    negative for a free. Rows are ordered by time."""
 
     thread: THREAD_OR_NONE
     device: DEVICE_OR_NONE
@@ -469,7 +470,7 @@ class Strings:
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
         """Return a boolean mask of the rows whose text passes the test `is_wanted`. `is_wanted` is called once for each
-        distinct text. Rows without a text give False."""
+        distinct text. The mask is False for rows without a text."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -589,7 +590,7 @@ def shapes_text(shapes: Iterable[Shape]) -> str:
     """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7".
 
     Scalars (tensors without dimensions) are omitted, because profilers write `[]` for scalars and for arguments that are not
-    tensors. Tensor lists are flattened. A list of unknown tensors becomes UNTOLD_LIST.
+    tensors. The tensors of a list are written one after another, and a list of tensors with unknown shapes becomes UNTOLD_LIST.
     """
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 
@@ -598,7 +599,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Parse the output of `shapes_text`. Lists of tensors with unknown shapes are skipped. To find out whether the text
     contains lists with unknown shapes, callers check `UNTOLD_LIST in text`.
 
-    Raises TraceError for any other text.
+    Raises TraceError if the text has another form.
     """
     try:
         return tuple(tuple(map(int, part.split(","))) for part in text.split(";") if part != UNTOLD_LIST) if text else ()

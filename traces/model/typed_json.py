@@ -3,9 +3,9 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-After a field with a default value is added to a dataclass, JSON without this field can still be read. Older readers ignore
-unknown keys. Fields may have the types bool, int, float, str and Path, or may be frozen dataclasses themselves. None, tuples,
-and mappings with text as keys are allowed too.
+After a field with a default value is added to a dataclass, JSON without this field can still be read. Older releases ignore
+JSON keys that they do not know. Fields may have the types bool, int, float, str and Path, or may be frozen dataclasses
+themselves. None, tuples, and mappings with text as keys are allowed too.
 
 The library msgspec is not used, because it can omit default values only for objects of its own class Struct, not for
 dataclasses. The library cattrs is not used, because every recorded script would need it as a dependency.
@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Return `value` as JSON types. Fields that have their default values are omitted, and paths become text."""
+    """Convert a dataclass object to JSON types (dict, list, str, numbers). Fields that have their default values are omitted,
+    and paths become text."""
     if is_dataclass(value) and not isinstance(value, type):
         told = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: to_json(of) for field, of in told if not _is_default(field, of)}
@@ -56,8 +57,8 @@ def from_json(kind: type[T], values: object) -> T:
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """Build a `kind` from untrusted values. Values of the wrong type are ignored and their fields keep the default value, so
-    every field of `kind` needs a default."""
+    """Create an object of the dataclass `kind` from untrusted values. Values of the wrong type are ignored and their fields
+    keep the default value, so every field of `kind` needs a default."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):

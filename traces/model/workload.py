@@ -1,8 +1,7 @@
 """Describes the workload of a training script: parameters, modules, input shapes and optimizer.
 
-A phase-grained trace contains only times. The recorder and the replayer store a `WorkloadSignature` in the header of each
-trace, because a trace of phases contains only times. Two recordings without kernels can be compared by signature to find out
-whether they are of the same model.
+The recorder and the replayer store a `WorkloadSignature` in the header of each trace, because a trace of phases contains only
+times. Two recordings without kernels can be compared by signature to find out whether they are of the same model.
 
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
@@ -45,7 +44,7 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSignature:
-    """The workload of a script. `parameters` counts elements; shared parameters count once."""
+    """The workload of a script. `parameters` is the number of parameter elements, where shared parameters are counted once."""
 
     parameters: int | None = None
     parameter_bytes: int | None = None
@@ -127,7 +126,8 @@ class WorkloadMatch:
     """The result of comparing two signatures. `reasons` lists the differences between the signatures or, if there are none, the
     fields that agree.
 
-    Reasons have no full stop. `not_compared` lists the fields that are unknown in at least one of the two signatures.
+    The texts in `reasons` do not end with a period. `not_compared` lists the fields that are unknown in at least one of the two
+    signatures.
     """
 
     sameness: Sameness
@@ -138,8 +138,9 @@ class WorkloadMatch:
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare the fields that both signatures have.
 
-    The result is SAME_PROGRAM only if both signatures describe a model and a batch. One difference is enough for OTHER_PROGRAM.
-    If the two signatures differ only in the first dimension of the inputs, the result is OTHER_BATCH_SIZE.
+    The result is SAME_PROGRAM only if both signatures describe a model and a batch. A single difference in the model makes the
+    result OTHER_PROGRAM. If the two signatures differ only in the first dimension of the inputs, the result is
+    OTHER_BATCH_SIZE.
     """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:

@@ -1,5 +1,5 @@
-"""Contains the data sheets of GPUs, which provide values that are missing in recordings. Each row cites the manufacturer's data
-sheet.
+"""Contains the data sheets of GPUs, which provide values that are missing in recordings. Each entry cites the manufacturer's
+data sheet.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
@@ -27,9 +27,9 @@ Note [What a context takes]
     Before CUDA 11.7, all kernels were loaded at once, and newer cards needed more memory for them. benchmarks/library_memory.py
     lists the sizes by compute capability. The context size of AMD cards is unknown, so the result is 0.
 
-Peak rates are dense. Memory sizes are those that CUDA reported in public logs and in our recordings. If no public log contains
-a GPU's memory size, the size in the GPU's name is used, such as "32GB". Each entry is one GPU as PyTorch sees it. A K80 or
-MI250 card has two such GPUs, so its entry describes half of the card.
+Peak rates are those for dense matrices, without sparsity. Memory sizes are those that CUDA reported in public logs and in our
+recordings. If no public log contains a GPU's memory size, the size in the GPU's name is used, such as "32GB". Each entry is one
+GPU as PyTorch sees it. A K80 or MI250 card has two such GPUs, so its entry describes half of the card.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Link(NamedTuple):
     """Bandwidth between two equal GPUs in one direction, from the data sheet. Bandwidths are in gigabytes per second, which
     equals bytes per nanosecond.
 
-    This bandwidth is an estimate. The number of links between two GPUs differs between server boards. Copies between GPUs that
-    pass through a switch or the host are slower.
+    The bandwidth between two GPUs is an estimate. The number of links between two GPUs differs between server boards. Copies
+    between GPUs that pass through a switch or the host are slower.
     """
 
     pair_gbps: float  # all links between two neighbours together
@@ -145,7 +145,7 @@ class Card:
 
     @property
     def cache_bytes(self) -> int:
-        """Size of the last cache before memory. All multiprocessors share this cache."""
+        """Size of the last cache before memory, which all multiprocessors share."""
         return max(self.l2_bytes, self.memory_side_cache_bytes)
 
     @property
@@ -331,8 +331,9 @@ def find_card(text: str) -> Card:
     """Return the data sheet of the GPU that a user has named, for example "v100" or "rtx 4090".
 
     All words and numbers of the user's text must occur in one of the GPU's names. Spaces in GPU names are ignored, so "rtx6000"
-    matches "Quadro RTX 6000". A variant (Ti, Ada) must be named. If several GPUs match, the GPU whose name has the fewest
-    additional words is returned. Raises TraceError with suggestions.
+    matches "Quadro RTX 6000". If the GPU is a variant such as Ti or Ada, the user's text must contain the variant. If several
+    GPUs match, the GPU whose name has the fewest additional words is returned. If no GPU matches, raises TraceError with a
+    message that suggests similar names.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}

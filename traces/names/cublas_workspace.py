@@ -9,8 +9,8 @@ stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. Since P
 allocates and frees its own workspace.
 
 In PyTorch 2.11, cuBLASLt keeps a separate workspace of 1 MiB, which is allocated at the first matrix multiplication with a
-bias. In PyTorch 2.12 and later, cuBLASLt shares the workspace of cuBLAS. Both were measured with PyTorch's own allocator.
-PyTorch 2.10 was not measured.
+bias. In PyTorch 2.12 and later, cuBLASLt shares the workspace of cuBLAS. The behavior of 2.11 and 2.12 was measured with
+PyTorch's own allocator. PyTorch 2.10 was not measured.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def workspace_bytes(major: int, amd: str | None, release: Release | None, config
     """Return the size in bytes of one cuBLAS workspace on a GPU of the given major compute capability. `amd` is AMD's
     architecture name ("gfx942").
 
-    `configured` is CUBLAS_WORKSPACE_CONFIG. In CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight
-    buffers of 16 KiB. Values of any other form are ignored.
+    `configured` is the value of the environment variable CUBLAS_WORKSPACE_CONFIG. In CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8"
+    means two buffers of 4096 KiB and eight buffers of 16 KiB. If the value of CUBLAS_WORKSPACE_CONFIG has another form, it is
+    ignored.
     """
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:

@@ -6,9 +6,9 @@ the same canonical name. In-place ops have the same canonical name as other ops,
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Equivalent ops may have their arguments in a different order. Some also take biases, statistics or workspaces. To compare
-equivalent ops, only shapes with at least two dimensions are used, and their order is ignored. If a call has only shapes with
-fewer than two dimensions, all of its shapes are compared.
+Equivalent ops may have their arguments in a different order. Some of the equivalent ops have additional arguments, such as
+biases, statistics or workspaces. To compare equivalent ops, only shapes with at least two dimensions are used, and their order
+is ignored. If a call has only shapes with fewer than two dimensions, all of its shapes are compared.
 """
 
 from __future__ import annotations

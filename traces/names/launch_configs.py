@@ -37,7 +37,7 @@ def config_text(values: Sequence[Any]) -> str:
 
 
 def config_args(text: str) -> LaunchArgs:
-    """Parse the output of `config_text`. Raises ValueError for other text."""
+    """Parse the output of `config_text`. Raises ValueError if the text has another form."""
     args: dict[str, Any] = {}
     for place, (key, part) in enumerate(zip(CONFIG_ARGS, text.split("|"), strict=False)):
         if part and place < _DIMS:

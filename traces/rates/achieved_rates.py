@@ -15,8 +15,8 @@ FLOPs of attention are an upper bound, because profilers do not record whether t
 
 The bytes of an op are the least number of bytes that it must read and write (`traces.rates.op_traffic`). If an op runs only
 copies and memsets, its bytes are the sum of their recorded sizes. The duration of an op is the sum of the durations of its
-kernels. Collectives count neither FLOPs nor bytes. The GPU's data sheet is found by the device name (`traces.names.cards`). If
-the GPU's data sheet is unknown, rates are not compared with a peak rate.
+kernels. FLOPs and bytes of collectives are not computed. The GPU's data sheet is found by the device name
+(`traces.names.cards`). If the GPU's data sheet is unknown, rates are not compared with a peak rate.
 
 Note [Above the data sheet]
     A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
@@ -88,8 +88,8 @@ _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4
 
 @dataclass(frozen=True, slots=True)
 class OpRates:
-    """Holds the achieved rates of all calls of one op, or of one op at one shape. `calls` counts calls with device work.
-    Unknown figures are None.
+    """Holds the achieved rates of all calls of one op, or of one op at one shape. `calls` is the number of calls that ran work
+    on the GPU. Fields whose value is unknown are None.
 
     `flops` is the sum over all calls with known FLOPs, and `bytes` the sum over all calls with known bytes. `flops_ns` is the
     device time of all calls with known FLOPs, and `bytes_ns` is the device time of all calls with known bytes. Shares are
@@ -115,8 +115,8 @@ class OpRates:
 
 
 def compared_text(op: str, shapes: str) -> str:
-    """Convert the recorded shapes of an op to the form that is the same in all PyTorch releases. Unknown shapes stay
-    unchanged."""
+    """Convert the recorded shapes of an op to the form that is the same in all PyTorch releases. A text of shapes that cannot
+    be parsed is returned unchanged."""
     return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
 
 
@@ -147,12 +147,13 @@ class _Sum:
 
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
-    """Return the achieved rates of all ops, sorted by decreasing device time. Work without an op is left out."""
+    """Return the achieved rates of all ops, sorted by decreasing device time. GPU work that does not belong to an op is left
+    out."""
     return achieved_tables(trace)[1 if by_shape else 0]
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two tables of achieved rates: by op, and by op, shapes and dtype. Both are computed together."""
+    """Return two tables of achieved rates: by op, and by op, shapes and dtype. Computing both tables in one call saves time."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -360,10 +361,10 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
     """Return, for each op, the row number of the host span that contains the op's input shapes, or NONE if there is no such
     span.
 
-    Usually the op itself has the shapes. If an op has no recorded shapes and is the only op inside another op, the shapes of
-    the outer op are used. Before release 1.10, PyTorch computed the two gradients of a convolution (of the input and of the
-    weight) in two separate cuDNN ops. Neither of these two ops gets all tensors of the convolution, so the shapes of the op
-    that encloses them are used.
+    Usually the shapes are recorded for the op itself. If an op has no recorded shapes and is the only op inside another op, the
+    shapes of the outer op are used. Before release 1.10, PyTorch computed the two gradients of a convolution (of the input and
+    of the weight) in two separate cuDNN ops. Neither of these two ops gets all tensors of the convolution, so the shapes of the
+    op that encloses them are used.
     """
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP

@@ -92,12 +92,13 @@ def is_attention_backward(name: str) -> bool:
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an attention op, and whether the number is an upper bound. Insufficient shapes give 0.
+    """Return the FLOPs of an attention op, and whether the number is an upper bound. The result is 0 if the recorded shapes are
+    not sufficient.
 
     Attention has two matrix products in the forward pass and five in the backward pass, which computes the scores again. The
-    products cover all pairs of tokens. With a causal mask, attention needs half of the FLOPs, but profilers do not record the
-    mask. If the sequences of a batch are concatenated, the length of a sequence is known only if the batch contains a single
-    sequence.
+    matrix products are computed for all pairs of tokens. With a causal mask, attention needs half of the FLOPs, but profilers
+    do not record the mask. If the sequences of a batch are concatenated, the length of a sequence is known only if the batch
+    contains a single sequence.
     """
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -120,7 +121,8 @@ def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
 
 @cache
 def itemsize(dtype: str) -> int:
-    """Return the bytes per element of a PyTorch dtype, given its name, such as "float8_e4m3fn". An unknown dtype gives 4."""
+    """Return the bytes per element of a PyTorch dtype, given its name, such as "float8_e4m3fn". For an unknown dtype, the
+    result is 4."""
     bits = _BITS.search(dtype)
     return max(int(bits[0]) // 8, 1) if bits else 1 if dtype == "bool" else 4
 

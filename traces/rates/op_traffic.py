@@ -312,8 +312,8 @@ def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffi
 
 
 def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes read and written by an op that applies rotary position embeddings to queries and keys. Queries and keys
-    change in place.
+    """Return the bytes read and written by an op that applies rotary position embeddings to queries and keys. The queries and
+    keys are changed in place.
     """
     if len(operands) < 3:
         return None
@@ -407,7 +407,8 @@ def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> 
 
     The output tensors of a Triton kernel are its last arguments, or its first arguments if the kernel changes them in place.
     Each program of a pointwise Triton kernel processes the same number of output elements, and this number is a power of two.
-    The tensor whose size best matches the number of programs is assumed to be the output. A reduction processes its input.
+    The tensor whose size best matches the number of programs is assumed to be the output. For a reduction, the result is the
+    number of input elements.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

@@ -44,7 +44,7 @@ def see_through_wrappers(generated: Sequence[str] = ()) -> None:
 def _leave_out_our_frames(rules: Any) -> None:
     """Stop Dynamo from tracing this tool's Python functions that replace C functions of PyTorch.
 
-    Dynamo cannot trace C functions either.
+    Without this tool, Dynamo would not trace these functions either, because it cannot trace C functions.
     """
     rules.SKIP_DIRS.extend(_OURS)
     rules._recompile_re()
@@ -78,8 +78,8 @@ def _trace_originals(variables: Any) -> None:
 
 
 def _find_original_methods(variables: Any) -> None:
-    """For wrapped methods that are implemented in C++, make Dynamo use the original method. Dynamo breaks the graph at such
-    methods."""
+    """For wrapped methods that are implemented in C++, make Dynamo use the original method. A wrapper of a C++ method would
+    cause a graph break."""
 
     def find(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         found = call(self, *args, **kwargs)

@@ -61,7 +61,7 @@ class ReplaySession:
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """The user's options for a recording. Integer options are numbers of steps."""
+    """The user's options for a recording. Options that are integers are numbers of steps."""
 
     grain: str = "kernel"
     warmup: int = 3

@@ -44,8 +44,8 @@ class DataParallelHooks:
         patch_around(functions.Broadcast, backward=self._backward("broadcast_backward"))
 
     def _as_part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
-        """Wrap `call` as a part. `devices` names the argument of `call` that contains the stage's device, or a list of devices
-        that begins with it.
+        """Wrap `call`, which runs one stage of DataParallel. `devices` names the argument of `call` that contains the stage's
+        device, or a list of devices that begins with it.
         """
         devices_of = argument(call, devices)
         return self.here.around(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))

@@ -62,7 +62,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
 
     Returns a function that calls `finish` immediately. It is needed for exits that skip `atexit`, such as `os._exit`.
 
-    Ctrl-C is ignored while `finish` runs, because the script has already ended. Shells and launchers often send it twice.
+    Ctrl-C is ignored while `finish` runs, because the script has already ended. Shells and launchers often send Ctrl-C twice.
     """
     process, is_done = os.getpid(), False
 

@@ -133,7 +133,7 @@ def _home(library: str) -> str | None:
 
 
 def check_torch() -> None:
-    """Raises TraceError if the installed PyTorch is too old for a replay. Raises nothing if PyTorch is not installed."""
+    """Raises TraceError if the installed PyTorch is too old for a replay. If PyTorch is not installed, nothing is raised."""
     with suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("torch")
         release = re.match(r"(\d+)\.(\d+)", version)
@@ -143,7 +143,7 @@ def check_torch() -> None:
 
 
 def write_session(folder: Path, rooms: Mapping[str, object], *, trigger: str = "torch", root: Path = ROOT) -> None:
-    """Write the files that the bootstrap reads. See `run_child` for the arguments."""
+    """Write the files that `sitecustomize.py` reads in the child process. See `run_child` for the arguments."""
     if "replayer" in rooms:
         check_torch()
     (folder / "trigger").write_text(trigger, encoding="utf-8")
@@ -176,8 +176,8 @@ class _Relay:
     """Passes signals that end a process by default, such as SIGTERM, on to the child process.
 
     After Ctrl-C in a terminal, this process only waits for the child process, because the terminal sends Ctrl-C to both of
-    them. If there is no terminal, only this process receives SIGINT, so it sends the signal on to the child. Signals ignored at
-    startup (nohup) stay ignored.
+    them. If there is no terminal, only this process receives SIGINT, so it sends the signal on to the child. Signals that were
+    ignored at startup, as with `nohup`, stay ignored.
     """
 
     def __init__(self) -> None:

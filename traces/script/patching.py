@@ -35,8 +35,8 @@ OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 
 class Patches:
-    """Changes attributes of PyTorch's and Python's modules in this process, and keeps the original values. `undo` reverts the
-    changes.
+    """Changes attributes of PyTorch's and Python's modules in this process, and keeps the original values. `undo` restores the
+    original values.
 
     A replaced function may also have been imported into other modules by name (`from torch.cuda import Stream`).
     `extend_to_importers` replaces such a function in modules that imported it before the patch. `undo` restores the original
@@ -70,7 +70,7 @@ class Patches:
                 self.set(module, name, value)
 
     def undo(self) -> None:
-        """Revert all changes, the latest first."""
+        """Revert all changes in reverse order."""
         undo, self._undo = self._undo, []
         replaced, self._replaced = self._replaced, []
         for revert in reversed(undo):
@@ -273,8 +273,8 @@ class _EntriesOfThread(threading.local):
 
 
 class PhaseScope:
-    """Context manager that reports the start and end of a training phase to the listener. Only a thread's outermost entry is
-    reported.
+    """Context manager that reports the start and end of a training phase to the listener. If `with` blocks are nested in a
+    thread, only the outermost block is reported.
 
     Phases may be nested, because an optimizer may call another optimizer, and checkpointed layers run a backward pass inside a
     backward pass. Processes without a listener, such as workers of a DataLoader, report no phases.

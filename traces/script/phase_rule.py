@@ -58,7 +58,7 @@ _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
 
 class Segment(NamedTuple):
-    """A time interval that belongs to one phase of a script. `end_ns` is exclusive."""
+    """A time interval that belongs to one phase of a script. The segment ends just before `end_ns`."""
 
     name: str
     start_ns: int
@@ -81,7 +81,8 @@ def op_class(name: str) -> int:
 
 
 class PhaseCut:
-    """Cuts one thread's time into phase segments. Times are integer nanoseconds and must not decrease from event to event.
+    """Divides the time of one thread into segments, one per phase. Times are integer nanoseconds and must not decrease from
+    event to event.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,7 @@ class PhaseCut:
         return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
 
     def enter(self, name: str, now_ns: int) -> bool:
-        """Begin an explicit segment. Returns whether a new segment began.
+        """Begin the segment of a phase whose start and end are reported. Returns whether a new segment began.
 
         If a script copies data to the GPU in the middle of a phase such as a forward pass, the copy belongs to that phase.
         """
@@ -123,7 +124,7 @@ class PhaseCut:
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:
-        """Process an op of class `kind`. Returns whether a new segment began."""
+        """Process the call of an op of class `kind`. Returns whether a new segment began."""
         if not self.turns(kind):
             return False
         if kind == LOSS:

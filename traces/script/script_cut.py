@@ -9,7 +9,7 @@
     cut.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
 `step_rule.py` contains the rules for where a step ends, and `phase_rule.py` contains the rules for which phase an event belongs
-to. This module combines the two rules.
+to. `script_cut.py` combines the rules for steps and phases.
 
 Note [The script's thread]
     Steps and phases belong to one thread, called the script's thread. The script's thread is the thread that calls `step` of
@@ -70,13 +70,13 @@ class ScriptListener(Protocol[ThreadT_contra]):
         until the next segment begins."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
-        """All segments so far were set-up. See Note [Set-up is no step]."""
+        """Called when the script's set-up ends: no segment so far belongs to a step. See Note [Set-up is no step]."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
         """Called when it becomes known whether the current step is an evaluation step."""
 
     def step_ends(self, thread: ThreadT_contra, step: CutStep) -> None:
-        """A step has ended."""
+        """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
         """Return True if the recorded step contains another call of the current module, False if not, and None outside of

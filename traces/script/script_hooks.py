@@ -39,7 +39,8 @@ Wrapper = Callable[[Call], Call]
 
 
 class CallListener(PhaseListener, Protocol):
-    """The interface that receives the script's events. The recorder and the virtual GPU implement this interface."""
+    """The interface through which hooks report the script's events. The recorder and the virtual GPU implement this
+    interface."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None: ...
 
@@ -91,8 +92,8 @@ class ScriptHooks:
             patch(autograd, _engine_run_backward=run)
 
     def loading(self, fetch: Call) -> Call:
-        """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader". StopIteration also ends
-        the phase."""
+        """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader". If `__next__` raises
+        StopIteration, the phase "loader" ends too."""
         waiting = PhaseScope("loader", self._listener).around(fetch)
 
         @wraps(fetch)
@@ -228,8 +229,8 @@ def _subclasses(cls: Any) -> Iterator[type]:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield the strided tensors in a batch. The batch may be a tensor, a list, a tuple, a dictionary or an object whose
-    attributes are tensors.
+    """Yield all tensors in a batch, except those that are not strided (sparse tensors). The batch may be a tensor, a list, a
+    tuple, a dictionary or an object whose attributes are tensors.
     """
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided:

@@ -69,7 +69,7 @@ class StepEnd(IntEnum):
 
 
 class Optimizers:
-    """The live optimizers of a process. One of these optimizers ends the training steps, see `is_first`."""
+    """The live optimizers of a process. The calls of one optimizer end the training steps, see `is_first`."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -93,7 +93,7 @@ class Optimizers:
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Return whether this optimizer ends steps.
+        """Return whether the calls of this optimizer end training steps.
 
         Training steps end with calls of the optimizer that the script called first. After the script deletes that optimizer,
         the next optimizer that it calls ends the training steps.
@@ -106,8 +106,8 @@ class Optimizers:
 
 
 class StepCut:
-    """Applies the step rule to one thread. Callers report the calls of outermost modules, data loading, backward passes and
-    calls of optimizers.
+    """Decides where the steps of one thread end. Callers report the calls of outermost modules, data loading, backward passes
+    and calls of optimizers.
 
     Modules are identified by integers, such as `id(module)`.
     """
@@ -169,7 +169,7 @@ class StepCut:
         self._trains = self._steps_in_backward = True
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
-        """Handle the return of an optimizer's `step`. `is_first` is true for the first optimizer."""
+        """Handle the return of an optimizer's `step`. `is_first` is True if this optimizer's calls end the training steps."""
         self._trains = True
         self._steps_outside |= is_first
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)

@@ -57,7 +57,8 @@ class WorkloadObserver:
 
     @property
     def so_far(self) -> WorkloadSignature | None:
-        """Return the workload signature. During the first step, the signature is incomplete. None if no module was called."""
+        """Return the workload signature. During the first step, the signature is incomplete, or None if no module was
+        called."""
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
@@ -68,8 +69,8 @@ class WorkloadObserver:
             self._batch_bytes = size_bytes
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
-        """Handle the call of an outermost module, given the shapes and dtypes of its input tensors. `autocast` is as in the
-        signature.
+        """Handle the call of an outermost module, given the shapes and dtypes of its input tensors. `autocast` has the same
+        meaning as in `WorkloadSignature`.
         """
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident():
@@ -111,7 +112,7 @@ class WorkloadObserver:
 
 
 def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:
-    """Return the signature with these modules added. Shared modules and parameters count once."""
+    """Return the signature with these modules added. Shared modules and parameters are counted once."""
     outermost = list(outermost)
     modules = {id(part): part for module in outermost for part in parts_of(module)}
     if not modules:
@@ -125,7 +126,7 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return the module and all modules inside. `Module.modules` is not used, because it raises an exception for a
+    """Return a module and all modules that it contains. `Module.modules` is not used, because it raises an exception for a
     RemoteModule."""
     found, waiting = {}, [module]
     while waiting:

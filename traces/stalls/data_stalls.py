@@ -41,7 +41,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Holds the speed of a run, excluding its first steps. Values are means per step."""
+    """Holds the speed of a run, excluding its first steps. The times are means per step."""
 
     steps: int
     step_ns: int
@@ -61,7 +61,7 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Stalls:
-    """Holds the data stalls of one script. Shares are of a step's time."""
+    """Holds the data stalls of one script. Each share is a fraction of the step time."""
 
     gpu: Pace
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
@@ -251,7 +251,7 @@ def _taken(script: Loading, batch_cpu_ns: int) -> float:
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
     """Predict the run on a machine where other programs use `taken` CPU cores.
 
-    Bisection finds the number of other programs.
+    The number of other programs is found by bisection.
     """
     few, many = 0.0, 0.01
     while many < _MOST_OTHERS and run(many).others_cores < taken:
@@ -265,7 +265,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
     """Return the loading reports sorted as the DataLoader returns the batches, one batch from each worker in turn.
 
-    If some workers loaded more batches than others in an epoch, the extra batches at the end are omitted. A new epoch has new
+    If some workers loaded more batches than others in an epoch, the extra batches at the end are omitted. Each epoch starts new
     worker processes.
     """
     by_worker: dict[int, list[Loading]] = {}

@@ -62,7 +62,7 @@ def loaded(
     sequence, it has one time for each step. `others` is the number of CPU cores that other programs would keep busy if they had
     the machine for themselves.
 
-    Raises ValueError without workers or cores. Loading without workers (num_workers=0) is not modeled.
+    Raises ValueError if `workers` or `cores` is less than 1. Loading without workers (num_workers=0) is not modeled.
     """
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")

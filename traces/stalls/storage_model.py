@@ -27,7 +27,7 @@ from enum import StrEnum
 
 
 class CachePolicy(StrEnum):
-    """Says which files a full cache evicts."""
+    """Decides which files a full cache evicts."""
 
     LRU = "lru"  # evicts the least recently read file, like a page cache
     MINIO = "minio"
@@ -35,8 +35,8 @@ class CachePolicy(StrEnum):
 
 @dataclass
 class Disk:
-    """Describes one device for all processes. The modeled disk serves one read at a time. Each read takes `latency_ns` plus the
-    transfer.
+    """Describes one disk that all processes share. The modeled disk serves one read at a time. Each read takes `latency_ns` per
+    seek plus the transfer time.
     """
 
     bytes_per_s: float

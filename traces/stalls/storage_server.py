@@ -5,10 +5,10 @@ to a server.
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
-Messages are lines of JSON. The first message of the server describes the modeled disk and cache. A process sends a request only
-for bytes that are not in the modeled cache. The server's answer is the time (CLOCK_MONOTONIC) at which the simulated disk has
-read the bytes. If no disk is modeled, processes send no requests, because waiting for the server's answers would slow down data
-loading.
+Each message is one line of JSON. The first message of the server describes the modeled disk and cache. A process sends a
+request only for bytes that are not in the modeled cache. The server's answer is the time (CLOCK_MONOTONIC) at which the
+simulated disk has read the bytes. If no disk is modeled, processes send no requests, because waiting for the server's answers
+would slow down data loading.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class StorageServer:
 
 
 class StorageClient:
-    """Connects a process to the server. The connection to the server is opened when it is first needed. A forked process opens
-    its own connection.
+    """Connects a process of the run to the server. The connection to the server is opened when it is first needed. A forked
+    process opens its own connection.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,8 +145,8 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait until the disk has delivered. Return how many nanoseconds the read waited for the modeled disk, or None if the
-        modeled cache holds the file."""
+        """Wait until the modeled disk has finished the read. Return how many nanoseconds the read waited for the modeled disk,
+        or None if the modeled cache holds the file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()

@@ -74,7 +74,7 @@ class Threads:
         return np.fromiter(map(row_of.__getitem__, keys), "i4", len(keys))
 
     def row(self, pid: Any, tid: Any) -> int:
-        """Return the row of a thread. A new thread gets a new row."""
+        """Return the number of a thread, and assign a new number if the thread is new."""
         row = self.find(pid, tid)
         if row is None:
             process, thread = _number(pid, NONE), _number(tid, None)
@@ -208,7 +208,7 @@ def _numbers(values: list[Any]) -> Column:
 def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
     """Return durations in ns.
 
-    Negative durations become 0 and are counted.
+    Negative durations are replaced by 0 and counted in `problems`.
     """
     too_long = durations > _MAX_DURATION_NS // 1000
     negative = durations < 0

@@ -69,7 +69,8 @@ _TAKE = itemgetter(*FIELDS, "args")
 
 
 class CategoryEvents:
-    """Holds the complete ("ph": "X") events of one category as columns. `defaults` gives the values of absent arguments."""
+    """Holds the complete ("ph": "X") events of one category as columns. `defaults` contains the value to use for each argument
+    that an event lacks."""
 
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
@@ -83,7 +84,7 @@ class CategoryEvents:
         return list(chain.from_iterable(piece[place] for piece in self.pieces))
 
     def take(self, key: str) -> list[Any]:
-        """Return a column and free its pieces. Afterwards the column is empty."""
+        """Return a column and free its memory, so that the column is empty after the call."""
         column = self.column(key)
         place = (*FIELDS, *self.defaults).index(key)
         for piece in self.pieces:

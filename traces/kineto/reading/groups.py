@@ -120,7 +120,7 @@ def _rank_of(event: Any) -> int | None:
 
 @dataclass
 class Groups:
-    """A file's events by kind."""
+    """Holds the events of a file, grouped by kind."""
 
     complete: dict[str, CategoryEvents]
     memory: list[Event]
@@ -131,7 +131,7 @@ class Groups:
 
     @classmethod
     def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
-        """Combine pieces. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond."""
+        """Combine the pieces of a file. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond."""
         complete: defaultdict[Any, list[Taken]] = defaultdict(list)
         others: defaultdict[Any, list[Event]] = defaultdict(list)
         stamps: list[Any] = []

@@ -1,7 +1,8 @@
 """Parses the JSON text of a recording into events, even if the text is damaged.
 
 Valid files are parsed by orjson. orjson fails on truncated files of killed jobs, on the number `inf`, and on unescaped quotes
-or backslashes in names. If orjson fails, events are parsed one at a time and repaired if possible. Others are counted.
+or backslashes in names. If orjson fails, events are parsed one at a time and repaired if possible. Events that cannot be
+repaired are counted.
 
     problems = Counter()
     document = parse(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"', problems, "cut.json")
@@ -248,7 +249,8 @@ def _scan_header(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
-    """Return those fields of a damaged JSON header whose keys Kineto is known to write. Each field is parsed separately.
+    """Return those fields of a damaged JSON header whose keys Kineto is known to write. Each field of the header is parsed
+    separately.
 
     Until July 2026, Kineto wrote its log messages into the JSON header without escaping quotes.
     """

@@ -33,8 +33,8 @@ class CallOwners:
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """Find the owners. `ids` contains the id of each op, and `named` contains the External id of each runtime call. All
-        other rows have NONE.
+        """Find the op that made each runtime call. `ids` contains the id of each op, and `named` contains the External id of
+        each runtime call. Both arrays contain NONE for all other host spans.
 
         From torch 1.12 to 2.3, the External id of a runtime call is not the id of an op but a copy of the call's correlation
         id. External ids are assumed to be ids of ops if most runtime calls run during the op that has the call's External id.
@@ -64,8 +64,8 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Correct the parents of runtime calls that were assigned to a wrong op because of their times. `spans` must be
-        nested."""
+        """Correct the parents of runtime calls that were assigned to a wrong op because of their times. The column
+        `spans.parent` must be filled already."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
         climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))

@@ -1,4 +1,4 @@
-"""Finds impossible durations. The importer counts impossible durations.
+"""Finds impossible durations, which the importer counts.
 
 GPU work that is longer than the recording gets the duration 0, so that the error does not affect statistics. The end of a host
 span that is longer than the recording is moved to the time of the last host event.

@@ -43,7 +43,7 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """Holds the host spans with their correlation ids and External ids. Each column has one number per span."""
+    """Holds the host spans with their correlation ids and External ids. Each column contains one number per host span."""
 
     spans: HostSpans
     op: Column  # NONE if the span is not an op
@@ -53,7 +53,8 @@ class HostColumns:
 
 @dataclass
 class DeviceColumns:
-    """Device spans with their ids. If the profiler recorded no id for a span, the id is 0 or less."""
+    """Holds the device spans with their correlation ids and External ids. If the profiler recorded no id for a span, the id is
+    0 or less."""
 
     spans: DeviceSpans
     named: Column
@@ -71,7 +72,8 @@ class Launches:
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
-        """Find the launches. `host` must be nested. `names_ops` is True if the file's External ids are ids of ops."""
+        """Find the launches. The parents of `host` must be known already. `names_ops` is True if the file's External ids are
+        ids of ops."""
         calls = _calls(host)
         launch = np.full(len(device.spans), NONE, "i4")
         joined = np.flatnonzero(device.correlation > 0)

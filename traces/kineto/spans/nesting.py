@@ -45,8 +45,8 @@ def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) 
     """Return each span's parent row (or NONE), the number of spans that are only partly inside an earlier span, and the
     corrected end times.
 
-    Spans are in nesting order. A span may end slightly later than its parent because of rounding, see Note [Rounded ends].
-    If a Python frame has no recorded end, its end time is estimated, see Note [Frames that never end].
+    The given spans must be sorted in nesting order. A span may end slightly later than its parent because of rounding, see
+    Note [Rounded ends]. If a Python frame has no recorded end, its end time is estimated, see Note [Frames that never end].
     """
     parent: list[int] = []
     overlaps = 0

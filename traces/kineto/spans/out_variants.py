@@ -5,8 +5,8 @@
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
 Profilers usually write only the op name. A call with `out=` is recognized by its number of arguments, because each output
-argument adds one argument. Ops with another overload of the same number of arguments are ambiguous and not in the table.
-(max(self, other) and max(self, dim, keepdim) do not count.)
+argument adds one argument. The table does not contain ops that have another overload with the same number of arguments, because
+these ops are ambiguous. (The overloads max(self, other) and max(self, dim, keepdim) are ignored.)
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions and what they called
     trace = folded(profile)                         # without short functions that run no op
 
-Kineto's stacks are calls. Examples of recorded names are "train.py(8): step" for a Python call, "<built-in method conv2d ...>"
-for a C function, and "nn.Module: Conv2d_0" for a module. In the table of host spans, ops and CUDA runtime calls are children of
-the Python calls that made them.
+Kineto records Python stacks as calls of functions. Examples of recorded names are "train.py(8): step" for a Python call,
+"<built-in method conv2d ...>" for a C function, and "nn.Module: Conv2d_0" for a module. In the table of host spans, ops and
+CUDA runtime calls are children of the Python calls that made them.
 
 Note [Whose call is it]
     This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each
@@ -51,7 +51,7 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
     """Return a boolean mask of the host rows that do not belong to this tool, see Note [Whose call is it].
 
-    `parent` contains the row of each span's parent, or NONE. Rows other than Python calls are kept.
+    `parent` contains the row of each span's parent, or NONE. The mask is True for all rows that are not Python calls.
     """
     whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
@@ -103,7 +103,8 @@ def is_fleeting(trace: Trace) -> Column:
 
 
 def holding(parent: Column, rows: Column) -> Column:
-    """Return a boolean mask of the given host rows and all their ancestors. Outer rows come before inner rows."""
+    """Return a boolean mask of the given host rows and all their ancestors. In the table, outer spans must come before inner
+    spans."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]

@@ -3,9 +3,9 @@
     Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
     # the string ids of "2,3" and "float32"
 
-Unknown shapes and dtypes stay unknown. The profiler writes the type "TensorList" for a list of tensors, so the dtypes of these
-tensors are unknown. The profiler does not record long lists, so the text contains UNTOLD_LIST instead. Output arguments
-(`out=`) are omitted, see out_variants.py.
+If the profiler did not record a shape or dtype, it stays unknown. The profiler writes the type "TensorList" for a list of
+tensors, so the dtypes of these tensors are unknown. The profiler does not record long lists, so the text contains UNTOLD_LIST
+instead. Output arguments (`out=`) are omitted, see out_variants.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
-        """Return the indices of each op's shapes and dtypes in the string table. Ops without recorded shapes get NONE."""
+        """Return the indices of each op's shapes and dtypes in the string table. For ops without recorded shapes, the index is
+        NONE."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
@@ -117,7 +118,7 @@ def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
     """Return the memory layout (contiguous or channels_last) of each op's image tensors, or "" if the layout is unknown. See
     layouts.py.
 
-    Tensors passed as `out=` are included here.
+    Tensors passed as `out=` are included, unlike in the shapes.
     """
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))
@@ -147,7 +148,8 @@ def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], l
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
     """Return the shapes and dtypes of an op's tensors as text. Tensors without dimensions (scalars) are omitted.
 
-    Tensor lists are flattened. The dtypes are None if the profiler recorded no types. A single unknown dtype is "".
+    The tensors of a list are written one after another. The dtypes are None if the profiler recorded no types. If only some
+    dtypes are unknown, each of them is "".
     """
     shapes: list[str] = []
     dtypes: list[str] = []

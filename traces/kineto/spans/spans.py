@@ -54,7 +54,7 @@ _FOLDERS = re.compile(
 
 @dataclass
 class RankTables:
-    """One rank's tables. The `device` columns contain the profiler's device numbers."""
+    """Holds the tables of one rank. The `device` columns contain the profiler's device numbers."""
 
     threads: list[Thread]
     host: HostSpans
@@ -73,7 +73,7 @@ def read_tables(
     dependent_launch: bool = True,
 ) -> RankTables:
     """Build the tables. `notes` is the extra data in files written by `trace export`, or None for other files.
-    `dependent_launch` is as in impossible.py."""
+    `dependent_launch` has the same meaning as in impossible.py."""
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
     device = _read_device(groups, clock, names, problems, notes)

@@ -46,7 +46,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Starts of repeated steps on the host. `has_rest` is True if the recording ends during the last step.
+    """Holds the host times at which the repeated steps start. `has_rest` is True if the recording ends during the last step.
     """
 
     starts_ns: list[int]

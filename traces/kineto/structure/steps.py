@@ -206,7 +206,7 @@ class _BatchEnds:
         ops per batch are compared.
 
         Stages of an inference pipeline, such as a text encoder and a denoising loop, call different modules and are not
-        batches. The last batch may be cut short.
+        batches. The last batch may be incomplete.
         """
         if self._trains or len(edges_ns) <= 2:
             return True
@@ -331,7 +331,7 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
 
 
 def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
-    """Return one step's segments.
+    """Return the phase segments of one step.
 
     Note [The engine's run]
         A backward pass lasts from the first to the last engine span, as long as the main thread does nothing in between. Two
