@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,6 +130,18 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def summary(rows: Sequence[Row]) -> str:
+    """One sentence about all rows."""
+    steps = sorted(abs(row.error) for row in rows if row.error is not None)
+    busy = max(abs(row.gpu_time) for row in rows if row.gpu_time is not None)
+    within = sum(row.error is not None and abs(row.error) <= max(row.noise or 0.0, 0.02) for row in rows)
+    return (
+        f"The median error of the step time is {100 * median(steps):.1f} %, and the largest error of the GPU time is"
+        f" {100 * busy:.2f} %. For {within} of {len(rows)} recordings, the step time differs by at most 2 % or by at most the"
+        " noise."
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="FOLDER")
@@ -142,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not told.only or file.stem in told.only:
                 rows.append(row_of(file.absolute(), Path(folder)))
                 print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-    print(table(rows))
+    found = f"{table(rows)}\n\n{summary(rows)}"
+    print(found)
     if told.json:
         told.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     if told.page:

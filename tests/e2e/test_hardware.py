@@ -1,0 +1,32 @@
+"""Replays of our recordings of a real GPU (benchmarks/recordings)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.hardware import RECORDINGS, row_of, summary
+from traces.format.trace_file import load
+from traces.model.trace import StepKind
+
+H200 = RECORDINGS / "h200"
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("name", ["accumulation_kernel", "compiled_cnn_kernel", "gan_kernel"])
+def test_a_replay_of_a_recording_of_a_real_gpu_is_the_same_program(name: str, tmp_path: Path) -> None:
+    row = row_of(H200 / f"{name}.msgpack", tmp_path)
+    assert row.gpu == "NVIDIA H200" and row.same_program
+    assert row.gpu_time is not None and abs(row.gpu_time) < 0.001
+    assert row.matched is not None and row.matched > 0.99
+    assert row.error is not None and abs(row.error) < 0.02
+    assert f"{100 * abs(row.error):.1f} %" in summary([row])
+
+
+@pytest.mark.parametrize("file", sorted(H200.glob("*.msgpack")), ids=lambda file: file.stem)
+def test_a_recording_of_a_real_gpu_has_clean_steps_and_nothing_to_complain_about(file: Path) -> None:
+    trace = load(file)
+    kinds = trace.steps.kind.tolist()
+    assert kinds.count(StepKind.STEADY) >= 5
+    assert not trace.problems or set(trace.problems) <= {"profile-steps-missing-or-extra", "clean-steps-after-profile"}
