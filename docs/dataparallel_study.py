@@ -114,7 +114,7 @@ def with_table(page: str, name: str, table: str) -> str:
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not (begin and end):
         raise SystemExit(f"dataparallel_study.md has no place for the table {name}")
-    return f"{before}{begin}{table}{end}{after}"
+    return f"{before}{begin}\n{table}{end}{after}"
 
 
 if __name__ == "__main__":

@@ -68,8 +68,8 @@ class ReplayerState:
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False
-        # This flag is True while DistributedDataParallel starts all its all-reduces and reads their results in one C++ call.
-        # See Note [Futures in the backward pass] in distributed/work_future.py.
+        # True while DistributedDataParallel starts all its all-reduces and reads their results in a single C++ call.
+        # Note [Futures in the backward pass] in distributed/work_future.py explains this case.
         self.reducer_reads_now = False
 
     def after_fork(self) -> None:

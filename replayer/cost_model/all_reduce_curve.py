@@ -79,8 +79,8 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # A ring with more ranks than the measured ring needs more steps, so the latency of the additional steps is added. The
-    # message sizes are scaled as described in Note [Another link].
+    # A ring with more ranks than the measured ring needs more steps, so the latency of the additional steps is added.
+    # Note [Another link] describes how the message sizes of the measured curve are scaled.
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

@@ -45,7 +45,7 @@ from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
-# The pause is 1/64 of the time waited, and the time between two checks for missing ranks is 1/16 of it.
+# A waiting rank sleeps for 1/64 of the time waited so far, and checks for missing ranks after every 1/16 of that time.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO = 8  # ranks; in larger groups, each rank also polls less often
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts

@@ -49,7 +49,7 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # The recorder sees only the script's reads, so this read must not take a recorded value.
+            # Recorded values belong to reads that the script makes, so a read that PyTorch makes must not take one.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 

@@ -15,7 +15,7 @@ from traces.script.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is a wrapper around a module. The attribute is set in the module itself,
-    # because the module's functions do not see attributes of its wrapper.
+    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is a wrapper around a module. The attribute is set in the wrapped module,
+    # because its functions do not see attributes of the wrapper.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

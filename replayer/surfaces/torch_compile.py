@@ -23,7 +23,8 @@ from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, patch_around, when_imported
 
 # These functions exist only in CUDA builds. If a GPU is available, `torch.compiler.reset()` imports
-# torch._inductor.cudagraph_trees. Importing torch._inductor.cudagraph_trees fails if these C functions do not exist.
+# torch._inductor.cudagraph_trees. Importing torch._inductor.cudagraph_trees fails in a CPU build of PyTorch, because some C
+# functions do not exist there.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _COMPILATIONS_KEPT = 1 << 20

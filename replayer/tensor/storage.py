@@ -173,5 +173,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# The class is called UntypedStorage because its name appears in error messages and in `type(storage)`.
+# The class has the same name as PyTorch's UntypedStorage, because error messages and `type(storage)` show the class name.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

@@ -220,8 +220,8 @@ class StreamScheduler:
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # If the op was recorded without shapes, its time cannot be scaled to the script's shapes. The recorded time is used
-        # without scaling, because the script is probably the recorded program.
+        # If an op was recorded without shapes, the recorded time cannot be scaled to the script's shapes. The recorded time is
+        # used without scaling, because the script is probably the recorded program.
         if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)

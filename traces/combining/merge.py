@@ -259,7 +259,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = taken(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # The times of collectives come from the profiler, and the bytes of gloo's collectives come from the recorder.
+    # The times of collectives come from the profiler, but the byte counts of gloo's collectives come from the recorder.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})

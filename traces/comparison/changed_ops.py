@@ -56,7 +56,7 @@ _KINDS = {
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
 KERNEL_KINDS = frozenset(_KINDS)
-# A view op launches no kernel, so a fused kernel does not replace a view even if the kernel's name mentions it.
+# A fused kernel never replaces a view op, even if the kernel's name mentions it, because view ops launch no kernels.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )

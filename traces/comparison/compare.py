@@ -501,8 +501,8 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # A replay may copy the times of its evaluation steps from a recorded training step. Evaluation steps are never compared
-    # with training steps, even then.
+    # A replay may copy the times of its evaluation steps from a recorded training step. Even such evaluation steps are never
+    # compared with training steps.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows

@@ -218,7 +218,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
 
 
 # The k-th row with a key in one trace is paired with the k-th row with the same key in the other trace. The keys are listed
-# from the strictest to the least strict. A less strict key pairs only the rows that are still without a partner.
+# from the strictest to the least strict. A less strict key is used only for rows that no stricter key has paired.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

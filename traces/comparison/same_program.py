@@ -48,8 +48,8 @@ _ESSENTIAL = ("forward", "backward", "optimizer")
 # The order of ops is compared in several training steps, because some steps may take a different branch of the program.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indexing between layers. The order of the ops in _BETWEEN_LAYERS does not identify a program,
-# because these ops may run in any order.
+# Arithmetic, masks, copies and indexing between layers. The ops in _BETWEEN_LAYERS may run in any order, so their order does
+# not show whether two programs are the same.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
@@ -133,7 +133,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a replay may repeat a step
     names = _similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
-    # Shapes are compared only if most calls in the traces have recorded shapes.
+    # The shapes of two traces are compared only if most op calls have recorded shapes.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
         return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
     shapes = _similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
@@ -377,8 +377,8 @@ def _called(key: _Key) -> str:
 
 def _other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # If a script has several optimizers, a recording may contain the steps of only one of them. If the traces have no optimizer
-    # in common, the programs differ.
+    # If a script has several optimizers, a recording may contain the steps of only one of them. If the two traces have no
+    # optimizer in common, the programs differ.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"

@@ -287,7 +287,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     for device, own_ns in times.gpu_ns.items():
         mine = with_kernels[times.rank[with_kernels] == times.device_ranks[device]]
         if pace_ns and own_ns[mine].any():
-            # While the device executes a step, it may also run work of earlier steps, or work launched before the recording.
+            # During a step's time on the device, work of earlier steps may also run, or work launched before the recording.
             lasted_ns = np.maximum(times.end_ns - times.begin_ns, 1)
             measured = times.has_others[device] | np.array_equal(rows, with_kernels)
             busy_ns = np.where(measured, times.busy_ns[device], own_ns)[mine]

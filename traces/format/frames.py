@@ -35,8 +35,8 @@ DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
 # The preset dictionary of the compressor (RFC 1950, FDICT) contains names of operators, kernels, runtime calls and columns.
-# With the preset dictionary, a file of a hundred rows is a third smaller. The dictionary must never change, because existing
-# files could then not be read.
+# With the preset dictionary, a file of a hundred rows is a third smaller. Changing the dictionary would make existing files
+# unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory

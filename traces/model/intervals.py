@@ -106,8 +106,8 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     0."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # The running maximum of the end times is computed within each group. Adding k times the number of rows to the sort
-    # positions of group k makes the running maximum restart in each group.
+    # For each row, the maximum end time of all earlier rows of the same group is computed. Adding k times the number of rows to
+    # the sort positions of group k makes the running maximum restart in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -64,9 +64,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# The order of the tensor dimensions in each attention op. "bhsd" is the dimension order batch, heads, tokens, channels. "bshd"
-# is the dimension order batch, tokens, heads, channels. If the sequences of a batch are concatenated, a "bshd" tensor has no
-# batch dimension.
+# The order of the tensor dimensions in each attention op. In the order "bhsd", the dimensions are batch, heads, tokens,
+# channels. In the order "bshd", the dimensions are batch, tokens, heads, channels. If the sequences of a batch are
+# concatenated, a "bshd" tensor has no batch dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",

@@ -29,8 +29,8 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 _MISSING = object()
-# Names of this tool's packages as they appear in `sys.modules` of a script. The prefix "_trace_" is explained in
-# Note [Whose module is it] in traces/bootstrap/_trace_names.py.
+# The names under which this tool's packages appear in a script's `sys.modules`. Note [Whose module is it] in
+# traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 

@@ -44,8 +44,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that never begin a forward pass. ASIDE_OPS contains ops that read a value from the GPU, and ops that create tensors. Ops
-# with the prefixes in `_ASIDE_BEGINNINGS` belong to optimizers, gradient scalers and weight averaging.
+# Ops that never begin a forward pass. ASIDE_OPS contains ops that read a value from the GPU, and ops that create tensors. Op
+# names with a prefix in `_ASIDE_BEGINNINGS` belong to optimizers, gradient scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

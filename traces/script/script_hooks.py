@@ -32,8 +32,8 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# Each thread has four objects for recording module calls. They are a function that stores a module's number, the list of stored
-# numbers, a function that returns a known module's number, and a function that numbers a new module.
+# To record module calls, each thread has a function that stores a module's number, a list of the stored numbers, a function
+# that looks up a module's number, and a function that numbers a new module.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 
