@@ -4,9 +4,10 @@
     columns.start_ns  # array([3000])
 
 Note [Trust, then mend]
-    Nearly all files are as Kineto wrote them. So each group of events is converted without checking single events. numpy and
-    key lookups raise errors for invalid events (no `dur`, text instead of a number, a stamp out of range). Only then is the
-    group repaired event by event, and missing or guessed values are counted.
+    Nearly all files are unchanged since Kineto wrote them. So a whole group of events is converted at once, without checking
+    single events. If an event is invalid (no `dur`, text instead of a number, a timestamp out of range), numpy or a key lookup
+    raises an error. After such an error, the events of the group are repaired one by one, and missing or guessed values are
+    counted.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 Note [Take, then drop]
     A parsed recording is millions of small objects across hundreds of megabytes. A second pass over these objects takes as long
     as parsing. So each parsed piece is processed while it is in the processor's cache. The needed fields and arguments are
-    extracted, and the events are dropped.
+    copied to columns, and the event objects are freed.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
     Note [Merged ranks]
         Tools that merge the files of several ranks write the rank into each event's arguments. To keep the processes of
         several hosts apart, these tools add a multiple of 100 000 000 to numbers in `pid` and `device` (Linux process ids are
-        smaller). Metadata events without a rank belong to the rank of their `pid`. After the split, each rank is read like a
-        separate file.
+        smaller). Metadata events without a rank belong to the rank of their `pid`. After a file is split by rank, each rank is
+        read like a separate file.
     """
     sample = events[:_SAMPLED] + events[-_SAMPLED:]
     if not any(_rank_of(event) is not None for event in sample):

@@ -4,11 +4,12 @@
     # ([], {"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}): too short for pieces
 
 Note [Pieces]
-    orjson first builds its own document, which for a whole recording is far larger than the processor's caches. So the text
-    is split where one event seems to end and another to begin. The last piece is parsed with everything around the events.
-    Parsing takes two thirds of the time if each piece is freed before the next. A piece is only valid JSON if no split was
-    inside a string or an event. The text before the events must only open their list. If a piece is invalid, or if the key of
-    the list occurs twice, the whole text is parsed at once.
+    orjson first builds its own document. For a whole recording, this document is far larger than the processor's caches, so the
+    text is split into pieces where one event seems to end and another to begin. The last piece is parsed together with the text
+    before and after the list of events. If each piece is freed before the next one is parsed, parsing takes a third less time.
+    If a split was inside a string or an event, the piece is not valid JSON. Splitting also requires that the text before the
+    events only opens their list. If a piece is not valid JSON, or if the key "traceEvents" occurs twice, the whole text is
+    parsed at once.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@
 
 Note [Threads that reuse ids]
     CUPTI records the lower 32 bits of a caller's pthread id, and Kineto assigns the call to the first system thread with this
-    id. Threads that live for one step only, such as the replicas of nn.DataParallel, reuse the ids of earlier threads. From
-    the second step, calls of such threads are therefore assigned to a thread that has ended. The External id is right in all
-    cases, because the profiler pushes it on the calling thread when an op begins. So the External id is used first. Nesting on
-    the thread is only used if a call has no External id of an op, or if that op does not contain the call in time.
+    id. Threads that live for one step only, such as the replicas of nn.DataParallel, reuse the ids of earlier threads. So from
+    the second step, calls of such short-lived threads are assigned to a thread that has ended. The External id of a call is
+    always right, because the profiler sets it on the calling thread when an op begins. So the op of a call is found by its
+    External id if possible. The op that encloses the call on its thread is used only if the call has no External id of an op,
+    or if the op with this id does not contain the call in time.
 """
 
 from __future__ import annotations

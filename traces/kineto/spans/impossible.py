@@ -12,9 +12,10 @@ Note [One after another]
     * within one launch of a CUDA graph, because branches of a graph run concurrently;
     * on NVIDIA GPUs of compute capability 9.0 and newer, with programmatic dependent launch: a kernel may begin before the
         previous kernel has ended, but does not end first.
-    In any other overlap the end of the earlier kernel is wrong. Profilers of AMD GPUs have written ends that are microseconds
-    to seconds late. The earlier kernel then ends where the later kernel begins. If the earlier kernel seems to end after the
-    later kernel, the duration of the earlier kernel is unknown and counts as 0.
+    If two kernels of a stream overlap for another reason, the recorded end of the earlier kernel is wrong. Profilers of AMD
+    GPUs have written ends that are microseconds to seconds late. The importer ends the earlier kernel where the later kernel
+    begins. If the earlier kernel seems to end after the later kernel, the duration of the earlier kernel is unknown and set to
+    0.
 """
 
 from __future__ import annotations

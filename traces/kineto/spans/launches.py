@@ -8,19 +8,21 @@ A device span and its launching call have the same correlation id. Launches are 
 lack the start of most flows.
 
 Note [One correlation, several calls]
-    If a file contains a launch twice (cudaLaunchKernel, and inside it cuLaunchKernel), the outer call is used. Files joined
-    from several processes may have separate calls with the same id. Then the call with the device span's External id launched
-    the span. If several calls have this External id, the last call that began before the device span is used.
+    If a file contains two calls for one launch (cuLaunchKernel inside cudaLaunchKernel), the outer call is used. Files joined
+    from several processes may contain unrelated calls with the same correlation id. In such files, the call that has the device
+    span's External id launched the span. If several calls have this External id, the last call that began before the device
+    span is used.
 
 Note [Backlog]
     If the GPU lags behind the host, a recording begins with work of earlier steps, called backlog. Streams execute work in
-    order, and CUPTI's correlation ids increase. So work without a call is backlog under two conditions. It runs before all work
-    of its stream that was launched during the recording, and its id, if any, is below the ids of all recorded calls. Backlog
-    belongs to no step. Any other work without a call was launched while calls were being recorded, so its call was lost.
+    order, and CUPTI's correlation ids increase. So work without a launching call is backlog if it runs before all work of its
+    stream that was launched during the recording, and if its correlation id, if any, is lower than those of all recorded calls.
+    Backlog is not part of any step. All other work without a launching call was launched while calls were being recorded, so
+    the profiler lost the call.
 
 Note [Lost kernels]
-    A profiler with full or missing buffers drops device records but keeps the calls, so a busy GPU looks idle. Launch calls
-    without device work are therefore counted, except
+    If a profiler's buffers are full or missing, it drops device records but keeps the calls, so that a busy GPU looks idle. For
+    this reason, launch calls without device work are counted, except
     * during stream capture, when a launch becomes a graph node and nothing runs;
     * calls that the file contains twice, if one of the two has work.
 """

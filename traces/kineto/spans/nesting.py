@@ -4,15 +4,16 @@
     parent, overlaps, end_ns = parents(thread[order], start_ns[order], end_ns[order], is_frame[order])
 
 Note [Rounded ends]
-    Files in microseconds round each start and duration separately. A child may therefore end up to a microsecond after its
-    parent, and is still a child. A larger difference is a real overlap: the inner span starts inside the outer span and ends
-    later. For example, a record_function range begins inside the Python frame of its `__enter__` and outlives the frame. The
-    parent of such a span is the innermost span that encloses it completely, and the overlap is counted.
+    In files with times in microseconds, each start and duration is rounded separately. So a child span may seem to end up to a
+    microsecond after its parent. If the difference is larger than a microsecond, the two spans really overlap: the inner span
+    starts inside the outer span and ends later. For example, a record_function range begins inside the Python frame of its
+    `__enter__` and outlives the frame. The parent of an overlapping span is the innermost span that encloses it completely, and
+    the overlap is counted.
 
 Note [Frames that never end]
-    If a Python function raises an exception, Kineto may not record the function's return. An example is a `next` that raises
-    StopIteration. Kineto then writes a frame that lasts until the end of the recording and seems to call everything that
-    follows. No frame outlives its caller, so the importer ends such a frame at the end of its caller's frame.
+    If a Python function raises an exception, such as a `next` that raises StopIteration, Kineto may not record the function's
+    return. In this case, Kineto writes a frame that lasts until the end of the recording and seems to call everything that
+    follows. A Python frame cannot outlive its caller, so the importer ends the frame at the end of its caller's frame.
 """
 
 from __future__ import annotations

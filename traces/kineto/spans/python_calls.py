@@ -9,16 +9,18 @@ CUDA runtime calls are children of the Python calls that made them.
 
 Note [Whose call is it]
     This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each
-    op. The tool's functions are recognized by file, line and name. A call made by them belongs to the script if it leads to an
-    op, or to a file outside of torch and Python. Our functions wrap modules, losses and loaders, and call no such files
-    otherwise. On threads that this tool started, such as the thread that writes a timeline, no call belongs to the script.
+    op. The tool's functions are recognized by file, line and name. A call made by one of the tool's functions belongs to the
+    script if it leads to an op, or to a file outside of torch and Python. The tool's functions call such files only to run the
+    script's modules, losses and loaders. On threads that this tool started, such as the thread that writes a timeline, no call
+    belongs to the script.
 
 Note [Folding]
-    Most calls in a profile run no op and take a microsecond or two (`isinstance`, `__getattr__`). Rows of such calls mostly
-    measure the profiler's own overhead and make a file up to three times as large. A function is folded if none of its calls
-    runs an op and its calls take less than 10 us on average. The time of a folded function belongs to its callers, as in a
-    flame graph that omits narrow frames. All calls of a function are removed together, so the figures of other functions remain
-    exact. Modules are always kept. `benchmarks/trace_file.py --stacks` prints the effect on file size.
+    Most calls in a profile run no op and take a microsecond or two (`isinstance`, `__getattr__`). The recorded times of these
+    short calls are mostly the profiler's own overhead, and these calls make a file up to three times as large. A function is
+    folded if none of its calls runs an op and its calls take less than 10 us on average. The time of a folded function belongs
+    to its callers, as in a flame graph that omits narrow frames. All calls of a function are removed together, so the figures
+    of other functions remain exact. Modules are always kept. `benchmarks/trace_file.py --stacks` prints the effect on file
+    size.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@
     row_of[2]   # 0: the profiler's device 2 is the first of `devices`
 
 Note [Agents]
-    On NVIDIA, a GPU has the same number everywhere, which is torch's number ("cuda:3"). On AMD, kernels have agent numbers,
-    which also count processors. The first GPU on a machine with two processors is agent 2. Memory events have torch's number on
-    AMD too. So on AMD, properties are not looked up by number, and the two numberings are matched by order. A GPU without
-    memory events gets its position among the GPUs in use.
+    In recordings of NVIDIA GPUs, all events use the number that PyTorch uses, such as 3 for "cuda:3". On AMD, the events of
+    kernels contain agent numbers, and CPUs are numbered as agents too. For example, on a machine with two CPUs, the first GPU
+    is agent 2. Memory events contain PyTorch's number on AMD too. So on AMD, GPU properties are not looked up by number, and
+    agent numbers are matched with PyTorch's numbers by their order. If a GPU has no memory events, its number is its position
+    among the GPUs in use.
 """
 
 from __future__ import annotations

@@ -7,21 +7,21 @@
 Note [Repeated ops]
     The recording is read as a sequence of symbols: the main thread's outermost ops, and its launches outside of ops. A symbol
     consists of the op's name and the names of the work launched in the op. A CUDA graph is represented by its id. If the whole
-    recording repeats one unit of symbols at least twice, each unit is a step. The remainder at the end is an incomplete step.
-    Layers of a network repeat too. So a unit must also contain kernels and something that a loop does once per iteration:
-    launch a graph, copy between host and device, or run an optimizer's kernels.
+    recording repeats one unit of symbols at least twice, each unit is a step. If symbols remain after the last complete unit,
+    they are an incomplete step. The layers of a network repeat too. So a unit must also contain kernels and something that a
+    loop does once per iteration: launch a CUDA graph, copy between host and device, or run an optimizer's kernels.
 
-    A loop may warm up and capture a graph before it replays the graph. In this case only the graph launches repeat. Then only
-    the sequence of graph launches is used, and anything before the first graph launch is not a step.
+    A loop may warm up and capture a graph before it replays the graph. If only the graph launches repeat, steps are found from
+    the sequence of graph launches, and anything before the first graph launch is not a step.
 
 Note [Marked iterations]
-    Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If two or more such ranges lie side
-    by side on the main thread and most work was launched in them, each range begins a step. Iterations of a server do
-    different work, so the launches need not repeat.
+    Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If the main thread has at least two
+    such ranges, one after another, and most work was launched inside them, each range begins a step. The launches need not
+    repeat, because the iterations of a server do different work.
 
 Note [Step marks on the GPU]
-    Profilers project step marks to the GPU's timeline, and some files contain only that projection. Work that runs within such
-    a mark was launched in the mark's step, so the step begins on the host with the first launch of this work.
+    Profilers copy step marks to the GPU's timeline, and some files contain only these copies. GPU work that runs within a mark
+    was launched in the mark's step, so on the host the step begins with the first launch of this work.
 """
 
 from __future__ import annotations

@@ -19,23 +19,24 @@ Note [Whose steps]
     "none"        nothing happened on the host
 
 Note [What the rules see]
-    Ops just before a copy to the device that launch nothing are omitted, because these ops made the batch on the CPU. A replay
-    only sees GPU ops, and recordings and replays must be cut in the same way. Conversions that return their input call no other
-    op (`x.cuda()` of a tensor on the GPU, as in GradScaler.update). Such conversions are omitted, because a replay does not see
-    them.
+    If ops just before a copy to the device launch nothing, they made the batch on the CPU. The importer omits these ops,
+    because a replay sees only GPU ops, and recordings and replays must be cut in the same way. Conversions that return their
+    input call no other op (`x.cuda()` of a tensor on the GPU, as in GradScaler.update). Such conversions are omitted, because a
+    replay does not see them.
 
-    Module calls come from `nn.Module` rows if Python functions were recorded. Otherwise the first op after a new batch (from
-    a DataLoader or a copy to the device) counts as a module call. Two such ops are calls of the same module if they have the
-    same name and the same shapes up to the batch size. Gradients were on if the op has an autograd number. If the recording has
-    no autograd numbers or never trains, it is unknown whether gradients were on. If the recording trains, ops without gradients
-    only count if they also occur with gradients.
+    Module calls come from `nn.Module` rows if Python functions were recorded. If Python functions were not recorded, the first
+    op after a new batch (from a DataLoader or a copy to the device) is treated as a module call. Two of these first ops are
+    treated as calls of the same module if they have the same name and, except for the batch size, the same shapes. Gradients
+    were on in a module call if its op has an autograd number. If the recording has no autograd numbers or never trains, it is
+    unknown whether gradients were on. In a training recording, ops without gradients are used only if the same ops also occur
+    with gradients.
 
 Note [Kinds of imported steps]
-    A step without backward pass and optimizer is an EVALUATION (inference). If no step has a backward pass or optimizer, names
-    of launched work decide. Kernels of backward passes and optimizers, all-reduce and reduce-scatter mean training. The first
-    training steps are WARMUP while each takes at least twice the median of the later steps, excluding waits for data. If the
-    other steps train, a last step that ended before its backward pass or optimizer step is INCOMPLETE. An empty last step, as
-    after the profiler stops, is INCOMPLETE too.
+    A step without backward pass and optimizer is an EVALUATION (inference). If no step has a backward pass or optimizer, a step
+    is training if the names of its GPU work show kernels of backward passes or optimizers, all-reduce or reduce-scatter. The
+    first training steps are WARMUP while each takes at least twice the median of the later steps, excluding waits for data. If
+    the other steps train, a last step that ended before its backward pass or optimizer step is INCOMPLETE. An empty last step,
+    as after the profiler stops, is INCOMPLETE too.
 """
 
 from __future__ import annotations
@@ -335,8 +336,9 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
 
     Note [The engine's run]
         A backward pass lasts from the first to the last engine span, as long as the main thread does nothing in between. Two
-        kinds of ops may occur. One is the seed gradient (ones_like) just before the backward pass. The other kind is an op
-        between two nodes that autograd does not record, such as a sum of gradients, if the engine runs on the main thread.
+        kinds of ops of the main thread may belong to the backward pass: the op that creates the first gradient (ones_like) just
+        before it and, if the engine runs on the main thread, ops between two nodes that autograd does not record, such as a sum
+        of gradients.
     """
     now = cut.begin_ns = begin_ns
     run: list[_StepEvent] = []
