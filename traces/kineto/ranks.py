@@ -192,7 +192,8 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
     Inference servers write the positions of a rank in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0").
     If the first position is different in all file names, the first position is the rank. If the first position repeats, the
     files are sorted by all positions in their names, and the rank is the index in this order. A number without a label such as
-    "rank" is used as the rank only if the file names are otherwise equal. Such numbers of n files must be 0 to n - 1.
+    "rank" is used as the rank only if the file names are otherwise equal. Numbers without a label must be 0 to n - 1 for n
+    files.
     """
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]

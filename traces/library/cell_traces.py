@@ -1,12 +1,12 @@
-"""Converts library entries (published step times of one network on one GPU) to traces. A replay from the library uses such a
-trace instead of a recording. `trace info` shows the trace of a library entry at one batch size.
+"""Converts library entries (published step times of one network on one GPU) to traces. A replay from the library uses the trace
+of a library entry instead of a recording. `trace info` shows the trace of a library entry at one batch size.
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
 The library's times were measured with synchronization around each phase, so host and device times of a phase are equal. If only
-the sum of loss, zero_grad, backward and optimizer was measured ("rest"), the phase `backward` gets the whole sum.
+the sum of loss, zero_grad, backward and optimizer was measured ("rest"), the whole sum is assigned to the phase `backward`.
 """
 
 from __future__ import annotations

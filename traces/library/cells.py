@@ -127,12 +127,12 @@ class LibraryCell:
     batches: Column
     phases_ns: Mapping[str, Column]
     spread_ns: Mapping[str, Column] = field(default_factory=dict)  # standard deviations, if known
-    # peak allocated in a step, and memory held between steps, at the sizes `memory_batches`
+    # The peak memory of a step, and the memory in use between steps, for each batch size in `memory_batches`
     memory_batches: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     peak_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
     persistent_bytes: Column = field(default_factory=lambda: np.zeros(0, np.int64))
-    out_of_memory_batch: int | None = None  # the first batch that did not fit; None if all tried batches fitted
-    # including what all entries of the file share
+    out_of_memory_batch: int | None = None  # smallest batch size that ran out of memory; None if there is none
+    # including the provenance that all entries of the file share
     source: CellSource = field(default_factory=CellSource)
     provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON for readers, without the source
 

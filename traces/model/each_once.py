@@ -25,7 +25,8 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# by function, trace and other arguments: the trace, which keeps its id in use, and the result
+# The keys are the function, the trace's id and the other arguments. The values are the trace, which is kept so that no other
+# object gets its id, and the result.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 OMITTED_IF_EMPTY = {"json": "omitted if empty"}
 OMITTED_IF_NONE = {"json": "omitted if null"}
 
-# JSON of the user or of a recording that is printed unchanged
+# JSON from the user or from a recording is printed unchanged.
 Json = Any
 
 T = TypeVar("T")

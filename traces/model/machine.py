@@ -93,7 +93,7 @@ class Machine:
     system: str | None = None
     processors: int | None = None
     oom_text: str | None = None
-    cublas_bytes: int | None = None  # held by the cuBLAS handles of all devices when the script ends
+    cublas_bytes: int | None = None  # memory of the cuBLAS handles of all devices when the script ends
     settings: TorchSettings = DEFAULT_SETTINGS
 
     @property
@@ -125,7 +125,7 @@ _OF_KINETO = {
     "sharedMemPerMultiprocessor": "shared_memory_per_multiprocessor",
     "maxSharedMemoryPerMultiProcessor": "shared_memory_per_multiprocessor",
 }
-# reversed: the first spelling of a name wins
+# If Kineto has two names for a property, the first one in `_OF_KINETO` is written.
 _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 

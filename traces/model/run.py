@@ -18,7 +18,7 @@ from traces.model.typed_json import fitting, to_json
 from traces.script.configuration import RecordConfig, ReplayConfig
 
 RECORDER, KINETO, REPLAY = "trace record", "kineto", "replay"
-STREAMS, QUEUES = "streams", "queues"  # what the stream numbers of an AMD recording count
+STREAMS, QUEUES = "streams", "queues"  # whether stream numbers of an AMD recording denote streams or hardware queues
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ class CompiledCode:
     regions: int = 0
     graph_breaks: int = 0
     recompiles: int = 0
-    compile_ns: int = 0  # The replaying host took this long.
+    compile_ns: int = 0  # compile time on the machine that ran the replay
     eager: tuple[EagerRegion, ...] = ()
     break_reasons: Mapping[str, int] = field(default_factory=dict)  # how often each reason for a graph break occurred
-    functions: Mapping[str, str] = field(default_factory=dict)  # by region: Dynamo's name of the compiled code, file and line
+    functions: Mapping[str, str] = field(default_factory=dict)  # for each region, Dynamo's name of the compiled code, with file and line
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class ReplayNotes:
     events_never_recorded: int | None = None  # events that the script waited for without recording them
     memory: tuple[MemoryUse, ...] = ()
     compiled: CompiledCode | None = None  # None if the script compiled nothing.
-    library_messages: tuple[str, ...] = ()  # how the library's times were found
+    library_messages: tuple[str, ...] = ()  # messages on how the library entries were chosen
 
 
 @dataclass(frozen=True)

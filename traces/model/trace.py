@@ -90,7 +90,7 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """The kind of a device span. A GPU counts as busy only during spans of the kinds KERNEL, MEMCPY and MEMSET."""
+    """The kind of a device span. A GPU is considered busy only during spans of the kinds KERNEL, MEMCPY and MEMSET."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -107,7 +107,7 @@ class Origin(IntEnum):
     EXACT = 1  # same op, shapes and dtype in the recording
     EQUIVALENT = 2  # same op under another name
     SCALED = 3  # same op and dtype at another shape, scaled
-    PHASE = 4  # rest of the recorded phase
+    PHASE = 4  # part of the time of the recorded phase, not of a single op
     ROOFLINE = 5  # from bytes, FLOPs and the data sheet
     PUBLISHED = 6
     CURVE = 7  # from a curve fitted to published measurements
@@ -118,7 +118,7 @@ class StepKind(IntEnum):
     WARMUP = 1  # the first steps, slower because of context creation and tuning
     EVALUATION = 2  # no backward pass and no optimizer
     PROFILED = 3  # with the profiler, in a recording that also has steps without it
-    INCOMPLETE = 4  # the recording ends first; left out of all figures
+    INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
     # Without the profiler, but after a profile with device activities. After a profile, NVIDIA's profiling library CUPTI stays
     # attached and slows every CUDA call (Note [Steps after a profile] in tracer/profile.py). Left out of medians.
     AFTER_PROFILE = 5
@@ -242,8 +242,8 @@ class Phases(_Spans):
     step without overlaps.
 
     `device_start_ns` and `device_end_ns` are measured with two CUDA events, which the host records at the start and end of the
-    phase. The second CUDA event completes after all GPU work that was launched before it. If a phase used no GPU,
-    `device_start_ns` and `device_end_ns` are NONE.
+    phase. The CUDA event at the end of a phase completes after all GPU work that was launched before the event. If a phase used
+    no GPU, `device_start_ns` and `device_end_ns` are NONE.
     """
 
     step: STEP
@@ -414,7 +414,7 @@ class Collectives(_Spans):
     backend: TEXT_OR_NONE
     bytes: I8_OR_NONE
     start_ns: I8  # of the kernels if known, else of the host call
-    # of the kernels if known, else until the call returned or the end was seen
+    # duration of the kernels if known, else the time until the call returned or the end was seen
     duration_ns: I8
     device: DEVICE_OR_NONE  # where CUDA events measured the duration
     ending: Annotated[Column, "u1", 0, Ending]

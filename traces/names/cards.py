@@ -29,7 +29,7 @@ Note [What a context takes]
 
 Peak rates are those for dense matrices, without sparsity. Memory sizes are those that CUDA reported in public logs and in our
 recordings. If no public log contains a GPU's memory size, the size in the GPU's name is used, such as "32GB". Each entry is one
-GPU as PyTorch sees it. A K80 or MI250 card has two such GPUs, so its entry describes half of the card.
+GPU as PyTorch sees it. A K80 or MI250 card contains two GPUs, so its entry describes half of the card.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _HOP_NS, _HOP_OVER_PCIE_NS = 600, 1_000
 
 # PCI Express with 16 lanes (PCI-SIG)
 _PCIE_3, _PCIE_4, _PCIE_5 = (Link(gbps, gbps, is_pcie=True) for gbps in (15.75, 31.5, 63.0))
-# These bandwidths are for one direction. Data sheets add both directions.
+# The bandwidths of NVLink are for one direction. Data sheets add both directions.
 _NVLINK_P100 = Link(20, 80)  # 4 links of 20 GB/s, one per neighbour (DGX-1, nvidia.com on NVLink; Dell)
 # 6 links of 25 GB/s, two per neighbour among four GPUs (nvidia.com; Dell)
 _NVLINK_V100 = Link(50, 150)
@@ -283,7 +283,8 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# An unknown GPU gets the oldest architecture that PyTorch supports, so that scripts do not use features that the GPU may lack.
+# For an unknown GPU, the oldest architecture that PyTorch supports is assumed, so that scripts do not use features that the GPU
+# may lack.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})

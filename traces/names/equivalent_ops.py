@@ -1,7 +1,7 @@
 """Maps the names that an op has in different PyTorch releases and backends to one canonical name.
 
-For example, PyTorch 1.9 calls `aten::cudnn_batch_norm` on CUDA and `aten::native_batch_norm` on other devices. Both ops have
-the same canonical name. In-place ops have the same canonical name as other ops, so `add_` becomes "add".
+For example, PyTorch 1.9 calls `aten::cudnn_batch_norm` on CUDA and `aten::native_batch_norm` on other devices. The canonical
+name of these two ops is the same. In-place ops have the same canonical name as other ops, so `add_` becomes "add".
 
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"

@@ -27,12 +27,12 @@ Note [Above the data sheet]
     winograd            the convolution ran Winograd's algorithm, according to its kernels' names. The algorithm needs 2.25
                         times fewer multiplications (4 times with separate kernels for transforms and products). `tflops`
                         counts the usual multiplications, and the share counts only the needed ones.
-    TF32                float32 products run as TF32 if the script allowed TF32 or the kernels' names show it. Products that
-                        are faster than float32 can be on this card also count as TF32.
-    causal attention    needs half of the FLOPs. If the full FLOPs would be faster than the card, attention must be causal.
+    TF32 float32 products run as TF32 if the script allowed TF32 or the kernels' names show it. Products that are too fast for
+    float32 on this card are treated as TF32 too. causal attention needs half of the FLOPs. If the full FLOPs would be faster
+    than the card, attention must be causal.
 
-    Any other rate above the data sheet shows that the op did less work than its shapes suggest. The bytes or FLOPs of such an
-    op are shown as unknown.
+    Any other rate above the data sheet shows that the op did less work than its shapes suggest. The bytes or FLOPs of an op
+    with such a rate are shown as unknown.
 """
 
 from __future__ import annotations
@@ -363,8 +363,8 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
 
     Usually the shapes are recorded for the op itself. If an op has no recorded shapes and is the only op inside another op, the
     shapes of the outer op are used. Before release 1.10, PyTorch computed the two gradients of a convolution (of the input and
-    of the weight) in two separate cuDNN ops. Neither of these two ops gets all tensors of the convolution, so the shapes of the
-    op that encloses them are used.
+    of the weight) in two separate cuDNN ops. Neither of the two cuDNN ops receives all tensors of the convolution, so the
+    shapes of the enclosing op are used.
     """
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP

@@ -135,8 +135,8 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Return the bytes per element of the result of an elementwise op. The result has the element size of the largest input,
-    unless type promotion makes it wider.
+    """Return the bytes per element of the result of an elementwise op. The op's result has the element size of the largest
+    input, unless type promotion makes the result wider.
 
     Python numbers and 8-byte integers among the inputs do not change the element size of the result.
     """
@@ -369,8 +369,8 @@ def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traff
     """Compute the bytes that an index op reads and writes, given the grid size of its kernel. The traffic is computed from the
     grid size because the profiler did not record the indices.
 
-    Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The last block of this kernel may
-    copy fewer elements, so the result is None for grids of fewer than INDEX_BLOCKS blocks. The grid of PyTorch's
+    Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The grid's last block may copy
+    fewer elements, so the result is None for grids of fewer than INDEX_BLOCKS blocks. The grid of PyTorch's
     `vectorized_gather_kernel` has one block in the first dimension for each indexed row.
     """
     if not grid:

@@ -4,7 +4,7 @@ the replayer.
     hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
     hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
 
-This module does not wrap `parallel_apply`, because the recorder and the replayer wrap it in different ways.
+`parallel_apply` is not wrapped here, because the recorder and the replayer wrap it in different ways.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
     """Register `finish` to be called once when the interpreter exits, with signal handlers deferred. Forked child processes do
     not call `finish`.
 
-    Returns a function that calls `finish` immediately. It is needed for exits that skip `atexit`, such as `os._exit`.
+    Returns a function that calls `finish` immediately. The returned function is needed for exits that skip `atexit`, such as
+    `os._exit`.
 
     Ctrl-C is ignored while `finish` runs, because the script has already ended. Shells and launchers often send Ctrl-C twice.
     """

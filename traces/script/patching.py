@@ -10,7 +10,7 @@
         with scope:     # nothing: only a thread's outermost entry counts
             ...
 
-`traces` does not import torch. This module finds the modules of torch in `sys.modules`, after the script has imported torch.
+`traces` does not import torch. After the script has imported torch, `patching.py` finds the modules of torch in `sys.modules`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Patches:
     original values.
 
     A replaced function may also have been imported into other modules by name (`from torch.cuda import Stream`).
-    `extend_to_importers` replaces such a function in modules that imported it before the patch. `undo` restores the original
+    `extend_to_importers` replaces a patched function in modules that imported it before the patch. `undo` restores the original
     function even in modules that imported its replacement after the patch.
     """
 
@@ -165,7 +165,8 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
         wrapper = wraps(original)(wrapper)
         vars(wrapper)["stands_for"] = getattr(original, "stands_for", original)
         if isinstance(original, FunctionType) and isinstance(wrapper, FunctionType):
-            # The wrapper gets the default arguments of `original`, because Dynamo's guards read the defaults of the wrapper.
+            # The default arguments of `original` are copied to the wrapper, because Dynamo's guards read the wrapper's
+            # defaults.
             wrapper.__defaults__ = wrapper.__defaults__ or original.__defaults__
             wrapper.__kwdefaults__ = wrapper.__kwdefaults__ or original.__kwdefaults__
         return wrapper

@@ -1,5 +1,5 @@
-"""Decides to which phase of a training step an event belongs, such as the call of an op. The same rule is used for imported
-recordings and for running scripts.
+"""Decides to which phase of a training step an event belongs, such as the call of an op. Imported recordings and running
+scripts are divided into phases by the same rule.
 
 The importer applies the phase rule to the events of each recorded step. The recorder and the replayer apply it to the events of
 a running script as they happen.
@@ -11,9 +11,9 @@ a running script as they happen.
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-The segments of a step have no gaps. They cover the time from the first event until `close` is called. The caller reports the
-start and end of the phases loader, h2d, zero_grad, optimizer and backward. The phases "forward", "loss" and "other" begin with
-an op and last until the next phase begins.
+The segments of a step have no gaps. The segments cover the time from the first event until `close` is called. The caller
+reports the start and end of the phases loader, h2d, zero_grad, optimizer and backward. The phases "forward", "loss" and "other"
+begin with an op and last until the next phase begins.
 
 The time between the end of one phase and the start of the next phase belongs to the next phase. If `leave` is called with
 `open_ended`, the time until the next phase belongs to the phase that was left. In a running script, all work on a batch before

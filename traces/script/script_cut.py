@@ -41,7 +41,7 @@ from traces.script.workload_observer import WorkloadObserver
 ThreadT = TypeVar("ThreadT")
 ThreadT_contra = TypeVar("ThreadT_contra", contravariant=True)
 
-# For each class of op in phase_rule.py: does such an op begin a new segment?
+# For each op class in phase_rule.py: does an op of this class begin a new segment?
 Turns = tuple[bool, bool, bool]
 _NO_TURNS: Turns = (False, False, False)
 
@@ -52,7 +52,7 @@ class CutStep(NamedTuple):
 
     is_evaluation: bool
     segments: list[Segment]
-    # when the last phase was left, or None if another event followed
+    # the time at which `leave` ended the last phase, or None if another event followed
     left_ns: int | None
     end_ns: int
 

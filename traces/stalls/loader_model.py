@@ -6,7 +6,7 @@ measured cost of loading one batch.
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
 The model follows the rules of torch.utils.data. With W workers, worker b mod W makes batch number b. No worker is more than
-`prefetch` batches ahead of the script. The script gets the batches in order.
+`prefetch` batches ahead of the script. The script receives the batches in order.
 
 All processes that compute share the CPU cores evenly: DataLoader workers, the training script and other programs. The modeled
 disk serves one read at a time. To make a batch, a worker alternates `_PARTS` times between reading and computing, so that

@@ -86,7 +86,7 @@ class Piece:
 
 
 def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
-    """Group events by rank. The events of a file that was not merged from several ranks get the key None.
+    """Group events by rank. If the file was not merged from several ranks, the key of its events is None.
 
     Note [Merged ranks]
         Tools that merge the files of several ranks write the rank into each event's arguments. To keep the processes of

@@ -1,4 +1,4 @@
-"""Handles kinds of events that Kineto itself never writes. They occur in files that other tools have modified.
+"""Handles kinds of events that Kineto itself never writes. Such events occur in files that other tools have modified.
 
     category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)

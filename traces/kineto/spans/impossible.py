@@ -1,7 +1,7 @@
 """Finds impossible durations, which the importer counts.
 
-GPU work that is longer than the recording gets the duration 0, so that the error does not affect statistics. The end of a host
-span that is longer than the recording is moved to the time of the last host event.
+If GPU work seems longer than the recording, its duration is set to 0, so that the error does not affect statistics. The end of
+a host span that is longer than the recording is moved to the time of the last host event.
 
     durations_ns(device, dependent_launch=True)   # possible durations of kernels, see Note [One after another]
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording

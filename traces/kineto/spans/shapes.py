@@ -1,4 +1,4 @@
-"""Converts input shapes and dtypes of ops to text. Each distinct combination is converted once.
+"""Converts input shapes and dtypes of ops to text. Each distinct combination of shapes and dtypes is converted only once.
 
     Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
     # the string ids of "2,3" and "float32"
