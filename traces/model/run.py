@@ -177,7 +177,7 @@ class CompiledCode:
     compile_ns: int = 0  # compile time on the machine that ran the replay
     eager: tuple[EagerRegion, ...] = ()
     break_reasons: Mapping[str, int] = field(default_factory=dict)  # how often each reason for a graph break occurred
-    functions: Mapping[str, str] = field(default_factory=dict)  # for each region, Dynamo's name of the compiled code, with file and line
+    functions: Mapping[str, str] = field(default_factory=dict)  # by region: Dynamo's name of the code, with file and line
 
 
 @dataclass(frozen=True)
