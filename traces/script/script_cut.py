@@ -25,9 +25,8 @@ Note [Set-up is no step]
     the first zero_grad.
 
 Note [Forward before backward]
-    The recorder does not see single ops, so it cannot detect the forward pass of a model without modules. If a loss or backward
-    pass comes without a forward pass since the last backward pass, the time since the last phase, or since the step began,
-    becomes the forward pass.
+    The recorder does not see single ops, so it cannot detect the forward pass of a model without modules. If no forward pass
+    was seen before a loss or backward pass, the time since the last phase, or since the step began, becomes the forward pass.
 """
 
 from __future__ import annotations

@@ -37,18 +37,18 @@ Note [Steps of recorded inference]
     on. If a DataLoader supplies the batches, steps end when the script requests a batch, and `more_recorded` is not used.
 
 Note [The next batch is copied]
-    If a script has not trained, has created no optimizer and has no DataLoader, its next step starts when it copies a tensor to
-    the device after its module has returned. Only copies by `Tensor.to`, `Tensor.cuda` and `Tensor.copy_` start a step.
-    `torch.tensor(..., device="cuda")` creates a tensor and does not start a step. For example, a loop that generates tokens may
-    create each position with `torch.tensor`, and all tokens of a request belong to one step.
+    Some scripts have not trained and have neither an optimizer nor a DataLoader. For these scripts, a step starts with the
+    first copy of a tensor to the device after a module has returned. Only copies by `Tensor.to`, `Tensor.cuda` and
+    `Tensor.copy_` start a step. `torch.tensor(..., device="cuda")` creates a tensor and does not start a step. For example, a
+    loop that generates tokens may create each position with `torch.tensor`, and all tokens of a request belong to one step.
 
 Note [Training without an optimizer]
     If no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and the update is not
     visible as a call. After a backward pass, the training step then ends at the first of three events: the next batch is
     requested, an outermost module is called with gradients, or the module that started the step is called again. (If another
     module is called without gradients, it computes a metric.) The same rule applies if parameter hooks call the optimizers, so
-    that optimizers step only during backward passes. If a script uses neither a module nor a DataLoader, its next backward pass
-    is the first event that can be seen, so its steps end just before backward passes.
+    that optimizers step only during backward passes. If a script uses neither a module nor a DataLoader, its steps end just
+    before backward passes, because no earlier event of a step can be seen.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Note [Hit rate of a cache]
     DNN Training" (VLDB 2021), never evicts files. If a cache evicts the least recently read file, it serves a smaller fraction
     of the reads. Consider a file that is read at position p of one epoch and position q of the next epoch, where p and q are
     uniform in 0..1. At its second read, the file is still cached if less than the fraction K of all files was read in between.
-    The files read in between are the fraction a = 1 - p of the first epoch and b = q of the second epoch, and the fraction a b
-    is in both. The condition a + b - a b < K means (1
+    The files read in between are the fraction a = 1 - p of the first epoch and b = q of the second epoch. The fraction a b of
+    the files is read in both. The condition a + b - a b < K means (1
     - a)(1 - b) > 1 - K. Since p and q are uniform, the probability of this condition is 1 - (1 - K)(1 - ln(1 - K)).
         tests/traces/stalls/test_storage_model.py simulates both policies and compares the results.
 """

@@ -9,8 +9,8 @@ Note [Threads that reuse ids]
     id. Threads that live for one step only, such as the replicas of nn.DataParallel, reuse the ids of earlier threads. So from
     the second step, calls of such short-lived threads are assigned to a thread that has ended. The External id of a call is
     always right, because the profiler sets it on the calling thread when an op begins. So the op of a call is found by its
-    External id if possible. The op that encloses the call on its thread is used only if the call has no External id of an op,
-    or if the op with this id does not contain the call in time.
+    External id if possible. If a call has no External id of an op, or if the op with this id does not contain the call in time,
+    the op that encloses the call on its thread is used.
 """
 
 from __future__ import annotations

@@ -15,10 +15,9 @@ Note [One correlation, several calls]
 
 Note [Backlog]
     If the GPU lags behind the host, a recording begins with work of earlier steps, called backlog. Streams execute work in
-    order, and CUPTI's correlation ids increase. So work without a launching call is backlog if it runs before all work of its
-    stream that was launched during the recording, and if its correlation id, if any, is lower than those of all recorded calls.
-    Backlog is not part of any step. All other work without a launching call was launched while calls were being recorded, so
-    the profiler lost the call.
+    order, and CUPTI's correlation ids increase. So work without a launching call is backlog if it runs before all launched work
+    of its stream, and if its correlation id, where recorded, is lower than every call's id. Backlog is not part of any step.
+    All other work without a launching call was launched while calls were being recorded, so the profiler lost the call.
 
 Note [Lost kernels]
     If a profiler's buffers are full or missing, it drops device records but keeps the calls, so that a busy GPU looks idle. For

@@ -32,11 +32,11 @@ Note [What the rules see]
     with gradients.
 
 Note [Kinds of imported steps]
-    A step without backward pass and optimizer is an EVALUATION (inference). If no step has a backward pass or optimizer, a step
-    is training if the names of its GPU work show kernels of backward passes or optimizers, all-reduce or reduce-scatter. The
-    first training steps are WARMUP while each takes at least twice the median of the later steps, excluding waits for data. If
-    the other steps train, a last step that ended before its backward pass or optimizer step is INCOMPLETE. An empty last step,
-    as after the profiler stops, is INCOMPLETE too.
+    A step without backward pass and optimizer is an EVALUATION (inference). If no step has a backward pass or optimizer,
+    training steps are recognized by their kernels (of backward passes or optimizers) and collectives (all-reduce or
+    reduce-scatter). The first training steps are WARMUP while each takes at least twice the median of the later steps,
+    excluding waits for data. If the other steps train, a last step that ended before its backward pass or optimizer step is
+    INCOMPLETE. An empty last step, as after the profiler stops, is INCOMPLETE too.
 """
 
 from __future__ import annotations
@@ -336,9 +336,9 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
 
     Note [The engine's run]
         A backward pass lasts from the first to the last engine span, as long as the main thread does nothing in between. Two
-        kinds of ops of the main thread may belong to the backward pass: the op that creates the first gradient (ones_like) just
-        before it and, if the engine runs on the main thread, ops between two nodes that autograd does not record, such as a sum
-        of gradients.
+        kinds of ops of the main thread may belong to the backward pass. The first kind is the op that creates the first
+        gradient (ones_like) just before the backward pass. The second kind are ops between two nodes that autograd does not
+        record, such as a sum of gradients, if the engine runs on the main thread.
     """
     now = cut.begin_ns = begin_ns
     run: list[_StepEvent] = []
