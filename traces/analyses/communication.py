@@ -52,7 +52,7 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Describes all calls of one collective operation in one phase, summed over ranks.
+    """Sums up all calls of one collective operation in one phase over all ranks.
 
     `bytes` is the total size of the inputs on all ranks, or None if sizes were not recorded. `duration_ns` leaves out calls
     whose end was not recorded. If only an upper bound of a collective's duration is known, `duration_ns` includes the upper

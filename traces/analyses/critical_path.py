@@ -58,8 +58,8 @@ class PathSegment:
 class PathSums:
     """Summarizes the critical path of one step: the time of each kind of segment, and the ten longest kernels or copies.
 
-    `step` is the number of the step, `rank` is the rank of the step, and `duration_ns` is the length of the critical path. See
-    Note [Where a path begins and ends].
+    `step` is the number of the step, `rank` is the rank of the step, and `duration_ns` is the length of the critical path.
+    Note [Where a path begins and ends] defines the critical path.
     """
 
     step: int

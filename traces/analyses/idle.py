@@ -108,8 +108,8 @@ class IdleTime:
     """Holds the idle time of one device during the counted steps. If the trace has no steps, idle time is measured from the
     device's first work to its last work.
 
-    `by_reason` contains all reasons. `steps` is the number of steps. If the recording has clean steps (without the profiler and
-    without kernels), the times describe an equal number of clean steps.
+    `by_reason` contains all reasons. `steps` is the number of steps. If some steps were recorded without the profiler, the
+    times are those of an equal number of such steps.
     """
 
     window_ns: int
@@ -126,7 +126,7 @@ class IdleTime:
 class IdleCall:
     """Describes calls of one CUDA runtime function during which GPUs were idle because of the host.
 
-    The host causes the idle time with the reasons "host" and "synchronization". `share` is the fraction of all idle time caused
+    Idle time with the reason "host" or "synchronization" is caused by the host. `share` is the fraction of all idle time caused
     by the host that passed during calls of the function. `count` is the number of calls.
     """
 

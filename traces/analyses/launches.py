@@ -44,8 +44,8 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """Holds the launches of one stream. The mean queue length is averaged over the time from the first launch to the last start
-    of a kernel or copy.
+    """Holds the launches of one stream. The queue length is averaged over the time from the first launch to the last start of a
+    kernel or copy.
     """
 
     device: str
@@ -147,7 +147,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Describes the long launching calls (at least LONG_LAUNCH_NS) of one runtime function that have the same reason.
+    """Sums up the slow launch calls (at least LONG_LAUNCH_NS) of one CUDA runtime function that were slow for the same reason.
 
     See Note [Long launch calls].
     """

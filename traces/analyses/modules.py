@@ -55,8 +55,8 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Holds the times of one module, as averages per step. Steps in which the backward pass cannot be distinguished from the
-    forward pass are not counted. If no step is counted, times are totals of the whole trace.
+    """Holds the times of one module, as averages per step. Steps are not counted if their backward pass cannot be distinguished
+    from the forward pass. If no step is counted, times are totals of the whole trace.
 
     GPU times are sums of kernels. `own_ns` is the GPU time of forward and backward work without the work of submodules.
     `host_ns` is the duration of the module's calls on the host, including submodules. `host_ns` and `calls` are None if modules

@@ -22,8 +22,8 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Describes all copies or memsets of one kind, summed over devices. Transfers of unknown size are included only in `count`
-    and `duration_ns`.
+    """Sums up all copies or memsets of one kind over all devices. Transfers of unknown size are included only in `count` and
+    `duration_ns`.
     """
 
     kind: str

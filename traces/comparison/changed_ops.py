@@ -85,7 +85,7 @@ class NameChange:
 class Replacement:
     """Describes work that has different names in the two traces, with counts and times per step.
 
-    The names are sorted by time. Counts and times are sums over all listed names of one trace. `op` is defined as in
+    The names are sorted by time. For each trace, the counts and times are sums over all listed names. `op` is defined as in
     `NameChange`. See Note [Replaced, not gone].
     """
 
@@ -100,8 +100,8 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Lists the changed kernels or ops by kind of change. Each list has at most `top` rows, sorted by decreasing time
-    difference."""
+    """Lists the changed kernels or ops by kind of change. Each list has at most `top` rows, and the row with the largest time
+    difference comes first."""
 
     added: list[NameChange] = field(default_factory=list)
     gone: list[NameChange] = field(default_factory=list)

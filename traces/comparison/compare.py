@@ -96,7 +96,7 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(StageError):
-    """Holds a phase's median times per step: on the host, between two CUDA events (including waits), and GPU busy time.
+    """Contains a phase's median times per step: on the host, between two CUDA events (including waits), and GPU busy time.
 
     The host times of all phases add up to the time of the step. The GPU busy time of a phase covers the work that the phase
     launched. `error` is None if host times of the two traces cannot be compared (see `Comparison.host_phases_comparable`). The
@@ -115,8 +115,8 @@ class PhaseError(StageError):
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """Holds the share of the steps' time in which a stream is busy. If only one trace uses the stream, the share of the other
-    trace is None.
+    """Contains the share of the step time during which a CUDA stream is busy. If only one trace uses the stream, the share of
+    the other trace is None.
     """
 
     device: str
@@ -128,8 +128,8 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Compares the evaluation steps of both traces, or holds only those of the replay if the recording has no evaluation
-    steps."""
+    """Compares the evaluation steps of both traces. If the recording has no evaluation steps, only the replay's steps are
+    described."""
 
     steps_compared: Both[int]
     steps: Spread
@@ -138,7 +138,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts how a replay handled values that the script read but the recording does not contain.
+    """Counts the values that the script read although the recording does not contain them.
 
     `unrecorded_reads` counts values that the script read although they were not recorded, and `sizes_assumed` counts results
     whose data-dependent size was assumed. `computed` says whether the replay computed values (`--values compute`).
@@ -151,7 +151,7 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in both traces. If a replay used the device, `MemoryComparison` also has the
+    """Compares the memory peaks of one device in both traces. If a replay used the device, the comparison also contains the
     device's memory capacity.
 
     Sources are defined in `measure.MemoryPeak`. The rise of memory in a step is the peak minus the memory held at the step's

@@ -66,10 +66,10 @@ class Region:
 class CompiledFigures:
     """Compiled code in one trace. `recompiles` lists the compiled regions that are recompilations of a function.
 
-    `breaks` are the graph breaks in the compared steps. `compilations` happened anywhere in the recording. The shares are the
-    fractions of the rank's GPU work (in the compared steps) that belong to compiled regions, fused kernels and CUDA graphs.
-    Fused kernels can also run outside of compiled regions, in a CUDA graph that the script captured. The fields `graph_breaks`,
-    `eager` and `compile_ns` are known for replays only, and cover the whole run.
+    `breaks` are the graph breaks in the compared steps. `compilations` happened anywhere in the recording. The shares show how
+    much of the rank's GPU work in the compared steps belongs to compiled regions, fused kernels and CUDA graphs. A CUDA graph
+    that the script captured can run fused kernels outside of compiled regions. The fields `graph_breaks`, `eager` and
+    `compile_ns` are known for replays only, and cover the whole run.
     """
 
     regions: tuple[Region, ...] = ()

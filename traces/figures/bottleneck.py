@@ -36,13 +36,13 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """Names the limit of a recording's speed: "device", "host", "data", "other ranks" or "unknown".
+    """Says what limits the speed of a recording: "device", "host", "data", "other ranks" or "unknown".
 
     Without the limit, a step would be shorter by at most `gain_ns`. `share` is the gain divided by the step time. If the device
-    is the limit, the gain is the time in which the device is idle or only communicates with other devices. A gain of None is
-    unknown. `reason` says why the limit is unknown. `exposed_ns` is the time per step in which the device communicates without
-    computing. If a recording without kernels shows that the host is the limit, `caught_up_in` is the phase that shows it.
-    `behind_ns` is how much later the device finishes this phase than the host.
+    limits the speed, the gain is the time in which the device is idle or only communicates with other devices. A gain of None
+    is unknown. `reason` says why the limit is unknown. `exposed_ns` is the time per step in which the device communicates
+    without computing. If a recording without kernels shows that the host is the limit, `caught_up_in` is the phase that shows
+    it. `behind_ns` is how much later the device finishes this phase than the host.
     """
 
     limit: str

@@ -344,8 +344,8 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """Describes one row of a table of kernels or ops. `count` is the number of kernels of this name, or the number of ops of
-    this name that launched device work.
+    """One row of a table that lists kernels or ops. `count` is the number of kernels of this name, or the number of ops of this
+    name that launched device work.
     """
 
     name: str

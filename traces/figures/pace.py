@@ -127,8 +127,8 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """Holds the step times of a set of steps on the host and on the devices, as medians in nanoseconds. See
-    Note [A step's time] and Note [Periodic steps]."""
+    """Contains the median step times of a set of steps in nanoseconds, on the host and on the devices. Note [A step's time] and
+    Note [Periodic steps] define these times."""
 
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int

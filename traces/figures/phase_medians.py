@@ -21,7 +21,7 @@ class PhaseMedians:
     """Describes a phase's median times per step. A phase has three times: the host time, the time between two CUDA events, and
     the GPU busy time of the work that the phase launched.
 
-    A time is None if the trace lacks the events or the device work to compute it. Steps with missing events are left out.
+    A time is None if the trace lacks the data to compute it. Steps with missing events are left out.
     """
 
     median_ns: int | None = None

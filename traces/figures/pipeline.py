@@ -64,7 +64,8 @@ class CollectiveTotals:
 
 @dataclass(frozen=True, slots=True)
 class StageMedians:
-    """Holds the median times of one nn.DataParallel stage on one device, measured on the host and between two CUDA events."""
+    """Contains the median times of one nn.DataParallel stage on one device, measured on the host and between two CUDA
+    events."""
 
     name: str
     device: str | None

@@ -25,8 +25,8 @@ _NINE_IN_TEN = 90
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Holds percentiles of a per-step value in two traces, and the relative error of the medians as defined in
-    Note [Periodic steps].
+    """Contains percentiles of a value that is measured in every step of two traces, and the relative error of the medians
+    (Note [Periodic steps]).
 
     `noise_floor` is half the interquartile range of the recording divided by its median. It is None below four steps. An error
     that is smaller than the noise floor is not significant.

@@ -102,7 +102,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Holds the figures of a trace. Medians are taken over `steady_steps`, and times are in nanoseconds.
+    """Holds the figures of a trace. Medians are computed over the steps of `steady_steps`, and all times are in nanoseconds.
 
     `step_median_ns` is the step time, and `compute_side_median_ns` is the step time without waits for data.
 

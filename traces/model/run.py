@@ -44,7 +44,7 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class RecorderNotes:
-    """Holds what the recorder noted about its own run, including the overhead of `trace record`."""
+    """Contains facts about the recording run, including the overhead of `trace record`."""
 
     version: str | None = None
     overhead_ns_per_step: int = 0
@@ -108,8 +108,7 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """Describes the host time that the replayer itself needs on the machine that runs the replay. For a recording, all fields
-    are None."""
+    """Describes how much time the replayer itself needs on the replaying machine. For a recording, all fields are None."""
 
     lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None
@@ -119,7 +118,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """Describes an op that the script called in a replay, but that the recording does not contain."""
+    """Describes an op that the script called in a replay although the recording does not contain the op."""
 
     op: str
     shapes: str
@@ -140,7 +139,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a call of a model in a replay from the library. The duration of the model call is taken from a library entry. A
+    """Describes a call of a model in a replay from the library. The duration of the model call comes from a library entry. A
     cell is a library entry that contains the published times of one model on one GPU."""
 
     cell: str

@@ -88,12 +88,12 @@ _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4
 
 @dataclass(frozen=True, slots=True)
 class OpRates:
-    """Holds the achieved rates of all calls of one op, or of one op at one shape. `calls` is the number of calls that ran work
-    on the GPU. Fields whose value is unknown are None.
+    """Contains the FLOP rate and bandwidth that the calls of one op achieved, for all shapes or for one shape. `calls` is the
+    number of calls that ran work on the GPU. Fields whose value is unknown are None.
 
     `flops` is the sum over all calls with known FLOPs, and `bytes` the sum over all calls with known bytes. `flops_ns` is the
-    device time of all calls with known FLOPs, and `bytes_ns` is the device time of all calls with known bytes. Shares are
-    relative to the GPU's peak rate for the dtype of the op. See Note [Above the data sheet].
+    device time of all calls with known FLOPs, and `bytes_ns` is the device time of all calls with known bytes. A share is the
+    achieved rate divided by the GPU's peak rate for the op's dtype. See Note [Above the data sheet].
     """
 
     op: str  # canonical: "convolution_backward"

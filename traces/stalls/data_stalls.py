@@ -41,7 +41,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Holds the speed of a run, excluding its first steps. The times are means per step."""
+    """Contains the speed of a training run, not counting the first steps. The times are means per step."""
 
     steps: int
     step_ns: int

@@ -16,7 +16,7 @@ from tui.trace_names import load_trace
 
 @dataclass(frozen=True, slots=True)
 class FunctionFacts(FunctionChange):
-    """A function in both traces. A function that only one trace contains has null figures for the other trace."""
+    """A function in both traces. If only one trace contains a function, the figures of the other trace are null."""
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace
 
