@@ -43,7 +43,7 @@ from traces.script.deferred_signals import deferred_signals
 from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
 
-# Limits how long the recorder waits, at the end of the script, for a thread that holds the recorder's lock.
+# At the end of the script, the recorder waits at most this long for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
 _LEAST_PAUSE_NS = 100_000_000  # between two checks of the writing thread
 

@@ -162,7 +162,7 @@ class SegmentMatcher:
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
         # An op may have no recorded counterpart because its kernel has another name in this PyTorch release. The number of
-        # unmatched ops per phase is limited, because a loop that never ends a step could call any number of ops.
+        # stored unmatched ops is limited, because a script that never ends a step could call any number of ops.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}

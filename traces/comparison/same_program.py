@@ -58,8 +58,7 @@ _BETWEEN_LAYERS = frozenset(
     " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
 )
 
-# Since PyTorch 1.8, torch.optim names the range around an optimizer step with this prefix and suffix:
-# "Optimizer.step#AdamW.step".
+# Since PyTorch 1.8, torch.optim marks each optimizer step with a profiler range, such as "Optimizer.step#AdamW.step".
 _OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")

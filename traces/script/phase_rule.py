@@ -65,7 +65,7 @@ class Segment(NamedTuple):
     end_ns: int
 
 
-# Creates a Segment from a tuple faster than the class's constructor, which is a Python function.
+# Creating a Segment with `tuple.__new__` is faster than calling the class's constructor, which is a Python function.
 new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, Segment)
 
 
