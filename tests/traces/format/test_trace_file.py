@@ -188,7 +188,7 @@ def test_numpy_numbers_in_the_header_are_loaded_as_python_numbers(tmp_path: Path
         ("device", "launch", -2, "device.launch holds -2, outside -1..3"),
         ("device", "device", 1, "device.device holds 1, outside 0..0"),
         ("phases", "step", 2, "phases.step holds 2, outside 0..1"),
-        ("steps", "kind", 5, "steps.kind holds 5, outside 0..4"),
+        ("steps", "kind", 6, "steps.kind holds 6, outside 0..5"),
         ("parts", "phase", 2, "parts.phase holds 2, outside -1..1"),
         ("batches", "kind", 2, "batches.kind holds 2, outside 0..1"),
     ],
