@@ -5,7 +5,8 @@
 
 Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
 "sweep" records one script at several batch sizes for the library; "allocator" is allocator_check.py; "programs" is
-gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest. Each stage runs in separate processes, so a
+gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest; "after_profile" is after_profile.py, and "cost" is
+gpu_cost.py. Each stage runs in separate processes, so a
 failure or hang affects only that stage. Stages are skipped when time runs out. `summary.json` has the results. The recordings
 are packed into tar files with limits on number and size. Both are written again after each stage, and after SIGTERM.
 """
@@ -35,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 RULES_FILE = "gpu_rules.json.gz"
 RULES_SECONDS = 75.0
+COST_SECONDS = 40.0  # of each stage that measures the profiler or the recorder
 MAX_FILES = 8  # the summary among them
 MAX_FILE_BYTES = 16 << 20
 NEEDED = ("torch", "numpy", "msgpack", "orjson", "typer")
@@ -135,6 +137,7 @@ def stages() -> dict[str, Stage]:
     """Stages, most important first."""
     found: dict[str, Stage] = {f"{name}-kernel": recording(name, "kernel") for name in SCRIPTS}
     found |= {"programs": programs, "allocator": allocator, "rules": rules, "overhead": overhead, "sweep": sweep}
+    found |= {"after_profile": after_profile, "cost": cost}
     return found | {f"{name}-phase": recording(name, "phase") for name in reversed(SCRIPTS)}
 
 
@@ -211,6 +214,28 @@ def overhead(run: Run) -> dict[str, Any]:
         size = "--model resnet18 --batch-size 2 --image-size 32 --rounds 1"
     on = ["--on", run.on] if run.dry else ["--device", "cuda"]
     call(run, [sys.executable, str(HERE / "record_overhead.py"), *size.split(), *on, "--json", str(facts)])
+    found: dict[str, Any] = json.loads(facts.read_text())
+    return found
+
+
+def after_profile(run: Run) -> dict[str, Any]:
+    """Measure calls and steps before and after torch.profiler has run."""
+    if run.dry:
+        return {"status": "skipped", "why": "the virtual GPU does not use CUPTI, so a profile does not make later steps slower"}
+    return measured(run, "after_profile.py", "")
+
+
+def cost(run: Run) -> dict[str, Any]:
+    """Measure what recording at phase grain adds to a step."""
+    return measured(run, "gpu_cost.py", "--batch-size 2 --image-size 32" if run.dry else "")
+
+
+def measured(run: Run, script: str, size: str) -> dict[str, Any]:
+    """The JSON of a benchmark that takes --seconds."""
+    facts = run.work / f"{script}.json"
+    seconds = 3.0 if run.dry else max(min(COST_SECONDS, run.seconds_left - 10), 0.0)  # without the imports
+    words = [str(HERE / script), "--seconds", f"{seconds:.0f}", "--json", str(facts), *size.split()]
+    call(run, python_command(run, words))
     found: dict[str, Any] = json.loads(facts.read_text())
     return found
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,13 +52,18 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
 
 @pytest.mark.waits
 def test_a_dry_run_of_some_stages(tmp_path: Path, gpu: Path) -> None:
-    """One stage of each kind, except those that measure the recorder: a script in depth, one by phases, the allocator."""
-    stages = ["gpt-kernel", "programs", "allocator", "ddp-phase"]
+    """One stage of each kind, except those that measure the recorder: a script in depth, one by phases, the allocator, and the
+    stage that a virtual GPU skips."""
+    stages = ["gpt-kernel", "programs", "allocator", "after_profile", "ddp-phase"]
     out = tmp_path / "results"
     done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out, "--only", ",".join(stages))
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     entries = {entry["stage"]: entry for entry in json.loads((out / "summary.json").read_text())["stages"]}
-    assert {name: entry["status"] for name, entry in entries.items()} == dict.fromkeys(stages, "ok")
+    assert {name: entry["status"] for name, entry in entries.items()} == {
+        **dict.fromkeys(stages, "ok"),
+        "after_profile": "skipped",
+    }
+    assert entries["after_profile"]["why"].startswith("the virtual GPU does not use CUPTI")
     programs = {(row["program"], row["run"]): (row["status"], row["steps"]) for row in entries["programs"]["programs"]}
     assert programs == {
         ("raises", "bare"): ("ok", 0),
@@ -89,7 +94,10 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, 
 
     summary = json.loads((out / "summary.json").read_text())
     stages = {entry["stage"]: entry for entry in summary["stages"]}
-    assert {name: entry["status"] for name, entry in stages.items()} == dict.fromkeys(on_gpu.stages(), "ok")
+    assert {name: entry["status"] for name, entry in stages.items()} == {
+        **dict.fromkeys(on_gpu.stages(), "ok"),
+        "after_profile": "skipped",
+    }
     assert summary["dry_run"] and summary["packed"]["left_out"] == []
 
     parallel = stages["dataparallel-kernel"]
@@ -100,6 +108,9 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, 
     assert [row["over"] for row in stages["overhead"]["rows"]] == ["bare", "bare", "bare", "profiler"]
     assert all(row["step_ns"] >= 20e6 * 0.9 and row["ratio"] > 0 for row in stages["overhead"]["rows"])  # steps of 20 ms
     assert stages["overhead"]["kernel_file"]["profiled_steps"] == 5
+    costs = stages["cost"]["steps"]
+    assert list(costs) == ["one linear layer", "60 modules", "ResNet-50"]
+    assert all(cost["turns"] >= 6 and cost["bare_us"] > 0 and cost["reported_us"] > 0 for cost in costs.values())
     recorded = {name: entry["step_kinds"] for name, entry in stages.items() if "step_kinds" in entry}
     kinds = {name: {kind: of["count"] for kind, of in told.items()} for name, told in recorded.items()}
     in_depth = {"warmup": 2, "steady": 3, "profiled": 2}
@@ -128,6 +139,8 @@ def test_every_stage_is_known_by_name_and_others_are_rejected(tmp_path: Path) ->
         "programs",
         "overhead",
         "allocator",
+        "after_profile",
+        "cost",
     ):
         assert name in done.stderr
 
@@ -238,6 +251,37 @@ def test_a_failed_comparison_gives_one_line_and_its_details_are_in_the_summary(
     assert entry["why"].startswith("our allocator differs: 2 of 3 blocks in place, 1 of 3 statistics differ")
     assert len(on_gpu.line_of(entry)) < 300
     assert entry["comparison"]["statistics_that_differ"] == {"reserved_bytes.all.peak": {"theirs": 1, "ours": 64 * MIB}}
+
+
+def test_the_table_after_a_profile_has_the_median_of_the_processes() -> None:
+    from benchmarks.after_profile import TIMES, table
+
+    processes = [{"us": {"add_": dict.fromkeys(TIMES, us) | {"after": 2 * us}}} for us in (7.0, 30.0, 8.0)]
+    assert [line.split() for line in table({"unset": processes})[1:]] == [["unset", "add_", "8.0", "8.0", "16.0", "8.0", "8.0"]]
+
+
+def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a machine that slows down, and a recorder that adds 10 µs, and 30 µs more to the last step of a turn
+    WHEN the cost is measured THEN its median is 10 µs and its mean 20 µs."""
+    import torch
+
+    from benchmarks import gpu_cost
+    from tracer import state
+
+    turns: list[bool] = []
+    steps = iter(range(1_000_000))
+
+    def time_us(step: Any) -> float:
+        index = next(steps) % 4
+        return 100.0 * len(turns) + turns[-1] * (10.0 + 30.0 * (index == 3))
+
+    monkeypatch.setattr(gpu_cost, "time_us", time_us)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(state, "started", lambda: SimpleNamespace(cost=SimpleNamespace(per_step_ns=12_000)))
+    cost = gpu_cost.alternate(SimpleNamespace(turn=turns.append), lambda: None, until=0.0)  # type: ignore[arg-type]
+    assert (cost.turns, cost.added_us, cost.added_quartiles_us, cost.mean_us) == (6, 10.0, (10.0, 10.0), 20.0)
+    assert cost.reported_us == 12.0
+    assert gpu_cost.table({"a layer": cost})[1].split() == "a layer 6 1200.0 10.0 10.0 to 10.0 20.0 12.0".split()
 
 
 def test_recordings_are_packed_within_the_limits(on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
