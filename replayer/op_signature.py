@@ -20,7 +20,7 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """Describes a call by its op, shapes and dtypes.
+    """A call by its op, shapes and dtypes.
 
     `op` is a name with namespace but without overload ("aten::add_"). `shapes` and `dtypes` describe all tensor arguments in
     order, including the tensors in lists. A 0-dim tensor has the shape `()`. `outputs` lists the shapes of the outputs that are

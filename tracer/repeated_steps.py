@@ -31,7 +31,7 @@ NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
 
 
 class Meaning(NamedTuple):
-    """Describes a call that was reported to the recorder, and whether the call began or ended a phase or a step."""
+    """A call that was reported to the recorder, and whether the call began or ended a phase or a step."""
 
     kind: int
     argument: Any
@@ -41,7 +41,7 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Describes how a step that repeats the previous step is divided into phases.
+    """How a step that repeats the previous step is divided into phases.
 
     `times_ns` has the start time of the step, the times of its reported calls, and the end time. Segment k lasts from
     `times_ns[begins[k]]` to `times_ns[ends[k]]`. `event_of_end[k]` is the index of the CUDA event recorded at

@@ -49,7 +49,7 @@ from traces.script.step_rule import Optimizers
 
 
 class CapturedReports:
-    """Stores the calls that one thread makes while it captures a CUDA graph. See Note [Replays of a CUDA graph] in
+    """The calls that one thread makes while it captures a CUDA graph. See Note [Replays of a CUDA graph] in
     recorder.py."""
 
     def __init__(self) -> None:

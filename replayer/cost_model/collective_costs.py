@@ -53,7 +53,7 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """Describes the position of a collective operation in a recorded training step. Step numbers and positions start at 0, and
+    """The position of a collective operation in a recorded training step. Step numbers and positions start at 0, and
     each rank counts its own steps."""
 
     step: int

@@ -20,7 +20,7 @@ from traces.model.trace import Device, Trace
 
 @dataclass(frozen=True)
 class Rank:
-    """Describes the rank of a process.
+    """The rank of a process.
 
     `local` is the rank among the processes on this machine, and `local_count` is the number of these processes (0 if unknown).
     `number` is the rank among the processes of all machines.

@@ -52,7 +52,7 @@ class _RecordedRegion:
 
 
 class RecordedRegions:
-    """Holds the regions of one rank. Each compiled region is identified by the number that torch.compile assigned to it."""
+    """The regions of one rank. Each compiled region is identified by the number that torch.compile assigned to it."""
 
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}

@@ -41,7 +41,7 @@ from traces.rates.op_cost import flops, size_bytes
 
 
 class RecordedRun:
-    """Holds the recorded steps of one rank."""
+    """The recorded steps of one rank."""
 
     def __init__(self, trace: Trace, rank: int, slowdown: float = 1.0) -> None:
         self.trace = trace

@@ -44,7 +44,7 @@ class Instance(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """Describes one recorded kernel, copy or memset."""
+    """One recorded kernel, copy or memset."""
 
     launch_ns: int  # active host time since the segment's start
     latency_ns: int
@@ -61,7 +61,7 @@ class Kernel(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RecordedSegment:
-    """Describes one phase of one recorded step. If a phase such as "forward" runs twice in a step, each run is a separate
+    """One phase of one recorded step. If a phase such as "forward" runs twice in a step, each run is a separate
     segment."""
 
     name: str
@@ -130,7 +130,7 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """Describes one recorded step.
+    """One recorded step.
 
     The keys of `segments` are pairs (phase name, index), because a phase can occur several times in a step. Host code before
     the first phase of a step is stored as a segment with the name "other" and the index LEADING. The first step of a script has

@@ -37,7 +37,7 @@ WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 @dataclass
 class Workspaces:
-    """Holds the recorded workspaces (temporary memory) of ops."""
+    """The recorded workspaces (temporary memory) of ops."""
 
     _exact: dict[str, WorkspaceSequence]
     _equivalent: dict[str, WorkspaceSequence]

@@ -66,7 +66,7 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """Represents memory that belongs to another process, which has sent a tensor to this process.
+    """Memory that belongs to another process, which has sent a tensor to this process.
     """
 
     def __init__(self, address: int, size_bytes: int) -> None:

@@ -64,7 +64,7 @@ def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
 
 
 class Uniform(NamedTuple):
-    """Describes a tensor whose elements all equal `value`. If `assumed` is True, the value is a guess
+    """A tensor whose elements all equal `value`. If `assumed` is True, the value is a guess
     (values/assumed_values.py)."""
 
     value: float | int | bool
@@ -73,7 +73,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Represents unknown values. Two tensors with the same `Content` object have equal values, for example a tensor and its
+    """Unknown values. Two tensors with the same `Content` object have equal values, for example a tensor and its
     clone."""
 
 
@@ -86,7 +86,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Describes unknown contents like Truth.ZERO_OR_ONE. Each element of the tensor is known to be 0 or 1, and at most
+    """Unknown contents like Truth.ZERO_OR_ONE. Each element of the tensor is known to be 0 or 1, and at most
     `at_most` elements are 1."""
 
     at_most: int

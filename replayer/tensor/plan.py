@@ -76,7 +76,7 @@ class OutcomeKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Describes which tensors a call of an op returns, and which arguments it changes.
+    """Which tensors a call of an op returns, and which arguments it changes.
 
     `writes` lists the arguments that the call changes in place, as pairs (position or name, whether the argument is a list).
     `written` lists the positions of arguments that the op overwrites with unknown values. `written` is None if the call changes

@@ -38,7 +38,7 @@ _STREAMS_OF_A_POOL = 64
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """Holds the ops of a captured CUDA graph as function calls.
+    """The ops of a captured CUDA graph as function calls.
 
     When the graph is replayed, its `calls` are executed in order. Calls on the stream `origin` run on the stream that replays
     the graph. `others` lists the streams besides `origin` that took part in the capture. `computing` lists functions that

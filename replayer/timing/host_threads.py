@@ -20,7 +20,7 @@ from traces.model.trace import Thread
 
 @dataclass(slots=True, eq=False)
 class HostThread:
-    """Represents one host thread of the script. `host_ns` is the thread's virtual time.
+    """One host thread of the script. `host_ns` is the thread's virtual time.
 
     `position_ns` is the recorded host time (in ns) up to which the thread has replayed the recorded `segment`. Each thread has
     its own position in the recorded segment, because several threads can run at once.
@@ -84,7 +84,7 @@ class _Tenancy:
 
 
 class HostThreads:
-    """Holds all CPU threads of this process that have used the GPU. `rows` contains one timeline row per thread."""
+    """All CPU threads of this process that have used the GPU. `rows` contains one timeline row per thread."""
 
     def __init__(self) -> None:
         self.rows: list[Thread] = []

@@ -39,7 +39,7 @@ Turns = tuple[bool, bool, bool]  # for each class of op: does such an op begin a
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """Stores the op calls of a phase and the launched kernels as numpy arrays, with one array per property."""
+    """The op calls of a phase and the launched kernels as numpy arrays, with one array per property."""
 
     signatures: list[OpSignature]
     classes: bytes

@@ -34,7 +34,7 @@ from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:
-    """Represents one stream of one device. `own_number` is the index of the stream on its device, and index 0 is the default
+    """One stream of one device. `own_number` is the index of the stream on its device, and index 0 is the default
     stream.
 
     `number` equals `own_number`, except while a CUDA graph is captured. See Note [Streams of a graph] in cuda_graph.py.
@@ -79,7 +79,7 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Represents a CUDA event, which stores the time at which the earlier work on its stream ends.
+    """A CUDA event, which stores the time at which the earlier work on its stream ends.
 
     Recording the event again replaces the time. As in CUDA, recording an event again does not affect streams that already wait
     for the event.

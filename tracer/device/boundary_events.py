@@ -65,7 +65,7 @@ class EventStream:
 
 
 class BoundaryEvent:
-    """Holds a CUDA event and its times. The class has no `__init__`, because calling `__init__` would take longer than setting
+    """A CUDA event and its times. The class has no `__init__`, because calling `__init__` would take longer than setting
     the attributes directly."""
 
     __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")

@@ -79,7 +79,7 @@ Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argum
 
 
 class _Here(threading.local):
-    """Holds the outermost collective of this thread. A collective may be implemented by other collectives, and then only the
+    """The outermost collective of this thread. A collective may be implemented by other collectives, and then only the
     outermost call is recorded."""
 
     call: _RunningCollective | None = None

@@ -31,7 +31,7 @@ NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as o
 
 
 class Found(NamedTuple):
-    """Describes a call whose result size depends on values: the op, the shape of the input, and the number of elements found.
+    """A call whose result size depends on values: the op, the shape of the input, and the number of elements found.
     """
 
     op: str

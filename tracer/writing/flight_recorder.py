@@ -53,7 +53,7 @@ Entry = dict[str, Any]
 
 
 class FlightRecord(NamedTuple):
-    """Describes a collective that PyTorch's C++ code started. `duration_ns` is the duration of the collective's kernels, or
+    """A collective that PyTorch's C++ code started. `duration_ns` is the duration of the collective's kernels, or
     NONE."""
 
     call: CollectiveCall

@@ -36,7 +36,7 @@ Found = tuple[int, int, int]  # indices of the op's name and the searched shape 
 
 @dataclass
 class DataParallelStage:
-    """Describes a stage of nn.DataParallel, such as scatter or the forward pass of one replica."""
+    """A stage of nn.DataParallel, such as scatter or the forward pass of one replica."""
 
     name: str
     thread: int
@@ -48,7 +48,7 @@ class DataParallelStage:
 
 @dataclass(slots=True)
 class EndedStep:
-    """Holds the data of a step that has ended on the host, although its GPU work may be unfinished."""
+    """The data of a step that has ended on the host, although its GPU work may be unfinished."""
 
     number: int
     kind: StepKind

@@ -29,7 +29,7 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """Holds the results of all analyses. The result of an analysis is empty or None if the trace lacks the data for it.
+    """The results of all analyses. The result of an analysis is empty or None if the trace lacks the data for it.
 
     If the trace lacks much of the GPU work, idle times and the critical path are left out
     (`traces.figures.problems.hides_work`).

@@ -68,7 +68,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Describes communication of all ranks. `exposed_ns` is the time in which a device only communicates, and `hidden_ns` is
+    """Communication of all ranks. `exposed_ns` is the time in which a device only communicates, and `hidden_ns` is
     the time in which other work runs at the same time. `exposed_ns` and `hidden_ns` are sums over all devices and the whole
     trace.
 

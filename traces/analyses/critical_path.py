@@ -45,7 +45,7 @@ from traces.model.trace import NONE, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """Describes a part of the critical path, either on the host or on a GPU."""
+    """A part of the critical path, either on the host or on a GPU."""
 
     start_ns: int
     end_ns: int

@@ -84,7 +84,7 @@ class IdleSpans(Table):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Holds the idle periods of one device or stream in time order, and the times of the first and last work.
+    """The idle periods of one device or stream in time order, and the times of the first and last work.
 
     For the kernel or copy that ends an idle period, `called_ns` is the start of the launching call, and `launch_ns` is the
     launch time. An unknown time is NONE.
@@ -105,7 +105,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Holds the idle time of one device during the counted steps. If the trace has no steps, idle time is measured from the
+    """The idle time of one device during the counted steps. If the trace has no steps, idle time is measured from the
     device's first work to its last work.
 
     `by_reason` contains all reasons. `steps` is the number of steps. If some steps were recorded without the profiler, the
@@ -124,7 +124,7 @@ class IdleTime:
 
 @dataclass(frozen=True, slots=True)
 class IdleCall:
-    """Describes calls of one CUDA runtime function during which GPUs were idle because of the host.
+    """Calls of one CUDA runtime function during which GPUs were idle because of the host.
 
     Idle time with the reason "host" or "synchronization" is caused by the host. `share` is the fraction of all idle time caused
     by the host that passed during calls of the function. `count` is the number of calls.

@@ -44,7 +44,7 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """Holds the launches of one stream. The queue length is averaged over the time from the first launch to the last start of a
+    """The launches of one stream. The queue length is averaged over the time from the first launch to the last start of a
     kernel or copy.
     """
 
@@ -59,7 +59,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Holds the length of a launch queue as a function of time. From `time_ns[k]` to `time_ns[k + 1]`, the queue has the length
+    """The length of a launch queue as a function of time. From `time_ns[k]` to `time_ns[k + 1]`, the queue has the length
     `length[k]`."""
 
     time_ns: Column

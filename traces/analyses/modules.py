@@ -55,7 +55,7 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Holds the times of one module, as averages per step. Steps are not counted if their backward pass cannot be distinguished
+    """The times of one module, as averages per step. Steps are not counted if their backward pass cannot be distinguished
     from the forward pass. If no step is counted, times are totals of the whole trace.
 
     GPU times are sums of kernels. `own_ns` is the GPU time of forward and backward work without the work of submodules.

@@ -22,7 +22,7 @@ _REQUESTS = ("empty", "resize")  # name prefixes of ops that only allocate memor
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Describes the memory that one op allocated in one phase. `op` is "" for memory that no op allocated, and `phase` is ""
+    """The memory that one op allocated in one phase. `op` is "" for memory that no op allocated, and `phase` is ""
     outside of steps.
     """
 

@@ -35,7 +35,7 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Holds the times of one function. Times are averages per step, or totals if the trace has no steps. `calls` is 0 if the
+    """The times of one function. Times are averages per step, or totals if the trace has no steps. `calls` is 0 if the
     trace has Python stacks of ops but no function calls.
 
     `gpu_ns` is the GPU time of all work that the function launched, including nested functions and the backward pass.
@@ -56,7 +56,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """Describes a function in two traces. A value is None if the trace does not contain the function."""
+    """A function in two traces. A value is None if the trace does not contain the function."""
 
     name: str
     recorded: FunctionTime | None

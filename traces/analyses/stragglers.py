@@ -40,7 +40,7 @@ from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """Describes in how many collectives a rank was last, how long it waited for other ranks, and how late it was in total. See
+    """In how many collectives a rank was last, how long it waited for other ranks, and how late it was in total. See
     Note [Late ranks].
     """
 

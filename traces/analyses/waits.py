@@ -55,7 +55,7 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """Holds the waits of one rank's host process for a GPU, ordered by `end_ns`.
+    """The waits of one rank's host process for a GPU, ordered by `end_ns`.
 
     A wait begins when the runtime call begins. If no earlier work was pending, the wait begins with the copy that the call
     launched. A wait ends when the awaited work ends, or when the runtime call returns if that is earlier. `returned_ns` is when
@@ -76,7 +76,7 @@ class HostWaits(Table):
 
 @dataclass(frozen=True, slots=True)
 class _PossibleWaits:
-    """Describes runtime calls that may have waited. A loop in which the host queries an event or stream is treated as one
+    """Runtime calls that may have waited. A loop in which the host queries an event or stream is treated as one
     call."""
 
     row: Column

@@ -66,7 +66,7 @@ class AfterImport:
 
 
 class Session:
-    """Holds the state of a traced run (see `traces.script.launch.run_child`) in one process. TRACE_SESSION names the session
+    """The state of a traced run (see `traces.script.launch.run_child`) in one process. TRACE_SESSION names the session
     folder."""
 
     def __init__(self, folder: str) -> None:

@@ -23,7 +23,7 @@ _MOST = 20_000  # most points per curve; a longer curve keeps the highest value 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Describes a curve over time. From `time_ns[k]` to `time_ns[k + 1]`, the counter has the value `value[k]`, in the unit
+    """A curve over time. From `time_ns[k]` to `time_ns[k + 1]`, the counter has the value `value[k]`, in the unit
     `unit`."""
 
     name: str

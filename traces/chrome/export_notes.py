@@ -34,7 +34,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Holds the notes on all complete events ("ph": "X") of one category, in the order of the file."""
+    """The notes on all complete events ("ph": "X") of one category, in the order of the file."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -43,7 +43,7 @@ class EventNotes:
 
 @dataclass
 class ExportNotes:
-    """Holds the notes of one rank's file. `threads`, `devices`, `tables` and `events` describe one rank, and all other fields
+    """The notes of one rank's file. `threads`, `devices`, `tables` and `events` describe one rank, and all other fields
     describe the whole trace.
     """
 

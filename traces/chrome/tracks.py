@@ -26,7 +26,7 @@ RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds 
 
 
 class SideSpan(NamedTuple):
-    """Describes a span of a side track. Viewers show the `args` of a span."""
+    """A span of a side track. Viewers show the `args` of a span."""
 
     name: str
     start_ns: int
@@ -36,7 +36,7 @@ class SideSpan(NamedTuple):
 
 @dataclass
 class SideTrack:
-    """Describes a track with its spans. `device` is a row of the trace's devices, or NONE for a host track."""
+    """A track with its spans. `device` is a row of the trace's devices, or NONE for a host track."""
 
     name: str
     device: int

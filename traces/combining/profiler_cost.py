@@ -71,7 +71,7 @@ _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """Holds the start and end times of the events on one rank's host, and the kinds of the events, in time order.
+    """The start and end times of the events on one rank's host, and the kinds of the events, in time order.
 
     Only the main thread and threads that launch GPU work are included.
     """
@@ -193,7 +193,7 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
 
 
 class ProfiledSteps:
-    """Holds the phases of a rank's profiled steps. `rows` are rows of `trace.phases`, and `counts` has the number of events of
+    """The phases of a rank's profiled steps. `rows` are rows of `trace.phases`, and `counts` has the number of events of
     each kind in each phase.
     """
 
@@ -222,7 +222,7 @@ class ProfiledSteps:
 
 @dataclass
 class _Phase:
-    """Holds median times of one phase, in clean steps (without profiler) and in profiled steps. If the recorder and the profile
+    """Median times of one phase, in clean steps (without profiler) and in profiled steps. If the recorder and the profile
     name phases differently, all phases are treated as one.
     """
 

@@ -83,7 +83,7 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Describes work that has different names in the two traces, with counts and times per step.
+    """Work that has different names in the two traces, with counts and times per step.
 
     The names are sorted by time. For each trace, the counts and times are sums over all listed names. `op` is defined as in
     `NameChange`. See Note [Replaced, not gone].
@@ -121,7 +121,7 @@ class Changes:
 
 @dataclass
 class _NameTotal:
-    """Holds the GPU time per step of all kernels in one trace that are compared under one name. Kernel names that differ only
+    """The GPU time per step of all kernels in one trace that are compared under one name. Kernel names that differ only
     in details are compared as one name."""
 
     count: float = 0.0
@@ -170,7 +170,7 @@ class _Launched:
 
 
 class _Side:
-    """Holds one trace's sums of GPU work, by phase and op and by kernel. `around` has the names of the ops that enclose each
+    """One trace's sums of GPU work, by phase and op and by kernel. `around` has the names of the ops that enclose each
     op, from the innermost to the outermost.
     """
 

@@ -85,7 +85,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """Describes one figure of each trace. If two recordings are compared, `replayed` is the figure of the second recording."""
+    """One figure of each trace. If two recordings are compared, `replayed` is the figure of the second recording."""
 
     recorded: Figure
     replayed: Figure
@@ -188,7 +188,7 @@ class MemoryComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigures:
-    """Holds the result of a comparison. `judged` names the figure that decides the verdict: "steps", "compute_side" or
+    """The result of a comparison. `judged` names the figure that decides the verdict: "steps", "compute_side" or
     "gpu_busy".
 
     If the step time and the GPU time are both known, both errors must be within tolerance. If the step time and the GPU time
@@ -241,7 +241,7 @@ class ComparedFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictFacts:
-    """Holds the verdict on whether both traces are of the same program."""
+    """The verdict on whether both traces are of the same program."""
 
     same_program: bool | None  # null if unknown
     reason: str
@@ -416,7 +416,7 @@ def _fused(
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """Holds the figure that decides the verdict, and whether all known figures are within tolerance (None if no figure is
+    """The figure that decides the verdict, and whether all known figures are within tolerance (None if no figure is
     known)."""
 
     figure: str

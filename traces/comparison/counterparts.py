@@ -48,7 +48,7 @@ class KernelChange(IntEnum):
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Holds columns with one row per pair of device spans, in the order of steps. Within a step, complete pairs come first.
+    """Columns with one row per pair of device spans, in the order of steps. Within a step, complete pairs come first.
 
     `step` is an index into the list of paired steps. If a pair is `certain`, both kernels have the same phase and op, so their
     starts can be used to align the traces.
@@ -233,7 +233,7 @@ _LEVELS = (
 
 @dataclass(frozen=True)
 class _LaunchedWork:
-    """Holds the device work of one trace, grouped by pair of steps and sorted by launch. Both traces share the numbers of
+    """The device work of one trace, grouped by pair of steps and sorted by launch. Both traces share the numbers of
     names."""
 
     row: Column

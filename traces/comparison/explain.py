@@ -50,7 +50,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Describes one reason for a difference. `delta_ns` is the difference per step, and is positive if the second trace takes
+    """One reason for a difference. `delta_ns` is the difference per step, and is positive if the second trace takes
     longer.
 
     `phase` is the phase or op to which the reason belongs, or "" if there is none. `names` lists the kernels and ops that
@@ -68,7 +68,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Holds sentences about why two traces differ. `delta_ns` is the second trace's step time minus the first trace's."""
+    """Sentences about why two traces differ. `delta_ns` is the second trace's step time minus the first trace's."""
 
     headline: str
     delta_ns: int | None

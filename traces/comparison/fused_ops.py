@@ -29,7 +29,7 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True, slots=True)
 class FusedOps:
-    """Holds a group of consecutive fused kernels and the eager ops that these kernels replace, in one step. Times are GPU times
+    """A group of consecutive fused kernels and the eager ops that these kernels replace, in one step. Times are GPU times
     of all `calls`.
 
     `ops` counts the eager ops by name. `kernels` is empty for ops that do not occur in the name of any fused kernel, because

@@ -57,7 +57,7 @@ class GateError(TraceError):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Holds the check of one budget. Times are in ns, sizes in bytes, and shares are fractions. `value` is None if the checked
+    """The check of one budget. Times are in ns, sizes in bytes, and shares are fractions. `value` is None if the checked
     figure is missing.
     """
 

@@ -77,7 +77,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Holds the verdict on two traces. `reason` is a sentence without a full stop that mentions the facts that could not be
+    """The verdict on two traces. `reason` is a sentence without a full stop that mentions the facts that could not be
     compared.
 
     `not_compared` lists facts that could not be compared, such as "shapes", "dtypes" or "memory layouts".
@@ -98,7 +98,7 @@ _Counted = TypeVar("_Counted", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _DeviceOp:
-    """Describes one op with device work. `shape` is the shape of the op's largest input.
+    """One op with device work. `shape` is the shape of the op's largest input.
 
     `dtype` is the dtype of the first floating-point input, or of the first input if no input has a floating-point dtype. A
     shape or dtype that was not recorded is None.

@@ -28,7 +28,7 @@ _FUSED = "triton_"
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """Describes a fused kernel of a compiled region: launches and GPU time per step, for the steps in which the region was
+    """A fused kernel of a compiled region: launches and GPU time per step, for the steps in which the region was
     called."""
 
     name: str

@@ -37,7 +37,7 @@ class _Range(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionCall:
-    """Describes one call of a compiled region. `row` is the host row of the call, and `region_row` is the host row of the
+    """One call of a compiled region. `row` is the host row of the call, and `region_row` is the host row of the
     enclosing region or NONE.
 
     `region` is torch's number of the compiled region, or the position among the step's graphs if torch wrote no number.

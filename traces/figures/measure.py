@@ -147,7 +147,7 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Holds the time of one phase in each step. If a step does not have the phase, the time is 0. If the phase occurs several
+    """The time of one phase in each step. If a step does not have the phase, the time is 0. If the phase occurs several
     times in a step, the times are summed.
 
     `host_ns` is the time from the start to the end of the phase, measured on the host. The host times of all phases add up to
@@ -371,7 +371,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """Holds the peak memory of a device. `source` says how the peak was found.
+    """The peak memory of a device. `source` says how the peak was found.
 
     "recorded"  each memory event has the device's total after it
     "summed"    allocations minus frees since the recording began; memory held before and never freed is excluded
@@ -384,7 +384,7 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """Holds the allocated memory of a device after each of its memory events, in time order. `source` is defined in
+    """The allocated memory of a device after each of its memory events, in time order. `source` is defined in
     `MemoryPeak`."""
 
     time_ns: Column

@@ -90,7 +90,7 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Holds the times of each step in nanoseconds, as defined in Note [A step's time]. Each column has one value per row of
+    """The times of each step in nanoseconds, as defined in Note [A step's time]. Each column has one value per row of
     `trace.steps`.
 
     The dictionaries' keys are rows of `trace.devices`. A device's value is NONE (0 in `gpu_ns`) for steps of other ranks and
@@ -147,7 +147,7 @@ class StepPace:
 
 @dataclass(frozen=True, slots=True)
 class PaceSeries:
-    """Holds the steps that determine the step time (`rows`), and the interval of every step in nanoseconds."""
+    """The steps that determine the step time (`rows`), and the interval of every step in nanoseconds."""
 
     rows: Column
     interval_ns: Column

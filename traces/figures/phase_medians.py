@@ -18,7 +18,7 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """Describes a phase's median times per step. A phase has three times: the host time, the time between two CUDA events, and
+    """A phase's median times per step. A phase has three times: the host time, the time between two CUDA events, and
     the GPU busy time of the work that the phase launched.
 
     A time is None if the trace lacks the data to compute it. Steps with missing events are left out.

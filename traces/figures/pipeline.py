@@ -28,7 +28,7 @@ class StepsOfKind:
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """Holds the time that the script spent waiting for batches and copying them to pinned memory. Figures that were not
+    """The time that the script spent waiting for batches and copying them to pinned memory. Figures that were not
     recorded are None."""
 
     loaders: list[LoaderSettings]

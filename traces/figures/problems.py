@@ -28,7 +28,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Describes all problems of one kind. `text` describes the problem and its effect on the figures."""
+    """All problems of one kind. `text` describes the problem and its effect on the figures."""
 
     kind: str
     count: int
@@ -38,7 +38,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Describes one kind of problem. `text` contains "[singular|plural]" wherever a word depends on the count.
+    """One kind of problem. `text` contains "[singular|plural]" wherever a word depends on the count.
 
     In `text`, "{n}" stands for the count, "{of}" for the number of kernels in a complete recording, and "{what}" for the text
     after the kind's name.

@@ -21,7 +21,7 @@ Key = tuple[str, str]  # the stage's name, then its device label or ""
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """Holds the median time of one nn.DataParallel stage in both traces. If only one trace has the stage, the other trace's
+    """The median time of one nn.DataParallel stage in both traces. If only one trace has the stage, the other trace's
     time is None.
     """
 

@@ -85,7 +85,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """Describes one step. `start_ns` and `duration_ns` describe its host span. `traces.figures.pace` defines the other times.
+    """One step. `start_ns` and `duration_ns` describe its host span. `traces.figures.pace` defines the other times.
     """
 
     start_ns: int
@@ -102,7 +102,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Holds the figures of a trace. Medians are computed over the steps of `steady_steps`, and all times are in nanoseconds.
+    """The figures of a trace. Medians are computed over the steps of `steady_steps`, and all times are in nanoseconds.
 
     `step_median_ns` is the step time, and `compute_side_median_ns` is the step time without waits for data.
 

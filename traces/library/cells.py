@@ -63,7 +63,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CellSource:
-    """Describes where the step times of a library entry come from. In a `*.cells` file, the fields of `CellSource` are stored
+    """Where the step times of a library entry come from. In a `*.cells` file, the fields of `CellSource` are stored
     in the map "provenance"."""
 
     kind: str = ""
@@ -90,7 +90,7 @@ def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CellTimes:
-    """Holds the step times of a library entry at one batch size. `is_scaled` means that the times were interpolated between two
+    """The step times of a library entry at one batch size. `is_scaled` means that the times were interpolated between two
     measured batch sizes.
     """
 
@@ -117,7 +117,7 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class LibraryCell:
-    """Describes one network on one GPU. `batches` contains the measured batch sizes in increasing order. Each column is an
+    """One network on one GPU. `batches` contains the measured batch sizes in increasing order. Each column is an
     int64 array with one value per measured batch size.
     """
 
@@ -225,7 +225,7 @@ class LibraryCell:
 
 
 class CellFile:
-    """Holds the contents of a cell file. The columns of an entry are unpacked when the entry is first requested."""
+    """The contents of a cell file. The columns of an entry are unpacked when the entry is first requested."""
 
     def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
         self.path = path

@@ -44,7 +44,7 @@ _LINE_ROWS = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """Describes one error or warning. `entry` is the name of the cell or recording. `is_duplicate` is True if the library
+    """One error or warning. `entry` is the name of the cell or recording. `is_duplicate` is True if the library
     already has the entry.
 
     `text` describes the problem and does not end with a period.

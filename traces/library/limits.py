@@ -23,7 +23,7 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Holds the measured memory limit of a library entry. `fitted` is the largest measured batch size that fitted into memory.
+    """The measured memory limit of a library entry. `fitted` is the largest measured batch size that fitted into memory.
     `full` is the smallest measured batch size that ran out of memory, or None."""
 
     cell: LibraryCell

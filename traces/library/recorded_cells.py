@@ -33,7 +33,7 @@ _KEPT_OF_RUN = ("script", "argv", "recorder")
 
 @dataclass(frozen=True)
 class RunOfCell:
-    """Holds the step times of one run at one batch size."""
+    """The step times of one run at one batch size."""
 
     batch: int
     phases_ns: Mapping[str, int]

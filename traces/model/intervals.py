@@ -25,7 +25,7 @@ _LONG_AGO = np.int64(-(2**62))
 
 
 class Intervals:
-    """Represents a set of half-open time intervals [start, end). `start_ns` and `end_ns` contain the merged intervals, sorted
+    """A set of half-open time intervals [start, end). `start_ns` and `end_ns` contain the merged intervals, sorted
     by time.
 
     Intervals that touch or overlap are merged. The given intervals may be in any order. Intervals of length zero are ignored.

@@ -79,7 +79,7 @@ DEFAULT_SETTINGS = TorchSettings()
 
 @dataclass(frozen=True)
 class Machine:
-    """Describes the machine and software of one rank's process."""
+    """The machine and software of one rank's process."""
 
     # "2.13.0+cu126", or a range for imported recordings ("1.13 to 2.3")
     torch: str | None = None

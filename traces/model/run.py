@@ -108,7 +108,7 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """Describes how much time the replayer itself needs on the replaying machine. For a recording, all fields are None."""
+    """How much time the replayer itself needs on the replaying machine. For a recording, all fields are None."""
 
     lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None
@@ -118,7 +118,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """Describes an op that the script called in a replay although the recording does not contain the op."""
+    """An op that the script called in a replay although the recording does not contain the op."""
 
     op: str
     shapes: str
@@ -127,7 +127,7 @@ class MissingOp:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Describes the memory use of one device during a whole replay."""
+    """The memory use of one device during a whole replay."""
 
     capacity_bytes: int = 0
     outside_bytes: int = 0
@@ -139,7 +139,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a call of a model in a replay from the library. The duration of the model call comes from a library entry. A
+    """A call of a model in a replay from the library. The duration of the model call comes from a library entry. A
     cell is a library entry that contains the published times of one model on one GPU."""
 
     cell: str
@@ -150,7 +150,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Describes a group of steps that call the same models with the same batch sizes, in a replay of published step times from
+    """A group of steps that call the same models with the same batch sizes, in a replay of published step times from
     the library."""
 
     steps: int
@@ -160,7 +160,7 @@ class LibrarySteps:
 
 @dataclass(frozen=True)
 class EagerRegion:
-    """Describes a compiled region that could not be traced and therefore ran eagerly."""
+    """A compiled region that could not be traced and therefore ran eagerly."""
 
     region: str
     reason: str
@@ -201,7 +201,7 @@ class ReplayNotes:
 
 @dataclass(frozen=True)
 class Run:
-    """Describes how one rank was recorded or replayed. Unknown fields have their defaults."""
+    """How one rank was recorded or replayed. Unknown fields have their defaults."""
 
     source: str = ""  # RECORDER, KINETO, REPLAY, or a table of published figures
     clock: str = ""

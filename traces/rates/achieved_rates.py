@@ -197,7 +197,7 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
-    """Holds the total time of all calls of one op with the same input shapes. `compared_shapes` contains those input shapes
+    """The total time of all calls of one op with the same input shapes. `compared_shapes` contains those input shapes
     that do not depend on the PyTorch release.
     """
 

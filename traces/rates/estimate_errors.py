@@ -29,7 +29,7 @@ _HALF = ("float16", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateError:
-    """Holds the measured errors of one kind of estimate. The error of an estimated step time is `measured / estimated - 1`."""
+    """The measured errors of one kind of estimate. The error of an estimated step time is `measured / estimated - 1`."""
 
     work: str  # "training", "inference", or "other shapes" of recorded ops
     precision: str  # "fp32", or "half" for fp16 and bf16

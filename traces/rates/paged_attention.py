@@ -32,7 +32,7 @@ _NAMES = re.compile(r"paged|batch_?prefill|batch_?decode|varlen|kvcache|\bpa_|_p
 
 @dataclass(frozen=True, slots=True)
 class PagedAttention:
-    """Describes one call of an attention op. Numbers that are unknown are None. See Note [Paged attention]."""
+    """One call of an attention op. Numbers that are unknown are None. See Note [Paged attention]."""
 
     query: Shape  # tokens, heads, channels
     key_channels: int

@@ -46,7 +46,7 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 
 @dataclass(frozen=True)
 class ChildResult:
-    """Holds the exit code of a script, and the ids of the processes in which the recorder or the replayer was started. `pid` is
+    """The exit code of a script, and the ids of the processes in which the recorder or the replayer was started. `pid` is
     the process id of the child process.
 
     `booted` contains the ids of the processes that ran `sitecustomize.py`. `triggered` contains the ids of the processes that

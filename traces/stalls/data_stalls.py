@@ -51,7 +51,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Modelled:
-    """Holds the predicted speed of data loading on another machine."""
+    """The predicted speed of data loading on another machine."""
 
     workers: int
     cores: int
@@ -61,7 +61,7 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Stalls:
-    """Holds the data stalls of one script. Each share is a fraction of the step time."""
+    """The data stalls of one script. Each share is a fraction of the step time."""
 
     gpu: Pace
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded

@@ -27,7 +27,7 @@ _SCRIPT = -1  # stands for the script's process in place of a worker's number
 
 @dataclass(frozen=True)
 class BatchCost:
-    """Holds the CPU time and the disk reads that a DataLoader worker needs for one batch."""
+    """The CPU time and the disk reads that a DataLoader worker needs for one batch."""
 
     cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
     read_bytes: int = 0  # bytes read from the disk because no cache has them
@@ -36,7 +36,7 @@ class BatchCost:
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """Holds the predicted step time and waiting time of a training run. Times are in nanoseconds."""
+    """The predicted step time and waiting time of a training run. Times are in nanoseconds."""
 
     step_ns: int
     wait_ns: int

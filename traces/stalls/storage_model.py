@@ -35,7 +35,7 @@ class CachePolicy(StrEnum):
 
 @dataclass
 class Disk:
-    """Describes one disk that all processes share. The modeled disk serves one read at a time. Each read takes `latency_ns` per
+    """One disk that all processes share. The modeled disk serves one read at a time. Each read takes `latency_ns` per
     seek plus the transfer time.
     """
 
@@ -65,7 +65,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Describes a warm cache of files. In this model, a file is either in the cache during the whole run or never."""
+    """A warm cache of files. In this model, a file is either in the cache during the whole run or never."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

@@ -30,7 +30,7 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """Holds the time and the bytes needed to load one batch, or the sum over several batches. The process or thread that loaded
+    """The time and the bytes needed to load one batch, or the sum over several batches. The process or thread that loaded
     a batch measured the times.
     """
 

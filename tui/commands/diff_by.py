@@ -23,7 +23,7 @@ class FunctionFacts(FunctionChange):
 
 @dataclass(frozen=True)
 class DiffByFunctionFacts:
-    """Holds the GPU time that each Python function launched, in both traces. Functions are sorted by the difference between the
+    """The GPU time that each Python function launched, in both traces. Functions are sorted by the difference between the
     traces, largest first."""
 
     functions: list[FunctionFacts]

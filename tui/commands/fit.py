@@ -58,7 +58,7 @@ _TAIL_LINES = 5  # lines of a failed script's output to show
 
 @dataclass(frozen=True)
 class _FitRun:
-    """Holds all memory requests of one run of the script, for each process and device."""
+    """All memory requests of one run of the script, for each process and device."""
 
     logs: list[RequestLog]
     workload: WorkloadSignature
@@ -75,7 +75,7 @@ class _FitRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """Holds the memory that a script requests, and for each GPU whether the script fits."""
+    """The memory that a script requests, and for each GPU whether the script fits."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]

@@ -29,7 +29,7 @@ _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 
 @dataclass(frozen=True, slots=True)
 class ImportFacts(Summary):
-    """Holds a summary of the imported trace, and the path of the trace file."""
+    """A summary of the imported trace, and the path of the trace file."""
 
     output: str
 

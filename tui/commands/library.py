@@ -62,7 +62,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class ListFacts:
-    """Holds the library entries that match the user's filters."""
+    """The library entries that match the user's filters."""
 
     entries: list[EntryFacts]
     faults: list[str]  # files of the library that cannot be read
@@ -92,7 +92,7 @@ class CellMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """Holds the measured step times of one network on one GPU. Each list has one value for each batch size in `batches`."""
+    """The measured step times of one network on one GPU. Each list has one value for each batch size in `batches`."""
 
     name: str
     board: Board
@@ -116,7 +116,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddFacts:
-    """Holds the entries that were copied into your own library."""
+    """The entries that were copied into your own library."""
 
     added: list[str]
     file: str
@@ -125,7 +125,7 @@ class AddFacts:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """Holds the problems that were found in each file, and the number of errors."""
+    """The problems that were found in each file, and the number of errors."""
 
     files: dict[str, list[Fault]]
     errors: int

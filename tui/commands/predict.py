@@ -27,7 +27,7 @@ _GPUS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionFacts(PredictedFigures):
-    """Holds the predicted step times of a recorded program under other conditions. Times are in nanoseconds per step."""
+    """The predicted step times of a recorded program under other conditions. Times are in nanoseconds per step."""
 
     estimated: bool  # always true
     conditions: Conditions
@@ -37,7 +37,7 @@ class PredictionFacts(PredictedFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFacts:
-    """Holds one prediction for each combination of the conditions that `--sweep` varies."""
+    """One prediction for each combination of the conditions that `--sweep` varies."""
 
     estimated: bool = True  # always true
     sweep: str

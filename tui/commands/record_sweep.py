@@ -42,7 +42,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """Holds the script's option for the batch size, and all values with which the script is run."""
+    """The script's option for the batch size, and all values with which the script is run."""
 
     text: str  # the sweep as typed by the user
     before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "

@@ -39,7 +39,7 @@ _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"}
 
 @dataclass(frozen=True)
 class ReplaySource:
-    """Describes where a replay takes its times from: a recording, a library entry, or estimates for a GPU."""
+    """Where a replay takes its times from: a recording, a library entry, or estimates for a GPU."""
 
     name: str
     recorded: Trace

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Obstacle(NamedTuple):
-    """Describes why no kernels are recorded."""
+    """Why no kernels are recorded."""
 
     reason: str
     remedy: str

@@ -20,7 +20,7 @@ from tui.formatting import ABSENT, count_text, counted, paint, size_text, table,
 
 @dataclass(frozen=True)
 class Need:
-    """Holds the memory that a script requests on a GPU with unlimited memory, in bytes. If the script uses several devices, the
+    """The memory that a script requests on a GPU with unlimited memory, in bytes. If the script uses several devices, the
     figures are those of the device that needs the most memory."""
 
     script: str
@@ -36,7 +36,7 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """Holds a library entry whose network looks like the script's network but needs a different amount of memory. If the
+    """A library entry whose network looks like the script's network but needs a different amount of memory. If the
     network needs a different amount of memory, the library entry's batch limit does not apply to the script. Peaks are in
     bytes.
     """
@@ -128,7 +128,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """Holds the largest batch size that was measured on the GPU for the same model."""
+    """The largest batch size that was measured on the GPU for the same model."""
 
     entry: str  # the library entry with the measurement
     largest_batch: int | None

@@ -118,7 +118,7 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
 
 @dataclass(frozen=True)
 class _ChangedRows:
-    """Holds all changes between two traces: the event in each trace, its time in each trace, and the step."""
+    """All changes between two traces: the event in each trace, its time in each trace, and the step."""
 
     table: str
     step: Column

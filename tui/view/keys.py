@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """Describes one key. `keys` is the key's name in the library textual, and `shown` is the name that users see.
+    """One key. `keys` is the key's name in the library textual, and `shown` is the name that users see.
 
     `action` names the method that is called when the key is pressed. The method is called with `argument`, or without an
     argument if it is None. A non-empty `hint` appears in the footer. `group` is the heading under which the help page lists the

@@ -20,7 +20,7 @@ from tui.view.scene.scene import Scene
 
 
 class Stage(NamedTuple):
-    """Describes the progress of loading: what the app can show now, the share of loading that is done, and the current
+    """The progress of loading: what the app can show now, the share of loading that is done, and the current
     activity."""
 
     scene: Scene | None

@@ -78,7 +78,7 @@ class Route:
 
 
 class PlanCache:
-    """Stores the plans of all ops, and the metadata objects that virtual tensors share. `tensor_class` is the class of virtual
+    """The plans of all ops, and the metadata objects that virtual tensors share. `tensor_class` is the class of virtual
     tensors."""
 
     def __init__(self, tensor_class: type) -> None:

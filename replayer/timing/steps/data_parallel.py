@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """Represents a running stage of nn.DataParallel.
+    """A running stage of nn.DataParallel.
 
     `recorded` is the recorded stage with the same name, device and count, or None if there is no such stage.
     """

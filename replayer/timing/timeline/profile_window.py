@@ -249,7 +249,7 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op of the profile. The name is "" for work that no op launched."""
+    """An op of the profile. The name is "" for work that no op launched."""
 
     thread: int
     name: str

@@ -79,7 +79,7 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Describes table rows that are created later by the writing thread. `count` is known now."""
+    """Table rows that are created later by the writing thread. `count` is known now."""
 
     count: int
     make: Callable[[], Column]
@@ -157,7 +157,7 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    """Describes the script's wait for a batch.
+    """The script's wait for a batch.
 
     Start and end are given in this machine's Unix time (`own_start_ns`) and on the time axis of the recording (`start_ns`).
     """

@@ -100,7 +100,7 @@ class Threads:
 
 @dataclass
 class EventColumns:
-    """Holds the fields and arguments of complete ("ph": "X") events as columns."""
+    """The fields and arguments of complete ("ph": "X") events as columns."""
 
     names: Column
     pids: list[Any]

@@ -69,7 +69,7 @@ _TAKE = itemgetter(*FIELDS, "args")
 
 
 class CategoryEvents:
-    """Holds the complete ("ph": "X") events of one category as columns. `defaults` contains the value to use for each argument
+    """The complete ("ph": "X") events of one category as columns. `defaults` contains the value to use for each argument
     that an event lacks."""
 
     def __init__(self, category: str) -> None:

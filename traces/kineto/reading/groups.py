@@ -30,7 +30,7 @@ _CLOCK_EVENTS = 64
 
 @dataclass
 class Piece:
-    """Holds the events of one part of a file, by phase ("ph") and category ("cat").
+    """The events of one part of a file, by phase ("ph") and category ("cat").
 
     Complete ("ph": "X") events are converted to columns, and other relevant events are kept as dictionaries. See
     Note [Take, then drop].
@@ -120,7 +120,7 @@ def _rank_of(event: Any) -> int | None:
 
 @dataclass
 class Groups:
-    """Holds the events of a file, grouped by kind."""
+    """The events of a file, grouped by kind."""
 
     complete: dict[str, CategoryEvents]
     memory: list[Event]

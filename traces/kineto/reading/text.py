@@ -73,7 +73,7 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 
 @dataclass
 class Document:
-    """Holds the parsed content of a profiler file: the list of events, and all other fields of the JSON object.
+    """The parsed content of a profiler file: the list of events, and all other fields of the JSON object.
 
     If `exact_ns` is True, timestamps were converted to integer nanoseconds before parsing, because float64 could not represent
     them exactly.

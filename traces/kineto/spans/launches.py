@@ -44,7 +44,7 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """Holds the host spans with their correlation ids and External ids. Each column contains one number per host span."""
+    """The host spans with their correlation ids and External ids. Each column contains one number per host span."""
 
     spans: HostSpans
     op: Column  # NONE if the span is not an op
@@ -54,7 +54,7 @@ class HostColumns:
 
 @dataclass
 class DeviceColumns:
-    """Holds the device spans with their correlation ids and External ids. If the profiler recorded no id for a span, the id is
+    """The device spans with their correlation ids and External ids. If the profiler recorded no id for a span, the id is
     0 or less."""
 
     spans: DeviceSpans

@@ -54,7 +54,7 @@ _FOLDERS = re.compile(
 
 @dataclass
 class RankTables:
-    """Holds the tables of one rank. The `device` columns contain the profiler's device numbers."""
+    """The tables of one rank. The `device` columns contain the profiler's device numbers."""
 
     threads: list[Thread]
     host: HostSpans

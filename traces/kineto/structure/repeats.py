@@ -46,7 +46,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Holds the host times at which the repeated steps start. `has_rest` is True if the recording ends during the last step.
+    """The host times at which the repeated steps start. `has_rest` is True if the recording ends during the last step.
     """
 
     starts_ns: list[int]
@@ -55,7 +55,7 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Holds the numbers and host start times of steps that are marked only on the GPU's timeline."""
+    """The numbers and host start times of steps that are marked only on the GPU's timeline."""
 
     numbers: list[int]
     starts_ns: list[int]

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ViewContext:
-    """Holds the state of the timeline app that the actions of all keys share. The function `tell` shows a text in the status
+    """The state of the timeline app that the actions of all keys share. The function `tell` shows a text in the status
     line and redraws the timeline."""
 
     def __init__(self, app: App[Any], tell: Callable[[str], None]) -> None:

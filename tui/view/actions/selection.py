@@ -12,7 +12,7 @@ _MOST_HIGHLIGHTED = 400  # maximum number of highlighted kernels per op
 
 
 class Selection:
-    """Holds the selected event in `span`. `range_from_ns` is the start of the time range that the user is selecting, or
+    """The selected event in `span`. `range_from_ns` is the start of the time range that the user is selecting, or
     None."""
 
     def __init__(self, context: ViewContext) -> None:

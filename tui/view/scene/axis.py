@@ -22,7 +22,7 @@ from traces.model.trace import Column
 
 
 class Pieces(NamedTuple):
-    """Holds time intervals [from_ns, to_ns) of a trace, and the screen column that shows each interval. Intervals may be
+    """Time intervals [from_ns, to_ns) of a trace, and the screen column that shows each interval. Intervals may be
     empty."""
 
     column: Column

@@ -83,7 +83,7 @@ class CharacterRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """Holds what one timeline row contains in each screen column: nanoseconds of each kind of work, and events of length
+    """What one timeline row contains in each screen column: nanoseconds of each kind of work, and events of length
     zero."""
 
     by_category: dict[int, Column]

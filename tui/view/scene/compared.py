@@ -39,7 +39,7 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
 
 
 class Sums:
-    """Holds prefix sums over the events of a timeline row, from which sums over any time range follow quickly. The first sum
+    """Prefix sums over the events of a timeline row, from which sums over any time range follow quickly. The first sum
     adds up changes of durations. The second sum adds up the time of work that was replaced by other work."""
 
     def __init__(self, lane: Lane, of_rows: Column) -> None:

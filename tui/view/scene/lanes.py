@@ -19,7 +19,7 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Holds the events in one row of the timeline. Where events overlap, the time counts for the event that began first.
+    """The events in one row of the timeline. Where events overlap, the time counts for the event that began first.
 
     `start_ns` and `end_ns` have the visible part of each event, in order of time. `row` has the row number of each event in its
     table of the trace. An event that others cover completely is kept with length zero, so that the user can still select it.
@@ -88,7 +88,7 @@ class Lane:
 
 
 class Curve:
-    """Represents a step function of time, such as allocated memory. Before its first change, a step function has its first
+    """A step function of time, such as allocated memory. Before its first change, a step function has its first
     value.
 
     `has_total` is False if all values lack the same unknown amount, such as memory that was allocated before the recording

@@ -107,7 +107,7 @@ _IN_ORDER = RankOrder((), ())
 
 @dataclass(frozen=True)
 class Scene:
-    """Holds everything that the timeline app can show of one or two traces.
+    """Everything that the timeline app can show of one or two traces.
 
     For one trace, `summary` is computed after loading; for two traces, `comparison`, `counterparts` and `differences` are
     computed.

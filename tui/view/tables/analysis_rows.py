@@ -21,7 +21,7 @@ from tui.view.tables.parts import TableRow, TabTable
 
 
 class _TableKind(NamedTuple):
-    """Describes a table of an analysis: the headings, and the function that computes the rows. The first column is compared
+    """A table of an analysis: the headings, and the function that computes the rows. The first column is compared
     between traces.
     """
 
