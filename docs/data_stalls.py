@@ -333,8 +333,8 @@ def _validation(cost: Cost) -> Iterator[str]:
         "The model's inputs come from each run: the number of workers and cores, the CPU time of each batch, the step "
         "times, and the GPU time. Another input of the model is the average number of cores used by other programs "
         "(/proc/stat). The model predicts how the processes share the cores and how far the "
-        "workers run ahead. The model then computes when the script receives each batch. The tables show images "
-        "per second, not counting the first steps of each run. Each row describes one run with "
+        "workers run ahead. The model then predicts the time at which the script receives each batch. The tables "
+        "show images per second, not counting the first steps of each run. Each row describes one run with "
         f"{BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two workers.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"

@@ -392,8 +392,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
     """Return the traffic of an Inductor kernel. The bytes of each tensor argument are counted once, for at most as many
     elements as the kernel processes.
 
-    If the kernel changes a tensor in place, its bytes are counted once instead of twice, because the arguments do not show
-    which tensor it is.
+    The arguments do not show whether an op changes a tensor in place, so the bytes of such a tensor are counted once instead of
+    twice.
     """
     if not pointers:
         return None

@@ -36,8 +36,8 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # If a script reads its loss after `optimizer.step()`, the recorder assigns the value to the next training step. The
-            # last loss has no next step.
+            # The recorder assigns a loss that the script reads after `optimizer.step()` to the next training step, because
+            # `optimizer.step()` ends a step. The last loss has no next step.
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:
