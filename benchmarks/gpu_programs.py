@@ -300,7 +300,8 @@ def differences(bare: Ended, recorded: Ended, extra_s: float = EXTRA_S) -> Itera
 
 _OWN_FRAME = re.compile(rf'  File "{re.escape(str(ROOT))}/(?:traces|tracer)/')
 _CHANGING = re.compile(
-    r"0x[0-9a-f]+|\b\d+(?:\.\d+)? (?:[KMGT]iB|bytes)|[Pp]rocess \d+|pid=?\s*\d+|\[[WEIF]?\d{3,}[ \d:.]*|\d\d:\d\d:\d\d[.\d]*"
+    r"(?: Process \d+ has [^.]*\.\d+ [KMG]iB memory in use\.)+"  # other processes on the GPU, in out-of-memory messages
+    r"|0x[0-9a-f]+|\b\d+(?:\.\d+)? (?:[KMGT]iB|bytes)|[Pp]rocess \d+|pid=?\s*\d+|\[[WEIF]?\d{3,}[ \d:.]*|\d\d:\d\d:\d\d[.\d]*"
 )
 
 

@@ -138,3 +138,9 @@ def test_the_summary_has_counts_and_each_fault_once() -> None:
         "failed: other output (amp kernel, gan kernel)",
         "failed: 23 steps, not 24 (gan kernel)",
     ]
+
+
+def test_other_processes_on_the_gpu_do_not_count_in_an_out_of_memory_message() -> None:
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB. 10.00 GiB is free.{} Including non-PyTorch memory"
+    others = [" Process 7 has 1.25 GiB memory in use." * count for count in (1, 3)]
+    assert comparable(text.format(others[0])) == comparable(text.format(others[1]))
