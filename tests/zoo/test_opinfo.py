@@ -25,6 +25,7 @@ EXCEPTIONS = {
     "new_empty": _NOT_INITIALIZED,
     "new_empty_strided": _NOT_INITIALIZED,
     "empty_strided": _NOT_INITIALIZED,
+    "histc": "CUDA rejects float16",
     "histogram": "PyTorch has no CUDA kernel",
     "histogramdd": "PyTorch has no CUDA kernel",
     "tensor_split": "a GPU refuses a tensor of indices on the GPU",

@@ -204,9 +204,10 @@ def partial_overlaps(
     read: list[tuple[Where, TorchAny]] = []
     for at, argument in enumerate(func._schema.arguments):
         value = args[at] if at < len(args) else kwargs.get(argument.name)
-        if isinstance(value, tensor_class):
+        meta = getattr(value, "tensor_meta", None) if isinstance(value, tensor_class) else None
+        if meta is not None:  # sparse tensors have none
             writes = argument.alias_info is not None and argument.alias_info.is_write
-            (written if writes else read).append(((at if at < len(args) else argument.name, -1), value.tensor_meta))  # type: ignore[attr-defined]
+            (written if writes else read).append(((at if at < len(args) else argument.name, -1), meta))
     return tuple((one, other) for one, target in written for other, source in read if _overlap_in_part(target, source))
 
 
