@@ -32,7 +32,7 @@ STAGE_S = 105.0  # the longest time of this stage
 RUN_S = 45.0  # the longest time of one run; compiled programs need about 20 s
 EXTRA_S = 2.0  # how much later a recorded script may end after an error on a real GPU
 PROCESSORS = 16  # for which these three limits are meant; on fewer processors they grow in proportion
-SIDE_BY_SIDE = 0.75  # runs at a time, for each processor
+SIDE_BY_SIDE = 0.75  # simultaneous runs per processor
 SHARE_SIDE_BY_SIDE = 0.7  # of the stage's time, after which no run begins beside others
 GRACE_S = 1.0  # in which child processes may end after their parent
 

@@ -31,6 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.page_tables import with_tables  # noqa: E402
 from traces.format.trace_file import load  # noqa: E402
 from traces.model.trace import Trace  # noqa: E402
 
@@ -160,11 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if told.json:
         told.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     if told.page:
-        before, begin, rest = told.page.read_text().partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not begin or not end:
-            sys.exit(f"{told.page} has no markers {BEGIN} and {END}")
-        told.page.write_text(f"{before}{begin}\n\n{table(rows)}\n\n{end}{after}")
+        told.page.write_text(with_tables(told.page.read_text(), found, BEGIN, END))
     return 0
 
 

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.page_tables import with_tables
 from tests.cuda.running import PROGRAMS, Program, Run, record, replay, run
 from tests.cuda.test_recorder import phase_times
 from tests.cuda.truth import Mark
@@ -184,15 +185,6 @@ def long_table(facts: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
-def with_tables(page: str, tables: str) -> str:
-    """The page with these tables between its two markers."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no markers {BEGIN} and {END}")
-    return f"{before}{begin}\n\n{tables}\n\n{end}{after}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("device", type=Path, help="the script with_device that tests/cuda/build.py made")
@@ -221,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tables = "\n\n".join(text for text in (table(rows) if rows else "", long_table(facts) if facts else "") if text)
     print(tables)
     if options.page:
-        options.page.write_text(with_tables(options.page.read_text(), tables))
+        options.page.write_text(with_tables(options.page.read_text(), tables, BEGIN, END))
     if options.json:
         options.json.write_text(json.dumps({"rows": [asdict(row) for row in rows], "long": facts}, indent=1) + "\n")
     return 0

@@ -9,11 +9,11 @@
     cost.set_up_ns              # 80_000_000: spent once, at the first steps and the first write
 
 Note [What a step costs]
-    `per_step_ns` is a median, so that interruptions by other programs have no influence. Steps are written in groups, so the
-    median is taken over groups. The first group is left out because it contains the recorder's set-up. The second group may
-    contain a part of the set-up too, so the median of two groups is the lower value. Appending to the file, twice a second, is
-    timed separately and spread over all steps. The duration of the first append is left out, because the first append opens the
-    file. All other overhead is one-time overhead (`set_up_ns`).
+    `per_step_ns` is a median, so interruptions by other programs hardly change it. Steps are written in groups, so the median
+    is taken over groups. The first group is left out because it contains the recorder's set-up. The second group may contain a
+    part of the set-up too, so the median of two groups is the lower value. Appending to the file, twice a second, is timed
+    separately and spread over all steps. The duration of the first append is left out, because the first append opens the file.
+    All other overhead is one-time overhead (`set_up_ns`).
 
     A decorated method cannot measure the time of its own call and its wrappers. That time is measured once with an empty
     function, and added for each call. Calls of nested modules are not recorded, but pass through a wrapper, so the wrapper's

@@ -1,4 +1,4 @@
-"""Stores, for each host thread, the current device and the current stream of each device.
+"""Stores the current device of each host thread, and the thread's current stream on each device.
 
     current.device()            # torch.cuda.current_device()
     current.stream(0)           # torch.cuda.current_stream(0)

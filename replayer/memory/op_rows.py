@@ -48,7 +48,7 @@ class OpRows:
 
 
 class UnresolvedOps(NamedTuple):
-    """Ops whose row numbers in the timeline's host table are not computed yet."""
+    """Ops that have no row number in the timeline's host table yet."""
 
     ops: Column
     begun: int

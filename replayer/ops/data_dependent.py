@@ -20,6 +20,7 @@ from collections.abc import Callable
 import torch
 
 from replayer.op_signature import OpSignature
+from replayer.ops.host_reads import MASKS
 from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
@@ -31,8 +32,6 @@ from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
 
 aten = torch.ops.aten
-
-_MASKS = (torch.bool, torch.uint8)
 
 
 class DataDependentOps:
@@ -100,10 +99,10 @@ class DataDependentOps:
         return self._with_values(results, known)[0]
 
     def _is_mask(self, index: TorchAny) -> bool:
-        return is_virtual(index, self._tensor_class) and index.dtype in _MASKS
+        return is_virtual(index, self._tensor_class) and index.dtype in MASKS
 
     def _without_host_mask(self, index: TorchAny) -> list[TorchAny]:
-        if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class) and index.dtype in _MASKS:
+        if isinstance(index, torch.Tensor) and not is_virtual(index, self._tensor_class) and index.dtype in MASKS:
             return list(index.nonzero().unbind(1))
         return [index]
 

@@ -29,7 +29,7 @@ from replayer.tensor.values.value_rules import hold_the_same
 from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
-_MASKS = (torch.bool, torch.uint8)
+MASKS = (torch.bool, torch.uint8)  # dtypes of masks that select elements
 
 
 class HostReads:
@@ -130,7 +130,7 @@ def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> 
     at = _FILL_VALUES.get(func)
     if at is not None:
         return hasattr(args[at], "allocation")
-    if func not in _INDEX_PUT or not any(hasattr(index, "allocation") and index.dtype in _MASKS for index in args[1]):
+    if func not in _INDEX_PUT or not any(hasattr(index, "allocation") and index.dtype in MASKS for index in args[1]):
         return False
     value = args[2]
     return hasattr(value, "allocation") or value.numel() != 1 or bool(args[3:4] and args[3])

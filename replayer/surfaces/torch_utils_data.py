@@ -1,4 +1,5 @@
-"""Patches torch.utils.data, so that the replay assigns the wait for a batch to the phase "loader". The data is really loaded.
+"""Patches torch.utils.data, so that the replay assigns the wait for a batch to the phase "loader". The script still loads its
+data.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...

@@ -342,8 +342,8 @@ class Simulator:
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
-        """Return True if the recorded device time of the phase already includes an op without a match, so that the op must not
-        be estimated now.
+        """Return True if the phase's recorded device time already includes an unmatched op. Such an op must not be estimated
+        now.
 
         If only phases were recorded, the device time of a phase includes all ops of the phase. If kernels were recorded, the op
         may get recorded kernels that matched no other op when the phase ends.

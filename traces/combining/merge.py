@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traces.combining.profiler_cost import with_clean_pace
-from traces.figures.measure import clean_evaluations, of_one_kind, passes_of_steps, work_rows
+from traces.figures.measure import clean_steps, of_one_kind, passes_of_steps, work_rows
 from traces.model.intervals import Intervals, TimeWindows
 from traces.model.row_order import in_order, new_positions, repointed, taken
 from traces.model.run import CleanSteps, Run
 from traces.model.trace import (
     NONE,
     TABLES,
+    WITHOUT_PROFILER,
     BatchKind,
     Collectives,
     Column,
@@ -241,7 +242,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     steps = recording.steps.take(slice(None))
     columns = {name: column.copy() for name, column in steps.columns().items()}
     columns["start_ns"][own], columns["duration_ns"][own] = profile.steps.start_ns[theirs], profile.steps.duration_ns[theirs]
-    trained = own[np.isin(columns["kind"][own], (StepKind.STEADY, StepKind.AFTER_PROFILE))]
+    trained = own[np.isin(columns["kind"][own], WITHOUT_PROFILER)]
     columns["kind"][trained] = StepKind.PROFILED
     step_of = np.full(len(profile.steps) + 1, NONE)
     step_of[theirs] = own
@@ -316,9 +317,9 @@ def _matched_threads(own: list[Thread], theirs: list[Thread], rank: int) -> tupl
 
 def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
     kinds = recording.steps.kind
-    trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE))]
+    trained = profiled[np.isin(kinds[profiled], (StepKind.PROFILED, *WITHOUT_PROFILER))]
     profiled = trained if len(trained) else profiled[kinds[profiled] == StepKind.EVALUATION]
-    clean = np.setdiff1d(np.flatnonzero(kinds == StepKind.STEADY) if len(trained) else clean_evaluations(recording), profiled)
+    clean = np.setdiff1d(clean_steps(recording, trains=bool(len(trained))), profiled)
     if not len(clean) or not len(profiled):
         return run
     count = len(clean)

@@ -56,10 +56,10 @@ import numpy as np
 from traces.analyses.modules import PREFIX
 from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, LEAST_GAP_NS, LEAST_NOISE
-from traces.figures.measure import clean_evaluations, launch_phases, of_one_kind, work_rows
+from traces.figures.measure import clean_steps, launch_phases, of_one_kind, work_rows
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
-from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
+from traces.model.trace import NONE, WITHOUT_PROFILER, Column, HostKind, StepKind, Trace
 
 # Kinds of events, in the order of the fields of ProfilerCost
 OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
@@ -201,7 +201,7 @@ class ProfiledSteps:
         phases = trace.phases
         mine = np.append(trace.steps.rank == rank, False)[phases.step]
         order = np.argsort(phases.start_ns, kind="stable")
-        without = np.isin(trace.steps.kind, (StepKind.STEADY, StepKind.AFTER_PROFILE))
+        without = np.isin(trace.steps.kind, WITHOUT_PROFILER)
         mine &= ~np.isin(phases.step, np.flatnonzero(without))
         rows = order[mine[order]]
         counts = events.counts(phases.start_ns[rows], phases.end_ns[rows])
@@ -315,7 +315,7 @@ def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Co
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
-    clean = np.flatnonzero(kind == StepKind.STEADY) if len(trained) else clean_evaluations(trace)
+    clean = clean_steps(trace, trains=bool(len(trained)))
     rows = np.setdiff1d(clean[trace.steps.rank[clean] == rank], steps.steps)
     if not len(rows) or not len(profiled):
         return profiled, rows

@@ -42,7 +42,7 @@ from traces.figures.bottleneck import PaceLimit, bottleneck, caught_up, why_idle
 from traces.figures.measure import (
     busy_by_stream,
     busy_ns,
-    clean_evaluations,
+    clean_steps,
     device_time_by_origin,
     evaluation_steps,
     memory_peaks,
@@ -545,8 +545,8 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
     If steps differ in their number of passes, a profiled step is replaced by unprofiled steps with the same number of passes.
     """
-    profiled, kind = ran_under_profiler(trace), trace.steps.kind
-    clean = np.flatnonzero(kind == StepKind.STEADY) if (kind[rows] == StepKind.PROFILED).any() else clean_evaluations(trace)
+    profiled = ran_under_profiler(trace)
+    clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
     if not len(clean) or not profiled[rows].any():
         return rows
     passes = passes_of_steps(trace)

@@ -72,6 +72,11 @@ def steady_steps(trace: Trace) -> Column:
     return clean if len(clean) else evaluation_steps(trace)
 
 
+def clean_steps(trace: Trace, *, trains: bool) -> Column:
+    """Return the rows of the training steps, or of the evaluation steps, that ran without the profiler and not after it."""
+    return np.flatnonzero(trace.steps.kind == StepKind.STEADY) if trains else clean_evaluations(trace)
+
+
 def clean_evaluations(trace: Trace) -> Column:
     """Return the rows of the evaluation steps that ran without the profiler.
 

@@ -227,7 +227,7 @@ def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def _slowest(times: StepTimes, rows: Column) -> tuple[PaceSeries | None, PaceSeries | None]:
     key = rows.tobytes()
     if key not in times.slowest:
-        of_rank = {int(times.rank[rows[own[0]]]): rows[own] for own in grouped(times.rank[rows])}
+        of_rank = {rank: rows[own] for rank, own in by_value(times.rank[rows]).items()}
         times.slowest[key] = _slowest_host(times, of_rank), _slowest_device(times, of_rank)
     return times.slowest[key]
 

@@ -124,6 +124,9 @@ class StepKind(IntEnum):
     AFTER_PROFILE = 5
 
 
+WITHOUT_PROFILER = (StepKind.STEADY, StepKind.AFTER_PROFILE)  # training steps after the warm-up
+
+
 # numpy dtype, default value, meaning
 U1 = Annotated[Column, "u1", 0, None]
 I4 = Annotated[Column, "i4", 0, None]

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from replayer import state
-from replayer.tensor.planning.mixed_dtypes import cpp_type
+from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_two
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
@@ -284,11 +284,7 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
     sizes = [out.size(each) for each in dims]
     if "_rfft" in op._schema.name or "_ihfft" in op._schema.name:  # the last dimension of the output has half the size
         sizes[-1] = data.size(dims[-1]) if given is None else given[-1]
-    if any(size & (size - 1) for size in sizes):
-        raise RuntimeError(
-            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a signal"
-            f" size of{sizes}"
-        )
+    require_powers_of_two(sizes)
     narrowed: torch.Tensor = out.to(_HALF[out.dtype])
     return narrowed
 

@@ -37,7 +37,7 @@ from replayer.ops.copies import Copies
 from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
-from replayer.ops.host_reads import HostReads, equal_without_kernel, reads_an_argument, wait_for_device
+from replayer.ops.host_reads import MASKS, HostReads, equal_without_kernel, reads_an_argument, wait_for_device
 from replayer.state import gpu
 from replayer.tensor.allocation import adopt, allocate, make, make_view
 from replayer.tensor.device_args import report_failed_assert
@@ -57,7 +57,6 @@ aten = torch.ops.aten
 
 _BETWEEN_PROCESSES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
 _INDEXED = frozenset({aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default})
-_MASKS = (torch.bool, torch.uint8)
 _LEAVE_ON_HOST = {aten._pack_padded_sequence.default: (1,)}
 
 
@@ -141,7 +140,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> bool:
     """Return whether the host must wait until the device has computed a value or the size of the result."""
     if func is aten.index.Tensor:
-        return any(index is not None and index.dtype in _MASKS for index in args[1])
+        return any(index is not None and index.dtype in MASKS for index in args[1])
     if kwargs.get("output_size") is not None:
         return False
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
@@ -213,7 +212,7 @@ class CpuCompute:
 
     def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
         """Copy an index tensor from the host to the device, as indexing does on CUDA. The host waits for the copy."""
-        if index is None or not index.is_cpu or is_virtual(index, self._tensor_class) or index.dtype in _MASKS:
+        if index is None or not index.is_cpu or is_virtual(index, self._tensor_class) or index.dtype in MASKS:
             return index
         return index.to(beside.tensor_meta.backend_device)
 

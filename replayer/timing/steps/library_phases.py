@@ -44,7 +44,7 @@ class LibraryPhases:
     def take_call(self) -> ModelCall | None:
         """Return the library's step times for the model that the script calls now.
 
-        Returns None if the library has no times for the model, so that each op of the call is estimated.
+        Returns None if the library has no times for the model. Each op of the call is then estimated.
         """
         call = self._library.take_call()
         if call is not None:

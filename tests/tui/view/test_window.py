@@ -163,7 +163,7 @@ def test_going_to_a_position_outside_the_window_centres_it(window: Window) -> No
 
 
 def test_the_window_scrolls_by_whole_rows(window: Window) -> None:
-    """GIVEN six rows, of which the fourth has two lines, and a window of four lines."""
+    """GIVEN six rows (the fourth has two lines) and a window of four lines."""
     window.move_line(3)
     assert (window.line, window.top) == (3, 1)  # both lines of the row are visible
     window.move_line(1)

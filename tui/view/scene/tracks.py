@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.figures.measure import device_ranks, memory_curve, work_rows
+from traces.model.row_order import grouped
 from traces.model.trace import NONE, BatchKind, Column, DeviceKind, Thread, Trace
 from tui.view.scene import categories
 from tui.view.scene.categories import Category
@@ -308,19 +309,7 @@ def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
 def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
     """Groups numbers of table rows by the values of one or more columns. The order of the row numbers within a group does not
     change."""
-    if not len(rows):
-        return
-    changes = np.zeros(len(rows), dtype=bool)
-    changes[0] = True
-    if len(keys) == 1 and (keys[0][1:] >= keys[0][:-1]).all():
-        order = np.arange(len(rows))
-    else:
-        order = np.lexsort(keys[::-1])
-    for key in keys:
-        changes[1:] |= key[order][1:] != key[order][:-1]
-    bounds = [*np.flatnonzero(changes).tolist(), len(rows)]
-    for begin, end in itertools.pairwise(bounds):
-        chosen = order[begin:end]
+    for chosen in grouped(*keys):
         yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]
 
 

@@ -270,7 +270,7 @@ def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
 
 def fold(window: Window, what: tuple[str, ...]) -> bool:
     """Folds or unfolds the group of timeline rows that contains the cursor. Only groups of the kinds in `what` are folded.
-    Returns False if the cursor is in no group whose kind is in `what`.
+    Returns False if the cursor is not in a group of the kinds in `what`.
     """
     row = window.cursor_row
     found = None if row is None else window.rows.fold_of(row, what)
