@@ -7,7 +7,8 @@ Sorting is needed because a recorder of several threads or streams writes rows o
 Note [Calls that take no time]
     In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op with zero duration and a
     longer op may then have the same start time. If neither of these two ops encloses the other, they keep the order in which
-    they were written. In a different order, a comparison would report that the replay ran a different program.
+    they were written. In a different order, a comparison would report that the replay ran a different program. A runtime call
+    at the same time may belong to the op, so it is not compared.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def in_order(trace: Trace) -> Trace:
     """Return the trace with sorted rows. The sort is stable.
 
     Steps are sorted by start time. Phases are sorted by step and start time. Host spans are sorted by thread, start time and
-    decreasing duration, with ops and then runtime calls last (except for Note [Calls that take no time]). Device spans are
-    sorted by device, stream and start time. Memory events are sorted by time. DataParallel stages are sorted by start time and
-    decreasing duration. Batches and collectives are sorted by rank and start time. The table `values` is not sorted.
+    decreasing duration, with ops last (except for Note [Calls that take no time]). Device spans are sorted by device, stream
+    and start time. Memory events are sorted by time. DataParallel stages are sorted by start time and decreasing duration.
+    Batches and collectives are sorted by rank and start time. The table `values` is not sorted.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -47,22 +48,21 @@ def in_order(trace: Trace) -> Trace:
 
 
 def _host_order(host: HostSpans) -> Column:
-    # an op calls the runtime
-    within = (host.kind == HostKind.OP) + 2 * (host.kind == HostKind.RUNTIME)
-    keys = (within, -host.duration_ns), (host.start_ns, host.thread)
+    keys = (host.kind == HostKind.OP, -host.duration_ns), (host.start_ns, host.thread)
     order = np.lexsort((*keys[0], *keys[1]))
     earlier = _called_before_longer(host, order)
     return np.asarray(np.lexsort((*keys[0], ~earlier, *keys[1])) if earlier.any() else order)
 
 
 def _called_before_longer(host: HostSpans, order: Column) -> Column:
-    """Return a mask of the spans with zero duration that were called before the longest span with the same start time. See
-    Note [Calls that take no time]."""
+    """Return a mask of the ops with zero duration that were called before the longest span with the same start time, if that
+    span is not a runtime call. See Note [Calls that take no time]."""
     rows, thread, start_ns = np.arange(len(host)), host.thread[order], host.start_ns[order]
     begins = np.append(True, (thread[1:] != thread[:-1]) | (start_ns[1:] != start_ns[:-1]))[: len(host)]
     longest = np.empty_like(rows)
     longest[order] = order[np.maximum.accumulate(np.where(begins, rows, 0))]
-    doubtful = (host.duration_ns == 0) & (host.duration_ns[longest] > 0) & (host.kind == HostKind.OP)
+    takes_no_time = (host.kind == HostKind.OP) & (host.duration_ns == 0)
+    doubtful = takes_no_time & (host.duration_ns[longest] > 0) & (host.kind[longest] != HostKind.RUNTIME)
     if not doubtful.any():
         return np.asarray(doubtful)
     outermost = rows  # of the spans with the same start that enclose a span

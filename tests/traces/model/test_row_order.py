@@ -105,3 +105,9 @@ def test_calls_at_the_same_time_keep_their_order_if_neither_encloses_the_other()
     # A range is written after the calls in it: op 0, range 3 around op 1, op 2.
     assert _ordered((5, 0, NONE), (5, 7, 3), (12, 1, NONE), (5, 7, NONE)) == [0, 3, 1, 2]
     assert _ordered((5, 7, 3), (12, 0, NONE), (12, 4, NONE), (5, 7, NONE)) == [3, 0, 1, 2]
+
+
+def test_an_op_without_duration_comes_after_a_runtime_call_at_the_same_time() -> None:
+    """An export and its import give the same order, because the import cannot tell whether the call encloses the op."""
+    host = HostSpans.of(name=range(2), kind=[HostKind.OP, HostKind.RUNTIME], start_ns=[5, 5], duration_ns=[0, 9])
+    assert in_order(Trace(host=host)).host.name.tolist() == [1, 0]
