@@ -1,5 +1,5 @@
-"""Device memory of virtual tensors.
+"""Provides the emulated memory of virtual GPUs.
 
-`tensor_allocator.TensorAllocator` allocates memory for tensors. `device.caching_allocator` chooses a block for each request and
-detects when memory runs out.
+`tensor_allocator.TensorAllocator` allocates memory for tensors. `device.caching_allocator` reimplements PyTorch's caching
+allocator.
 """

@@ -1,4 +1,4 @@
-"""Detects training steps that repeat the memory requests of earlier steps, so that the allocator need not execute them again.
+"""Detects training steps that repeat the memory requests of earlier steps.
 
     cycle = detector.end_step(memory, events)           # an AllocationCycle, or None if the steps do not repeat
     frees, size_bytes, stream, handle = cycle.requests[at]  # the expected frees, and the request after them
@@ -6,14 +6,9 @@
     cycle.catch_up(memory, done)                        # execute the first `done` events
 
 Note [Allocation cycles]
-    In its steady state, a training script requests and frees the same memory in the same order in each step. After one or a few
-    steps, the allocator returns to an earlier state, with the same blocks in use or free. For example, a loss that lives until
-    the next loss is computed alternates between two addresses, which gives a cycle of two steps. In the same state, the
-    allocator returns the same blocks for the same requests. After the state has repeated, requests and frees are only compared
-    with the cycle's events. Matching requests get the cycle's handles and addresses, and the allocator stays in the state at
-    the cycle's beginning. At the first difference, or when the allocator's state is read, the allocator catches up: complete
-    repetitions are added to its totals, and the last partial repetition is executed. A test checks that the results are the
-    same without cycles.
+    In the same state, the allocator returns the same memory blocks for the same requests. Later steps with the same requests
+    therefore reuse the addresses of an earlier step, and the allocator does not execute their requests. At the first different
+    request, the allocator executes all requests that it has skipped.
 """
 
 from __future__ import annotations
@@ -38,10 +33,7 @@ NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """Convert allocations and frees to rows of the trace's memory table (device, 0, bytes, address, allocated, reserved).
-
-    `before_bytes` is the allocated memory before the first event. The returned table is an int64 array with six columns.
-    """
+    """Return the events as an int64 array with the columns device, 0, bytes, address, allocated and reserved."""
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
     if events:
@@ -51,11 +43,11 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """A sequence of requests and frees after which the allocator is in the same state as before the sequence.
+    """Represents a sequence of requests and frees that returns the allocator to its initial state.
 
     Args:
-        steps: the events of each step of the cycle.
-        before_bytes: allocated bytes at the start of the cycle.
+        steps: the events of each training step in the sequence.
+        before_bytes: allocated bytes at the start of the sequence.
         totals: the increase of `MemoryStats.totals` per repetition.
     """
 
@@ -91,15 +83,12 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return how many requests and frees of the cycle are done after `at` requests and then the frees in `freed`.
-
-        Returns None if the frees in `freed` differ from those of the cycle.
-        """
+        """Return the number of executed events, or None if the frees in `freed` differ from the cycle's frees."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the memory events that were not returned yet, and for each event the number of the op that follows."""
+        """Return the new memory events, and for each event the number of the next op."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]
@@ -111,8 +100,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Restart the allocation cycle if all of its memory events were already returned. Returns True if the cycle was
-        restarted."""
+        """Restart the cycle and return True if all of its memory events were already returned."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1
@@ -120,8 +108,7 @@ class AllocationCycle:
         return True
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
-        """Execute the cycle's first `done` requests and frees. Until now, they were skipped because they repeat earlier
-        requests."""
+        """Execute the cycle's first `done` requests and frees, which were skipped until now."""
         memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:
@@ -146,12 +133,13 @@ class CycleDetector:
         self._driver_calls = -1
 
     def clear(self) -> None:
-        """Forget the earlier steps, because other code has read or changed the state of the allocator."""
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """If the memory requests of steps repeat, return the allocation cycle that ends with this step, otherwise None.
-        `events` has all allocations and frees of the step, or is None if some are missing."""
+        """Return the allocation cycle that ends with this training step, or None if memory requests do not repeat.
+
+        `events` is None if some allocations or frees of the training step are missing.
+        """
         if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()
         self._driver_calls = memory.usage.driver_calls

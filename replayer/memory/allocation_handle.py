@@ -1,7 +1,7 @@
-"""The handle of one allocation of device memory that belongs to a tensor.
+"""Defines handles for the device memory of tensors.
 
-handle.address
-handle.allocator.free(handle)
+    handle.address
+    handle.allocator.free(handle)
 """
 
 from __future__ import annotations
@@ -13,23 +13,18 @@ from replayer.memory.device.blocks import Block, UsedStream
 
 
 class HandleOwner(Protocol):
-    """The allocator that created a handle."""
+    """Defines the interface of an allocator that creates allocation handles."""
 
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Queue the allocation to be freed. The method takes no lock, so finalizers may call it."""
+        """Return a method that frees a handle later. The method takes no lock, so finalizers may call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Record that another stream uses the memory. The memory is reused only after the work now queued on the stream has
-        ended."""
+        """Delay the reuse of memory until the work now queued on `stream` has ended."""
 
 
 class AllocationHandle:
-    """One allocation with its requested size and its address.
-
-    If training steps repeat their memory requests (an allocation cycle), they reuse the handles of earlier steps. In a reused
-    handle, `block` is still the block of the last request that was really executed.
-    """
+    """Stores the requested size and the address of one memory allocation."""
 
     __slots__ = ("address", "allocator", "block", "size_bytes", "stream")
 

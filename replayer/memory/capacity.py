@@ -1,4 +1,4 @@
-"""The memory size of a virtual device, with its out-of-memory message and its rule for free blocks of the same size.
+"""Finds the memory size of a virtual GPU.
 
     capacity = capacity_of(trace.machine_of(0), device, "2.13.0")            # as recorded
     capacity = capacity_of(trace.machine_of(0), device, "2.13.0", 8 << 30)   # as with `--gpu-memory 8GiB`
@@ -17,11 +17,10 @@ from traces.names.cards import UNKNOWN_CARD, card_of
 
 
 class Capacity(NamedTuple):
-    """The memory of a device.
+    """Describes the memory of a virtual GPU.
 
-    `outside_bytes` is the memory that is used outside of PyTorch's allocator (CUDA context, loaded kernels, NCCL buffers).
-    `oom_text` is the out-of-memory message (device/oom.py). `tie_rule` decides which of several free blocks of the same size is
-    used (device/blocks.py).
+    `outside_bytes` counts the memory that the CUDA context, loaded kernels and NCCL buffers use. `oom_text` is the text of
+    PyTorch's out-of-memory error.
     """
 
     capacity_bytes: int
@@ -31,13 +30,10 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return the capacity of a recorded device. If the memory size was not recorded, the size of the most common board with
-    this chip is assumed. If the memory outside of PyTorch's allocator was not recorded, it is assumed to be the CUDA context of
-    a known GPU model (Note [What a context takes] in traces/names/cards.py).
+    """Return the memory size of a recorded GPU, or the usual size of the GPU model if the recording has none.
 
-    `torch_version` is the version of PyTorch that runs the replay. A recorded error message is used only if the recording is
-    from the same PyTorch release. The tie rule is that of the recorded PyTorch release, so that blocks get the same places as
-    in the recorded run.
+    `torch_version` is the PyTorch release that runs the replay. An unknown CUDA context size is estimated from the GPU model
+    (Note [What a context takes] in traces/names/cards.py).
     """
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes

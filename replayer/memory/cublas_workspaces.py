@@ -1,21 +1,14 @@
-"""Emulates PyTorch's cuBLAS workspaces, which are allocated at a thread's first matrix product on a stream and then kept.
+"""Emulates cuBLAS workspaces, which PyTorch allocates at a thread's first matrix product on a stream.
 
     workspaces = BlasWorkspaces(trace.machine_of(0), [8])   # devices of compute capability 8.x
     workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
-`torch.cuda.memory_allocated` includes workspaces. A training script has two workspaces (16.25 MiB), because autograd's thread
-has its own cuBLAS handle. Reference: aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
+The rules come from PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
-    In PyTorch 2.0 to 2.14, cuBLAS keeps one workspace of known size per handle and stream. With ROCm, hipBLAS does the same
-    since 2.6. Until 2.9, cuBLASLt allocates additional memory and frees it again. In PyTorch 2.11, cuBLASLt keeps 1 MiB per
-    handle and stream, and since 2.12 it uses the workspace of cuBLAS. Since 2.15, each product allocates and frees a workspace.
-    Workspaces that are freed again are in a recording's memory events (recording/workspaces.py). This module therefore keeps
-    workspaces only if the recording is from a PyTorch release that keeps workspaces. Imported recordings do not contain their
-    exact release, so their memory events decide (recording/kept_workspaces.py). No workspace is counted twice, because a
-    replay does not start with the memory that was already allocated in the recording. Workspace sizes are visible in
-    recordings: for example, the same model starts with 96 MiB more on an MI300X than on an H100.
+    PyTorch 2.0 to 2.14 keeps one cuBLAS workspace per handle and stream. In PyTorch 2.11, cuBLASLt keeps an additional
+    workspace of 1 MiB per handle and stream. Since PyTorch 2.15, each matrix product allocates a workspace and frees it again.
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ _in_backward = torch._C._current_graph_task_id
 
 
 class NumberedStream(Protocol):
-    """A stream of a device. During a CUDA graph capture, `number` is the stream's number in the graph's private memory pool."""
+    """Defines the interface of a CUDA stream with a number."""
 
     device: int
     number: int
@@ -50,11 +43,6 @@ Handle = tuple[str, int]  # a cuBLAS handle: the kind of thread, and the handle'
 
 
 class _ThreadHandles:
-    """The cuBLAS handles of a thread, one per device.
-
-    When the thread ends, its handles become available to other threads.
-    """
-
     def __init__(self, idle: dict[int, list[Handle]]) -> None:
         self._idle = idle
         self.handles: dict[int, Handle] = {}
@@ -65,10 +53,9 @@ class _ThreadHandles:
 
 
 class BlasWorkspaces:
-    """The cuBLAS workspaces of one process.
+    """Allocates the cuBLAS workspaces of one process.
 
-    `machine` is the recorded machine. `majors` has the major compute capability of each device, and `architectures` has the
-    names of AMD architectures.
+    `majors` lists the major compute capability of each GPU. `architectures` lists the names of AMD architectures.
     """
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
@@ -86,10 +73,6 @@ class BlasWorkspaces:
         self._lock = threading.Lock()
 
     def size_bytes(self, device: int) -> int:
-        """Return the size of a new workspace.
-
-        The size is the one chosen by the script, otherwise the one in CUBLAS_WORKSPACE_CONFIG, otherwise the device's default.
-        """
         if self._chosen_bytes is None:
             return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self._default_bytes[device])
         return self._chosen_bytes
@@ -99,13 +82,13 @@ class BlasWorkspaces:
         return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the minimum size of cuBLAS workspaces for later matrix products. None restores the default size."""
+        """Set the minimum size of new cuBLAS workspaces, or restore the default size if `size_bytes` is None."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the calling thread's cuBLAS workspace for a stream, unless it already exists.
+        """Allocate the calling thread's cuBLAS workspace for a stream, unless the workspace already exists.
 
-        During a CUDA graph capture, a stream keeps the workspace that it had before the capture. Raises torch.OutOfMemoryError.
+        Raises torch.OutOfMemoryError.
         """
         device = stream.device
         key = self._handle(device), device, stream.own_number
@@ -123,24 +106,19 @@ class BlasWorkspaces:
             allocator.free(held)
 
     def use_lt(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the calling thread's cuBLASLt workspace for a stream, unless it already exists. Raises
-        torch.OutOfMemoryError."""
+        """Allocate the calling thread's cuBLASLt workspace for a stream, unless the workspace already exists."""
         key = self._handle(stream.device), stream.device, stream.own_number
         if self.lt_bytes and key not in self._held_lt and (handle := _allocate(allocator, self.lt_bytes, stream)) is not None:
             self._held_lt[key] = handle
 
     def clear(self) -> None:
-        """Free all cuBLAS workspaces. The next matrix product then allocates a new workspace."""
         held = [*self._held.values(), *self._held_lt.values()]
         self._held, self._held_lt = {}, {}
         for handle in held:
             handle.allocator.free(handle)
 
     def _handle(self, device: int) -> Handle:
-        """Return the calling thread's cuBLAS handle.
-
-        All autograd threads share one handle per device, and every other thread has its own handle.
-        """
+        """All autograd threads share one cuBLAS handle per GPU."""
         if _in_backward() >= 0:
             return "autograd", device
         try:
@@ -164,8 +142,7 @@ class BlasWorkspaces:
 
 
 def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStream) -> AllocationHandle | None:
-    """Return a new workspace. Returns None during a CUDA graph capture, because the workspace then belongs to the graph's
-    private memory pool."""
+    """Return a new workspace, or None during a CUDA graph capture."""
     try:
         handle = allocator.malloc_kept(size_bytes, stream.number)
     except OutOfMemory as full:
@@ -175,7 +152,7 @@ def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStrea
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:
-    """Parse CUBLAS_WORKSPACE_CONFIG. For example, ":4096:2:16:8" means two pieces of 4096 KiB and eight pieces of 16 KiB."""
+    """Parse CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" means two pieces of 4096 KiB and eight pieces of 16 KiB."""
     if text is None:
         return default_bytes
     pieces = re.findall(r":([0-9]+):([0-9]+)", text)

@@ -1,4 +1,4 @@
-"""Finds the op that made each memory request, for the timeline. Requests and ops are processed in batches.
+"""Finds the op that made each memory request.
 
     op_rows = OpRows(pending)         # `pending` are the ops that were launched but not played
     op_rows.now()                   # number of ops launched so far
@@ -29,26 +29,21 @@ class OpRows:
         self._next_row = 0
 
     def now(self) -> int:
-        """Return the number of ops launched so far, which is also the index of the next op."""
+        """Return the number of ops launched so far."""
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Record that the next `count` ops are now in the timeline's host table, starting at `row`. The next free row is
-        `next_row`."""
+        """Record that the next `count` ops have rows in the timeline, starting at `row`."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
-        """Look up ops by index, where index 0 is op number `begun`.
-
-        For ops that are already in the timeline, the row numbers are exact. For pending ops, the row numbers are correct unless
-        other rows are added to the timeline first.
-        """
+        """Look up ops by their index, where index 0 is op number `begun`."""
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 
 class UnresolvedOps(NamedTuple):
-    """Ops that have no row number in the timeline's host table yet."""
+    """Stores ops that have no row number in the timeline yet."""
 
     ops: Column
     begun: int
@@ -60,7 +55,7 @@ class UnresolvedOps(NamedTuple):
 
 
 def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
-    """Return the row number of each op in the timeline's host table. A single call for many ops is faster than many calls."""
+    """Return the row number of each op in the timeline's host table."""
     counts = [len(one.ops) for one in unresolved]
     known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

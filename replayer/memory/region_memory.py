@@ -1,18 +1,13 @@
-"""Emulates the recorded memory use of one call of a compiled region.
+"""Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs a region compiled by torch.compile op by op, but the recorded region allocated only the outputs of its fused
-kernels. Inside a compiled region, the memory of new tensors is not counted, because the recorded region allocated other
-tensors. After the compiled region, the replay executes the recorded allocations and frees. Each tensor that still exists after
-the compiled region gets a recorded block of the same size.
+A replay runs a compiled function op by op, which allocates more tensors than the recorded fused kernels. The memory of new
+tensors is therefore not counted, and the recorded requests are executed instead.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
         y = graph(x)
     memory.play(requests)               # memory_allocated() rises and falls as recorded
     memory.end()                        # y has a block of the device, if the recorded call left such a block
-
-The memory of tensors without a recorded block is never counted. For example, PyTorch does not count tensors in the private pool
-of a CUDA graph (torch/_inductor/cudagraph_trees.py).
 """
 
 from __future__ import annotations
@@ -33,10 +28,10 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 
 
 class BlockRequest(NamedTuple):
-    """A recorded allocation (positive bytes) or free (negative bytes) of a memory block.
+    """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block.
 
-    `block` is the number of the block in the call, or None if the block was allocated before the call. `outlives` is True for
-    an allocation that is not freed during the call. `op` is the number of ops that the call launched before this request.
+    `block` is None if the block was allocated before the call. `outlives` is True if the call does not free the block. `op` is
+    the number of earlier ops in the call.
     """
 
     size_bytes: int
@@ -46,8 +41,6 @@ class BlockRequest(NamedTuple):
 
 
 class _RegionHandle(AllocationHandle):
-    """An allocation during a region's run. The method `take` later assigns a block of device memory to the allocation."""
-
     __slots__ = ("real",)
 
     def __init__(self, owner: RegionMemory, size_bytes: int, stream: int, address: int) -> None:
@@ -60,11 +53,9 @@ class _RegionHandle(AllocationHandle):
 
 
 class RegionMemory:
-    """The memory that one call of a compiled region uses on one stream. Every tensor gets an address that no other tensor in
-    the process has.
+    """Emulates the memory of one call of a compiled function on one stream.
 
-    `kept` lists blocks that the recorded forward pass left allocated but that belong to no tensor of the replay. The recorded
-    backward pass may free the blocks in `kept`.
+    `kept` lists blocks of the forward pass that the backward pass may free.
     """
 
     _next: ClassVar[int] = _FIRST_ADDRESS
@@ -79,10 +70,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Inside the `with` block, the memory of new tensors is not counted, and frees are delayed until `play`.
-
-        If `workspaces` is True, cuBLAS workspaces are not counted either.
-        """
+        """Do not count the memory of new tensors inside the `with` block, and delay frees until `play`."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):
@@ -118,7 +106,7 @@ class RegionMemory:
             self._allocator.record_stream(handle.real, stream)
 
     def play(self, requests: Iterable[BlockRequest]) -> None:
-        """Execute recorded requests. Raises OutOfMemory."""
+        """Execute recorded memory requests. Raises OutOfMemory."""
         for size_bytes, block, outlives, _op in requests:
             if size_bytes > 0:
                 taker = _best(self._alive.values(), size_bytes) if outlives else None
@@ -138,11 +126,9 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Free the blocks that the replay has freed but the recording has not. Returns recorded blocks that belong to no tensor
-        of the replay.
+        """Return the recorded memory blocks that belong to no tensor.
 
-        A tensor without a recorded block gets a freed block of the same size, because a fused kernel may write its output over
-        its input.
+        A tensor without a recorded block reuses a freed block of the same size, like the output of an in-place kernel.
         """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
@@ -160,10 +146,7 @@ def _rounded(size_bytes: int) -> int:
 
 
 def _best(handles: Iterable[Handle], block_bytes: int) -> Handle | None:
-    """Return the largest allocation that PyTorch's allocator could have placed in a block of `block_bytes`, or None.
-
-    The allocator does not leave unused memory in a small block, and leaves at most 1 MiB unused in a large block.
-    """
+    """Return the largest allocation that PyTorch could have placed in a block of `block_bytes`, or None."""
     smallest = block_bytes - (SMALL_BYTES if block_bytes > SMALL_BYTES else 0)
     fitting = (one for one in handles if smallest <= _rounded(one.size_bytes) <= block_bytes)
     return max(fitting, key=lambda one: one.size_bytes, default=None)

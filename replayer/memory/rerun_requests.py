@@ -1,18 +1,13 @@
-"""Reruns a script's memory requests for any GPU model and batch size, to find out whether the script fits.
+"""Repeats a script's memory requests for another GPU model or batch size, to find out whether the script fits.
 
     outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
     scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script with different batch sizes
     scaled.at(100)                                          # the requests at batch 100, without a run
     largest_batch(scaled, capacity)                         # 117: 118 does not fit
 
-The requests are executed by the emulated allocator (device/caching_allocator.py), including segments, splits and retries.
-Memory fragmentation has the same effect as on a real GPU, because the allocator splits and caches blocks in the same way. This
-module does not need torch.
-
 Note [Requests are linear in the batch]
-    The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Both numbers can be
-    computed for each request from two runs that make the requests in the same order. If the order of the requests depends on
-    the batch size, `ScaledRequests.of` returns None.
+    The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with different
+    batch sizes are enough to compute the constant and the amount for each memory request.
 """
 
 from __future__ import annotations
@@ -35,8 +30,7 @@ MAX_BATCH = 1 << 24  # more samples than any script uses
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of running the requests. The memory peaks are the highest values before the script ended or ran out of
-    memory."""
+    """Stores the memory peaks until the script ended or ran out of memory."""
 
     fits: bool
     peak_bytes: int
@@ -50,7 +44,7 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Run the memory requests on a device with this capacity, until all have run or memory runs out.
+    """Execute memory requests on a GPU until all requests are done or memory runs out.
 
     If `has_optional` is False, optional requests are skipped.
     """
@@ -87,10 +81,10 @@ def run_requests(
 
 
 class ScaledRequests:
-    """Computes the memory requests of a script for any batch size. See Note [Requests are linear in the batch]."""
+    """Computes a script's memory requests for any batch size. See Note [Requests are linear in the batch]."""
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """`per_sample` lists how many bytes each log entry grows when the batch grows by one sample."""
+        """`per_sample` lists how many bytes each request grows per additional sample."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]
@@ -99,8 +93,10 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine the logs of two runs that differ only in batch size. Returns None if the runs do not make the same requests
-        in the same order."""
+        """Combine the logs of two runs with different batch sizes.
+
+        Returns None if the order of the requests differs between the runs.
+        """
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
             return None
@@ -118,10 +114,9 @@ def _alike(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return a batch size that fits in memory, but would not fit with one more sample. Returns 0 if even one sample does not
-    fit.
+    """Return the largest batch size that fits in memory, or 0 if one sample does not fit.
 
-    Returns MAX_BATCH if the requests do not grow with the batch.
+    Returns MAX_BATCH if the memory requests do not grow with the batch.
     """
     if fits(start):
         low, step = start, max(1, start // 2)

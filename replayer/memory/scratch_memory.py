@@ -1,20 +1,14 @@
-"""Allocates an op's workspaces during replay. A workspace is temporary memory that an op frees before it returns.
+"""Allocates an op's workspaces: temporary memory that the op frees before it returns.
 
     scratch = ScratchScope(allocator, stream, "aten::mm", ((), (8519680, -8519680)))
     scratch.after_output()      # before the first output: nothing
     scratch.after_output()      # after the first output: allocates and frees 8.125 MiB
     scratch.end()
 
-Workspaces and outputs are allocated in the recorded order, because the order determines which memory block each output gets.
-The sizes come from recording/workspaces.py.
-
 Note [A convolution that found no workspace]
-    A cuDNN convolution can run without a workspace. If the allocation fails, PyTorch tries cuDNN's next algorithm. In all later
-    calls with the same shapes, PyTorch uses the algorithm that worked (aten/src/ATen/native/cudnn/Conv_v7.cpp,
-    AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). So if the allocation of a workspace has failed once, the workspace is
-    never requested again, even if memory becomes free. Requesting the workspace again in each step would make the allocator
-    return its cached memory to the device each time. The replay identifies a failed workspace by the op, the size and the
-    preceding output.
+    If the allocation of a convolution's workspace fails, PyTorch tries cuDNN's next algorithm, which may need no workspace. All
+    later calls with the same shapes use the algorithm that worked (aten/src/ATen/native/cudnn/Conv_v7.cpp,
+    AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). A replay therefore requests a workspace that did not fit only once.
 """
 
 from __future__ import annotations
@@ -25,10 +19,9 @@ from traces.names.equivalent_ops import canonical_op
 
 
 class ScratchScope:
-    """The workspaces of one call of `op`. Call `after_output` before the first output and after each output.
+    """Allocates the workspaces of one call of `op`.
 
-    `sequence[i]` lists the sizes allocated (positive bytes) or freed (negative bytes) before output i. A negative size frees
-    the latest allocation with this number of bytes.
+    `sequence[i]` lists the sizes that the op allocates (positive) or frees (negative) before output i.
     """
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
@@ -42,8 +35,7 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that were recorded between this output and the next. Raises OutOfMemory, except for
-        convolutions."""
+        """Allocate and free the workspaces between two outputs of an op. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -51,13 +43,11 @@ class ScratchScope:
                 self._execute(sizes)
 
     def end(self) -> None:
-        """Allocate and free the remaining workspaces. Some workspaces remain if the recorded op had more outputs than this call
-        has."""
         for sizes in self._sequence[self._at :]:
             self._execute(sizes)
 
     def close(self) -> None:
-        """Free all remaining workspaces. `close` is called even if the op has failed."""
+        """Free all remaining workspaces. The method is called even if the op has failed."""
         while self._handles:
             self._allocator.free(self._handles.pop())
 
@@ -75,17 +65,14 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate a workspace and free it at once. Raises OutOfMemory, except for convolutions."""
+    """Allocate a workspace and free the workspace at once. Raises OutOfMemory, except for convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)
 
 
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
-    """Allocate a workspace before output `at`. Returns None if the op is a convolution and the memory does not suffice.
-
-    For ops other than convolutions, raises OutOfMemory. See Note [A convolution that found no workspace].
-    """
+    """Return None if a convolution's workspace does not fit. See Note [A convolution that found no workspace]."""
     if canonical_op(op).startswith("convolution"):
         return allocator.try_malloc(size_bytes, stream, (op, at, size_bytes))
     return allocator.malloc(size_bytes, stream)

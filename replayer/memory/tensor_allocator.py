@@ -1,4 +1,4 @@
-"""Allocates device memory for tensors. Each allocation has a handle, which may be freed at any time and in any thread.
+"""Allocates GPU memory for tensors.
 
     allocator = TensorAllocator(memory)
     handle = allocator.malloc(4096, stream=0)
@@ -7,13 +7,8 @@
     allocator.flush().allocated_bytes     # the memory, with all frees executed
 
 Note [Frees from finalizers]
-    Python may free a tensor at any time: in another thread, or in a garbage collection during `malloc`. The method `free` takes
-    no lock and only queues the handle, because it may be called in the middle of `malloc`. The next `malloc` or `flush`
-    executes the queue. The script cannot observe the delay of a free, because only the order of requests and frees determines
-    the block of a request.
-
-If training steps repeat, their requests and frees are not executed but only compared with those of earlier steps. See
-Note [Allocation cycles] in allocation_cycles.py.
+    Python may free a tensor at any time, for example in another thread or during `malloc`. The method `free` therefore takes no
+    lock and only queues the handle. The next call of `malloc` or `flush` executes the queued frees.
 """
 
 from __future__ import annotations
@@ -38,13 +33,13 @@ _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class TensorAllocator:
-    """Allocates the memory of one device for tensors.
+    """Allocates the memory of one GPU for tensors.
 
     Args:
-        memory: the device's memory. No other code may allocate from it.
+        memory: the GPU's memory. No other code may allocate from `memory`.
         now_ns: returns the virtual time.
-        note: a callback with rows of a trace's memory table, the next op of each row, and the virtual time. The columns of
-            the table are device, 0, bytes, address, allocated and reserved.
+        note: receives a table of memory events, the next op of each event, and the virtual time. The columns of the table are
+            device, 0, bytes, address, allocated and reserved.
         op_rows: finds the next op of each memory event.
     """
 
@@ -74,7 +69,7 @@ class TensorAllocator:
         self._given_up: set[Hashable] = set()  # workspaces that found no memory
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
-        """Allocate device memory for `stream`. Returns None for 0 bytes. Raises OutOfMemory."""
+        """Allocate GPU memory for `stream`, or return None for 0 bytes. Raises OutOfMemory."""
         self._lock.acquire()  # not `with`, which is twice as slow
         try:
             frees, expected_bytes, expected_stream, handle = self._expected[self._at]
@@ -90,9 +85,7 @@ class TensorAllocator:
     malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order. One call takes less than half the time of separate calls.
-
-        If memory runs out, all allocations of this call are freed and OutOfMemory is raised.
+        """Allocate several sizes in order. If memory runs out, `malloc_several` frees its allocations and raises OutOfMemory.
         """
         made: list[AllocationHandle | None] = []
         self._lock.acquire()
@@ -115,7 +108,6 @@ class TensorAllocator:
         return made
 
     def _execute(self, size_bytes: int, stream: int) -> AllocationHandle:
-        """Execute a request that differs from the one expected by the allocation cycle."""
         self._leave_cycle()
         if self._freed:
             self._execute_frees()
@@ -128,7 +120,7 @@ class TensorAllocator:
         return handle
 
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
-        """Allocate a convolution's workspace. If there is no room, returns None without counting an out-of-memory error.
+        """Allocate a convolution's workspace, or return None if the GPU has too little memory.
 
         See Note [A convolution that found no workspace].
         """
@@ -145,7 +137,7 @@ class TensorAllocator:
         return handle
 
     def report_frees(self, report: Callable[[int], None] | None) -> None:
-        """Call `report` with the address of each allocation that the script frees. `report_frees(None)` ends the reporting."""
+        """Call `report` with the address of each allocation that the script frees."""
         queue = self._freed.append
 
         def free(handle: AllocationHandle) -> None:
@@ -156,13 +148,12 @@ class TensorAllocator:
         self.free = queue if report is None else free
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Record that `stream` also uses the memory. The allocator does not reuse the memory until the work on `stream` has
-        ended."""
+        """Delay the reuse of memory until the work now queued on `stream` has ended."""
         with self._lock:
             self.flush().record_stream(handle.block, stream)
 
     def flush(self) -> DeviceMemory:
-        """Execute all pending requests. Returns the device memory, whose state the caller may then read or change."""
+        """Execute all pending memory requests, and return the GPU's memory."""
         with self._lock:
             self.execute_pending()
             self._leave_cycle()
@@ -170,7 +161,6 @@ class TensorAllocator:
             return self._memory
 
     def execute_pending(self) -> None:
-        """Execute the queued frees, and pass all executed requests and frees to the callback `note`."""
         with self._lock:
             if self._cycle is not None:
                 done = self._cycle.done(self._at, self._freed)
@@ -182,7 +172,6 @@ class TensorAllocator:
             self._note_events()
 
     def end_step(self) -> None:
-        """End a training step. The next step may repeat the requests of this step."""
         with self._lock:
             self.execute_pending()
             self._begun = self._op_rows.now()
@@ -211,7 +200,6 @@ class TensorAllocator:
             memory.free(block)
 
     def _leave_cycle(self) -> None:
-        """Stop comparing requests with the allocation cycle, and execute the requests that have been skipped so far."""
         if self._cycle is not None:
             cycle, at = self._cycle, self._at
             self._cycle, self._expected, self._at = None, _NO_CYCLE, 0
@@ -223,7 +211,6 @@ class TensorAllocator:
             self._forget_steps()
 
     def _forget_steps(self) -> None:
-        """Forget all earlier training steps, because they cannot be part of a repeating allocation cycle any more."""
         self._detector.clear()
         self._events, self._noted, self._step_is_complete = [], 0, False
 

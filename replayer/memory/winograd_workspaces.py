@@ -1,20 +1,12 @@
-"""Estimates cuDNN workspaces of Winograd convolutions that were not recorded.
+"""Estimates the cuDNN workspaces of Winograd convolutions that were not recorded.
 
     of_convolution(signature)       # ((), (47185920, -47185920)): allocated and freed after the op's first output
 
-For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). In a Winograd convolution,
-every tile of 4x4 outputs needs 6x6 transformed values. The workspace of a Winograd convolution holds the transformed input,
-output and weights.
-
 Note [Which convolutions take it]
-    In a V100's recording (ResNet-50, batch 32, PyTorch 1.9), the workspace sizes follow a formula exactly. The formula is 36
-    places x 4 bytes x (tiles x input channels + tiles x output channels + input channels x output channels). For example, 256
-    channels of 14x14 need 45.0 MiB, and 512 channels of 7x7 need 54.0 MiB. With 128 channels or more, the forward pass and both
-    halves of the backward pass use this workspace. With 64 channels, only the computation of the weight gradient uses this
-    workspace. Other GPUs of the same age need the same workspaces, as shown by the batch sizes at which they ran out of memory
-    (benchmarks/library_memory.py). Workspaces of other algorithms are not estimated, because they are smaller than 1 MiB or
-    known for only one GPU. If a workspace does not fit, PyTorch tries cuDNN's next algorithm, which may need no workspace
-    (aten/src/ATen/native/cudnn/Conv_v7.cpp, AlgoIterator).
+    For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). In a V100's recording
+    (ResNet-50, batch 32, PyTorch 1.9), a workspace has 36 places x 4 bytes x (tiles x input channels + tiles x output channels
+    + input channels x output channels). With 128 channels or more, the forward pass and the backward pass use this workspace.
+    With 64 channels, only the computation of the weight gradient uses this workspace.
 """
 
 from __future__ import annotations
@@ -28,9 +20,9 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Which convolutions take it]
 
 
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes that a convolution or its backward pass allocates (positive) or frees (negative) as workspaces.
+    """Return the sizes in bytes that a convolution allocates (positive) or frees (negative) as workspaces.
 
-    Tuple 0 has the sizes before the first output, and tuple i has the sizes after output i. Returns () for other ops.
+    Tuple i lists the sizes after output i, and tuple 0 lists the sizes before the first output.
     """
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:

@@ -1,4 +1,4 @@
-"""A reimplementation of PyTorch's caching allocator for device memory.
+"""Provides a reimplementation of PyTorch's caching allocator for GPU memory.
 
-`caching_allocator.DeviceMemory` is the memory of one device.
+`caching_allocator.DeviceMemory` represents the memory of one GPU.
 """

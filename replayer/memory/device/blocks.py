@@ -1,22 +1,16 @@
-"""Defines blocks of device memory, and pools that sort free blocks by size.
+"""Defines blocks of GPU memory, and pools that sort free blocks by size.
 
     pool = Pool(stats, stream=0, min_split_bytes=512)
     pool.add(Block(0x7F0000000000, 2 << 20, pool))
     pool.blocks[pool.best_fit(3000)]
 
-The CUDA driver allocates memory in segments. The blocks of a segment form a doubly linked list (`prev`, `next`) without gaps. A
-block is allocated (`in_use`), free (`in_pool`), or freed but still used by other streams (neither flag is set). Free neighbors
-are merged. In expandable segments, address ranges without memory are blocks of the class `Unmapped`.
-
 Note [Free blocks of the same size]
-    A request gets the smallest free block that fits. PyTorch releases differ in how they choose among blocks of the same size:
+    The allocator uses the smallest free block that is large enough. PyTorch releases choose differently among free blocks of
+    the same size:
 
-    * up to 2.11: the lowest address (TieRule.ADDRESS)
-    * 2.12: the block that was created first (TieRule.BLOCK_AGE, pytorch/pytorch#178362). When a block is split,
-      the allocated part is a new block, and the rest remains the old block.
-    * since 2.13: the lowest address in the segment that was created first (TieRule.SEGMENT_AGE, pytorch/pytorch#183591)
-
-    Allocator histories of 2.11, 2.12, 2.13 and 2.14 agree with these rules in every block (benchmarks/allocator_check.py).
+    * up to 2.11: the lowest address
+    * 2.12: the block that was created first (pytorch/pytorch#178362)
+    * since 2.13: the lowest address in the segment that was created first (pytorch/pytorch#183591)
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ _SIZE_SHIFT = _ADDRESS_BITS + _AGE_BITS
 
 
 class TieRule(Enum):
-    """The rule for choosing among free blocks of the same size. See Note [Free blocks of the same size]."""
+    """Chooses among free blocks of the same size. See Note [Free blocks of the same size]."""
 
     ADDRESS = "address"
     BLOCK_AGE = "block age"
@@ -44,15 +38,13 @@ class TieRule(Enum):
 
 
 def tie_rule_of(machine: Machine) -> TieRule:
-    """Return the tie rule of the machine's PyTorch release, or of the newest release if the machine's release is unknown."""
     if machine.is_before(2, 12):
         return TieRule.ADDRESS
     return TieRule.BLOCK_AGE if machine.is_before(2, 13) else TieRule.SEGMENT_AGE
 
 
 class Ages:
-    """Numbers blocks in order of their age, if the tie rule compares ages. Of two free blocks of the same size, the block with
-    the lower number is used first."""
+    """Numbers memory blocks by age, starting with the oldest block."""
 
     def __init__(self, rule: TieRule) -> None:
         self._next = count(1).__next__
@@ -60,28 +52,26 @@ class Ages:
         self.counts_blocks = rule is TieRule.BLOCK_AGE
 
     def of_segment(self) -> int:
-        """Return the age number of a new segment's first block."""
         return self._next() if self._counts_segments else 0
 
     def of_part(self, whole: Block) -> int:
-        """Return the age number of a block that is split off the block `whole`."""
         return self._next() if self.counts_blocks else whole.age
 
 
 class UsedStream(Protocol):
-    """The interface of a stream that uses a block of another stream, or pinned memory."""
+    """Defines the interface of a CUDA stream that uses a memory block."""
 
     @property
     def number(self) -> int: ...
 
     @property
     def ready_ns(self) -> int:
-        """Return the time at which all work that is now queued on the stream will have ended."""
+        """Return the virtual time at which the work now queued on the stream ends."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
-    """A part of a memory segment. The field `address` does not change while the block is allocated."""
+    """Represents a part of a memory segment."""
 
     address: int
     size_bytes: int
@@ -101,20 +91,13 @@ class Block:
 
 
 class Unmapped(Block):
-    """An address range of an expandable segment without memory.
-
-    An unmapped range consists of whole pages and is in no list of free blocks.
-    """
+    """Represents an address range without memory in an expandable segment."""
 
     __slots__ = ()
 
 
 class Pool:
-    """The free blocks of one stream. A pool holds either small blocks (up to 1 MiB) or large blocks.
-
-    `keys[i]` combines the size, age and address of `blocks[i]`, from the highest to the lowest bits, because comparing tuples
-    is slower.
-    """
+    """Stores the free memory blocks of one stream. A pool stores either small blocks (up to 1 MiB) or large blocks."""
 
     __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
 
@@ -128,11 +111,7 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the smallest block with at least `size_bytes`.
-
-        Note [Free blocks of the same size] says which of several blocks of this size is chosen. Returns `len(blocks)` if there
-        is none.
-        """
+        """Return the index of the smallest block with at least `size_bytes`, or `len(blocks)` if no block is large enough."""
         return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
 
     def add(self, block: Block) -> None:
@@ -148,8 +127,7 @@ class Pool:
         block.in_pool = False
 
     def merge(self, block: Block) -> int:
-        """Merge a block with its free neighbors, and remove the neighbors from the pool. Returns the number of merged
-        neighbors."""
+        """Merge a block with its free neighbors, and return the number of merged neighbors."""
         merged = 0
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.in_pool:
@@ -164,7 +142,7 @@ class Pool:
 
 @dataclass(slots=True)
 class Reservation:
-    """A reserved range of addresses, which is divided into pages from its start."""
+    """Represents a reserved address range that consists of pages."""
 
     address: int
     size_bytes: int
@@ -172,19 +150,14 @@ class Reservation:
     tail: Block
 
     def page_end(self, address: int) -> int:
-        """Round an address up to the end of a page."""
         return self.address - (self.address - address) // self.page_bytes * self.page_bytes
 
     def page_start(self, address: int) -> int:
-        """Round an address down to the start of a page."""
         return self.address + (address - self.address) // self.page_bytes * self.page_bytes
 
 
 class ExpandablePool(Pool):
-    """The free blocks and the unmapped address ranges in the expandable segments of one stream.
-
-    Unmapped parts are sorted by address.
-    """
+    """Stores the free blocks in the expandable segments of one stream."""
 
     __slots__ = ("reservations", "unmapped")
 
@@ -199,7 +172,6 @@ class ExpandablePool(Pool):
 
 
 def link(before: Block | None, after: Block | None) -> None:
-    """Make two blocks neighbors. If one of the blocks is None, the other block is at an end of the segment."""
     if before is not None:
         before.next = after
     if after is not None:
@@ -207,7 +179,7 @@ def link(before: Block | None, after: Block | None) -> None:
 
 
 def absorb(block: Block, neighbour: Block) -> None:
-    """Extend `block` to include its neighbor, and remove the neighbor from the segment."""
+    """Extend `block` by its neighbor, and remove the neighbor from the memory segment."""
     if neighbour is block.prev:
         block.address = neighbour.address
         link(neighbour.prev, block)

@@ -1,14 +1,11 @@
-"""PyTorch's caching allocator, reimplemented for one device.
+"""Reimplements PyTorch's caching allocator for one GPU without allocating real memory.
 
-The addresses of blocks look like those of a real device, but no memory is reserved on this machine. The rules are those of
-c10/cuda/CUDACachingAllocator.cpp in PyTorch 2.6 to 2.15.
+The rules come from c10/cuda/CUDACachingAllocator.cpp in PyTorch 2.6 to 2.15.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
     block.size_bytes, memory.usage.reserved_bytes  # (3145728, 20971520): a segment of 20 MiB, split
     memory.free(block)
-
-Tensors allocate through tensor_allocator.py, whose `free` may be called from a finalizer.
 """
 
 from __future__ import annotations
@@ -47,20 +44,18 @@ def _never_waits(time_ns: int) -> None:
 
 
 class DeviceMemory:
-    """The memory of one device. All methods may be called from several threads.
+    """Emulates the memory of one GPU. Threads may call the methods of `DeviceMemory` concurrently.
 
     Args:
-        device: index, for messages and addresses.
-        capacity_bytes: the device's total memory.
-        outside_bytes: device memory used outside of PyTorch's allocator (CUDA context, NCCL buffers).
-        oom_text: an out-of-memory message of the recorded PyTorch, used as a template (oom.py).
-        tie_rule: which of several free blocks of the same size a request gets.
-        host_now_ns: returns the calling thread's virtual time. This function is called only while freed blocks wait for other
-        streams.
-            By default, the work of other streams has always ended.
-        wait_until_ns: blocks the calling thread until a virtual time, as cudaEventSynchronize does.
-        settings: the allocator's settings. By default, they are read from the environment at the first allocation.
-        addresses: chooses the addresses of segments, for example as recorded. By default, they follow Note [Addresses].
+        device: the GPU's index.
+        capacity_bytes: the GPU's total memory.
+        outside_bytes: GPU memory used by the CUDA context and NCCL buffers.
+        oom_text: the out-of-memory message of the recorded PyTorch release.
+        tie_rule: chooses among free blocks of the same size.
+        host_now_ns: returns the calling thread's virtual time.
+        wait_until_ns: blocks the calling thread until a virtual time, like cudaEventSynchronize.
+        settings: the allocator's settings, by default those in the environment variables.
+        addresses: chooses the addresses of memory segments.
     """
 
     def __init__(
@@ -106,7 +101,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """Allocate the smallest free block that fits. A free block that is too large is split in two. Returns None for 0 bytes.
+        """Allocate the smallest free block that is large enough, or return None for 0 bytes.
 
         Raises OutOfMemory.
         """
@@ -141,10 +136,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block.
-
-        If other streams used the block (`record_stream`), the block is reused only after their work has ended.
-        """
+        """Free a block for reuse after the work of all recorded streams has ended."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -162,18 +154,14 @@ class DeviceMemory:
                 self._put_back(block)
 
     def record_stream(self, block: Block, stream: UsedStream) -> None:
-        """Record that `stream` uses the block.
-
-        After it is freed, the block is not reused until the work now queued on `stream` has ended.
-        """
+        """Delay the reuse of a block until the work now queued on `stream` has ended."""
         if stream.number != block.pool.stream:
             if block.users is None:
                 block.users = {}
             block.users[stream.number] = stream
 
     def _find_free(self, pool: Pool, size: int) -> Block | None:
-        """Return the smallest free block that is large enough, or None if max_split_size forbids its use. Reference:
-        get_free_block."""
+        """See get_free_block in PyTorch's CUDACachingAllocator.cpp."""
         if self._expands and pool.expandable is not None:
             block = best_fit(pool, size)
         else:
@@ -186,11 +174,7 @@ class DeviceMemory:
         return block if block.size_bytes < size + self.settings.max_non_split_rounding_bytes else None
 
     def _cut(self, block: Block, size: int) -> Block:
-        """Remove a free block from its pool and allocate its first `size` bytes. If the remaining part is large enough, it
-        becomes a free block.
-
-        Reference: should_split and alloc_found_block.
-        """
+        """See should_split and alloc_found_block in PyTorch's CUDACachingAllocator.cpp."""
         pool, stats = block.pool, block.pool.stats
         was_split = block.prev is not None or block.next is not None
         pool.remove(block)
@@ -216,7 +200,7 @@ class DeviceMemory:
         return block
 
     def _put_back(self, block: Block) -> None:
-        """Merge a free block with its free neighbors and add the result to the pool. Reference: free_block."""
+        """See free_block in PyTorch's CUDACachingAllocator.cpp."""
         if self.history is not None:
             self.history.free_completed(block)
         if self.requests is not None:
@@ -244,10 +228,7 @@ class DeviceMemory:
 
     @property
     def _min_large_split_bytes(self) -> int:
-        """Return the minimum size of a free block that is split off a large block.
-
-        A split must leave more than 1 MiB, except in expandable segments.
-        """
+        """Return the minimum size in bytes of the free part when a large block is split."""
         return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
 
     # --- blocks that other streams use
@@ -276,11 +257,7 @@ class DeviceMemory:
     # --- taking memory from the device, and returning it
 
     def _reserve(self, pool: Pool, size: int) -> Block:
-        """Return a free block of new memory. If the device has no room for a new segment, unused segments are first returned to
-        the device.
-
-        Raises OutOfMemory.
-        """
+        """Raises OutOfMemory."""
         settings = self.settings
         if size >= EXABYTE:
             raise self._out_of_memory(size)
@@ -310,8 +287,7 @@ class DeviceMemory:
         return block
 
     def _take(self, pool: Pool, size: int, segment: int) -> Block | None:
-        """Return a block of new memory, or None if the device has too little free memory. The process's memory limit applies to
-        whole segments, even if only one page has memory."""
+        """Return a block of new memory, or None if the GPU has too little free memory."""
         if not self._segments.allows(segment):
             return None
         if self._expands:
@@ -332,10 +308,7 @@ class DeviceMemory:
             self.counts.oversize_segments.now -= 1
 
     def _release_cached(self) -> None:
-        """Give segments without allocated blocks, and empty pages of expandable segments, back to the device.
-
-        Before that, wait for streams that still use freed blocks. Reference: release_cached_blocks.
-        """
+        """See release_cached_blocks in PyTorch's CUDACachingAllocator.cpp."""
         self.counts.stream_syncs += 1
         if self._waiting:
             last_ns = max(ready_ns for ready_ns, _ in self._waiting)
@@ -350,10 +323,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Give the free parts of partly used segments back to the device. A real driver cannot do this.
-
-        See Note [A batch that is known to fit].
-        """
+        """Free the unused parts of segments, which a real driver cannot do. See Note [A batch that is known to fit]."""
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
                 for block in pool.blocks[:]:
@@ -363,14 +333,7 @@ class DeviceMemory:
                     self._segments.give_back(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Give the smallest oversize block with at least `size` bytes back to the device.
-
-        If no oversize block is large enough, the largest ones are returned until their sum reaches `size`.
-
-        A free block in an expandable segment cannot be returned to the device on its own. If the chosen block is in an
-        expandable segment, smaller blocks are returned to the device instead, the largest first. Reference:
-        release_available_cached_blocks.
-        """
+        """See release_available_cached_blocks in PyTorch's CUDACachingAllocator.cpp."""
         if self._max_split_bytes == UNLIMITED:
             return False
         size = max(size, self._max_split_bytes)
@@ -387,11 +350,7 @@ class DeviceMemory:
         return released_bytes >= size
 
     def _collect_garbage(self, threshold: float) -> None:
-        """Give unused large segments back to the device until the reserved memory is below the threshold.
-
-        Segments that were unused for at least the average time are returned first. All such segments are returned, even if some
-        of them would be enough. Reference: garbage_collect_cached_blocks.
-        """
+        """See garbage_collect_cached_blocks in PyTorch's CUDACachingAllocator.cpp."""
         surplus_bytes = self._segments.reserved_bytes - int(threshold * (self._segments.allowed_bytes or 0))
         cached = [block for pool in self._large.values() for block in pool.whole_segments()]
         while surplus_bytes > 0 and cached:
@@ -427,11 +386,10 @@ class DeviceMemory:
 
     @property
     def settings(self) -> AllocatorSettings:
-        """The current settings. Until the first allocation, the settings are those of the environment."""
         return self._settings or self.apply(settings_of_environment())
 
     def apply(self, settings: AllocatorSettings) -> AllocatorSettings:
-        """Change the settings for later requests. Allocated blocks do not change."""
+        """Change the allocator's settings for later requests."""
         self._settings = settings
         self._expands = settings.expandable_segments
         self._max_split_bytes = settings.max_split_bytes
@@ -445,8 +403,7 @@ class DeviceMemory:
         return settings
 
     def limit_to(self, size_bytes: int | None) -> None:
-        """Limit the memory that PyTorch's allocator may take from the device to `size_bytes`. `None` restores the initial
-        limit."""
+        """Limit the memory that PyTorch may reserve, or restore the initial limit if `size_bytes` is None."""
         segments = self._segments
         if size_bytes is not None and size_bytes < segments.reserved_bytes:
             self.empty_cache()
@@ -454,7 +411,6 @@ class DeviceMemory:
         segments.outside_bytes = max(outside, self._outside_bytes)
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit the process to a fraction of the device's memory."""
         self._segments.allowed_bytes = int(fraction * self.usage.capacity_bytes)
         self._collects_garbage = self._settings is not None and self._settings.garbage_collection_threshold > 0
 
@@ -472,17 +428,16 @@ class DeviceMemory:
     # --- blocks
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Return all segments in order of address, in the format of torch's snapshots."""
+        """Return all memory segments in the format of `torch.cuda.memory_snapshot`."""
         with self._lock:
             ranges = [blocks for tail in self._tails() for blocks in mapped_ranges(tail)]
             ranges.sort(key=lambda blocks: blocks[0].address)
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return all data that decide which blocks later requests get: address, size, use and age rank of each block.
+        """Return the address, size, state and age of each block.
 
-        Returns None if a history or request log is recorded, if streams still use freed blocks, or if settings make other data
-        relevant.
+        Returns None if later requests also depend on other data, such as a running stream.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

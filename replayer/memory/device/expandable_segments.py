@@ -1,19 +1,10 @@
-"""Emulates PyTorch's expandable segments. Each stream has one address range per kind of pool. Memory is mapped into the range
-page by page.
+"""Emulates PyTorch's expandable segments, which map memory into a reserved address range page by page.
 
-With `PYTORCH_ALLOC_CONF=expandable_segments:True`, free blocks can be merged with any free neighbor. Pages without an allocated
-block are returned to the device one by one. The rules are those of Note [Expandable Segments] in PyTorch's
-c10/cuda/CUDACachingAllocator.cpp.
+The rules come from Note [Expandable Segments] in PyTorch's c10/cuda/CUDACachingAllocator.cpp.
 
     expandable = ExpandableSegments(segments, note)
     block = expandable.allocate(pool, 30 << 20)     # a free block of at least this size, or None if there is no room
     expandable.release(pool.expandable)             # return the empty pages
-
-Each address range is a linked list of blocks, like any other segment. Address ranges without memory are blocks of the class
-`Unmapped`. The last block of a range never has memory, because a range has an eighth more addresses than the device has memory.
-
-Private memory pools with expandable segments are not supported and raise an error (surfaces/torch_cuda_memory.py), because they
-would need their own address ranges.
 """
 
 from __future__ import annotations
@@ -28,13 +19,9 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the best free block for `size` bytes among the stream's normal blocks and the blocks of expandable segments.
+    """Return the best free block for `size` bytes, or None if no free block is large enough.
 
-    Returns None if no free block is large enough.
-
-    Because a block at the end of an address range can grow, its maximum size is used to compare it with other blocks. If a
-    block in the middle of an address range is large enough, it is therefore used before the last block. Reference:
-    get_free_block.
+    The last block of an expandable segment counts with its maximum size (get_free_block in PyTorch's CUDACachingAllocator.cpp).
     """
     candidates = _by_size(plain, size)
     found = next(candidates, None)
@@ -74,7 +61,10 @@ def _reach_bytes(block: Block) -> int:
 
 
 class ExpandableSegments:
-    """The expandable segments of one device. The callback `note` is called whenever memory is mapped or unmapped."""
+    """Allocates memory in the expandable segments of one GPU.
+
+    The callback `note` is called whenever memory is mapped or unmapped.
+    """
 
     def __init__(self, segments: Segments, note: Note) -> None:
         self._segments = segments
@@ -85,12 +75,10 @@ class ExpandableSegments:
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """Return a free block of at least `size` bytes.
+        """Return a free block of at least `size` bytes, or None if the GPU has too little memory.
 
-        New memory is mapped at the lowest address where the address range has room. Returns None if the device has no memory
-        left.
-
-        Pages that were already mapped remain mapped if memory runs out. Reference: try_allocate_expandable_block.
+        If memory runs out, newly mapped pages remain mapped (try_allocate_expandable_block in PyTorch's
+        CUDACachingAllocator.cpp).
         """
         pool = plain.expandable
         if pool is None:
@@ -106,8 +94,7 @@ class ExpandableSegments:
         return block
 
     def release(self, pool: ExpandablePool) -> None:
-        """Give all empty pages back to the device, and remove address ranges that have no pages left. Reference:
-        release_blocks."""
+        """Unmap all empty pages, and remove address ranges that have no pages left."""
         for block in list(pool.blocks):
             unmapped = self._unmap(pool, block)
             if unmapped is not None and unmapped.prev is None and unmapped.next is None:
@@ -116,11 +103,7 @@ class ExpandableSegments:
                 self._segments.unreserve(unmapped.address, unmapped.size_bytes)
 
     def _first_fit(self, pool: ExpandablePool, size: int, page_bytes: int) -> Block:
-        """Find the lowest addresses at which consecutive free and unmapped blocks have enough room, and return the first of
-        these blocks.
-
-        Reference: find_expandable_block.
-        """
+        """See find_expandable_block in PyTorch's CUDACachingAllocator.cpp."""
         for unmapped in pool.unmapped:
             first = unmapped.prev if unmapped.prev is not None and unmapped.prev.in_pool else unmapped
             room_bytes, block = 0, first
@@ -140,12 +123,7 @@ class ExpandableSegments:
         return whole
 
     def _map(self, pool: ExpandablePool, unmapped: Unmapped, size: int) -> Block | None:
-        """Give memory to the first `size` bytes of an unmapped block, rounded up to whole pages.
-
-        The new free block is merged with free neighbors.
-
-        Returns None if the device has no room. Reference: map_block.
-        """
+        """See map_block in PyTorch's CUDACachingAllocator.cpp."""
         reservation = pool.reservation_of(unmapped)
         size_bytes = reservation.page_end(unmapped.address + size) - unmapped.address
         if not self._segments.map(size_bytes, pool.stats):
@@ -167,7 +145,7 @@ class ExpandableSegments:
         return block
 
     def _unmap(self, pool: ExpandablePool, block: Block) -> Unmapped | None:
-        """Give the pages that lie completely within a free block back to the device. Reference: unmap_block."""
+        """See unmap_block in PyTorch's CUDACachingAllocator.cpp."""
         reservation = pool.reservation_of(block)
         start, end = reservation.page_end(block.address), reservation.page_start(block.address + block.size_bytes)
         if start >= end:

@@ -1,12 +1,10 @@
-"""The history of the allocator's actions, for scripts that call `torch.cuda.memory._record_memory_history`.
+"""Records the allocator's actions for scripts that call `torch.cuda.memory._record_memory_history`.
 
-Entries have the format of torch's entries (torch/csrc/cuda/Module.cpp), so that torch's viewers can read the history.
+Entries have the format of torch/csrc/cuda/Module.cpp, so PyTorch's memory viewers can read the history.
 
     memory.history = history = History("all")
     memory.malloc(3 << 20, stream=0)
     list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
-
-Frames are Python frames only. The entry for a freed block contains the stack frames of the code that freed the tensor.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ _OURS = f"{Path(__file__).parents[2]}/"
 
 
 class History:
-    """The history of one device's allocator.
+    """Stores the actions of one GPU's memory allocator.
 
     Args:
-        context: the frames to keep: None, "state" (for live blocks), "alloc" (also for allocations) or "all" (also for frees).
-        max_entries: the number of entries to keep. Older entries are dropped.
+        context: the stack frames to keep: None, "state" (live blocks), "alloc" (also allocations) or "all" (also frees).
+        max_entries: the maximum number of stored actions.
         skipped: actions that are not recorded.
     """
 
@@ -62,8 +60,7 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
 
     def free_queued(self, address: int) -> None:
-        """Store the stack frames of the code that frees a block, until the free is executed and recorded.
-        """
+        """Store the caller's stack frames until the queued free is executed."""
         if self.context == "all":
             self._of_free[address] = self._frames()
 
@@ -76,8 +73,7 @@ class History:
         self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
 
     def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
-        """Add an entry for a segment ("segment_alloc", "segment_free") or for pages of an expandable segment ("segment_map",
-        "segment_unmap")."""
+        """Add an entry with the action "segment_alloc", "segment_free", "segment_map" or "segment_unmap"."""
         self._note(action, address, size_bytes, stream, self._frames())
 
     def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:
@@ -87,8 +83,7 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[Frame]:
-        """Return the stack frames of the request for the allocated block at this address. The list is empty if the stack frames
-        are unknown."""
+        """Return the stack frames of the request for a block, or an empty list if no frames were recorded."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:

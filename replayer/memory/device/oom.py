@@ -1,8 +1,4 @@
-"""The out-of-memory error of a device, with the message of the PyTorch release that runs the replay.
-
-The text of out-of-memory messages differs between PyTorch releases (`oom_text_of`). If the recorded script ran out of memory
-with the same PyTorch release, the recorded message is the template. Only the numbers in the template are replaced, which are
-recognized by the words around them.
+"""Creates out-of-memory errors with the same message as the PyTorch release that runs the replay.
 
     fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
@@ -40,14 +36,13 @@ _ADVICE_SINCE_2_11 = (
 
 
 def oom_text_of(torch_version: str) -> str:
-    """Return the out-of-memory message of a PyTorch release such as "2.14.1+cu130". In the returned message, all numbers are
-    0."""
+    """Return the out-of-memory message of a PyTorch release, with 0 in place of each number."""
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
     return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_10, _ADVICE_SINCE_2_11) if release >= (2, 11) else DEFAULT_OOM_TEXT
 
 
 class Figures(NamedTuple):
-    """The numbers in an out-of-memory message. All fields except `device` are sizes in bytes."""
+    """Stores the numbers in an out-of-memory message, in bytes except for `device`."""
 
     device: int
     asked_bytes: int
@@ -60,10 +55,7 @@ class Figures(NamedTuple):
 
 
 class OutOfMemory(MemoryError):
-    """A failed allocation. `template` is an out-of-memory message whose numbers are replaced.
-
-    `to_torch` returns the exception that the script receives.
-    """
+    """Reports a failed memory allocation. `to_torch` returns the exception that the training script receives."""
 
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
         self.figures = figures
@@ -109,8 +101,10 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """Return the message `template` with the numbers replaced by `figures`. If the template is not an out-of-memory message, a
-    default message is used."""
+    """Return the message `template` with the numbers from `figures`.
+
+    If `template` is not an out-of-memory message, a default message is used.
+    """
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template
@@ -125,7 +119,7 @@ def fill(template: str, figures: Figures) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Format a size as PyTorch does in messages: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
+    """Format a size as PyTorch does in error messages: "1024 bytes", "1.50 KiB", "20.00 MiB", "16.00 GiB"."""
     if size_bytes <= 1 << 10:
         return f"{size_bytes} bytes"
     for unit, shift in (("KiB", 10), ("MiB", 20)):

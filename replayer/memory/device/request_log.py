@@ -1,13 +1,9 @@
-"""Logs a script's memory requests on one device, to determine whether the script fits into another GPU's memory.
+"""Logs a script's memory requests, to find out whether the script fits on another GPU.
 
     memory.requests = log = RequestLog()    # DeviceMemory logs each executed request
     ...
     log.note(RequestKind.STEP)
     RequestLog.from_json(log.to_json())
-
-An allocator's behavior depends only on the sizes, streams and order of requests and frees. From the log of one run, the
-script's memory on GPUs of any size can therefore be computed. From the logs of two runs, memory can be computed for any batch
-size (memory/rerun_requests.py).
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RequestKind(IntEnum):
-    """The kinds of entries in a request log. For each kind, a comment gives the meaning of the entry's `value`."""
+    """Lists the kinds of entries in a request log."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes of an optional workspace; Note [A convolution that found no workspace]
@@ -43,7 +39,7 @@ class LogEntry(NamedTuple):
 
 @dataclass
 class RequestLog:
-    """The log entries of one device, in the order in which the device's allocator executed them."""
+    """Stores the memory requests on one GPU in the order of their execution."""
 
     entries: list[LogEntry] = field(default_factory=list)
     _made: int = 0
@@ -58,15 +54,12 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """Mark the last request as optional, because the op that made the request can run without this memory.
-
-        `use` identifies the workspace and its convolution.
-        """
+        """Mark the last memory request as optional, because the op can run without a workspace."""
         number = self._uses.setdefault(use, len(self._uses))
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log a free. If a block was requested before the log began, its free is not logged."""
+        """Log the free of a block, except for blocks that are older than the log."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
@@ -79,8 +72,7 @@ class RequestLog:
         return sum(entry.kind == RequestKind.STEP for entry in self.entries)
 
     def sizes_by_step(self) -> list[list[int]]:
-        """Return one list per step with the requested sizes in bytes, in order. Requests after the last complete step are left
-        out."""
+        """Return the requested sizes in bytes for each complete training step."""
         found: list[list[int]] = []
         of_step: list[int] = []
         for kind, value, _, _ in self.entries:
@@ -101,7 +93,7 @@ class RequestLog:
 
 @dataclass(frozen=True)
 class RankRequests:
-    """The memory requests of one process, which a replay writes for `trace fit`."""
+    """Stores the memory requests of one process. The command `trace fit` reads the stored requests."""
 
     rank: int
     ended: int  # number of training and evaluation steps
@@ -114,7 +106,7 @@ class RankRequests:
 
     @classmethod
     def read_all(cls, folder: Path) -> list[RankRequests]:
-        """Return the requests of all processes, in the order of their ranks."""
+        """Return the memory requests of all processes in the order of their ranks."""
         stored = [json.loads(path.read_text(encoding="utf-8")) for path in cls.files(folder)]
         found = [cls(of["rank"], of["ended"], list(map(RequestLog.from_json, of["devices"]))) for of in stored]
         return sorted(found, key=lambda of: of.rank)

@@ -1,27 +1,17 @@
-"""Allocates and frees memory segments on a device with limited capacity, like the CUDA driver.
+"""Allocates and frees segments of GPU memory as the CUDA driver does.
 
     segments = Segments(device=0, capacity_bytes=16 << 30, outside_bytes=400 << 20)
     block = segments.take(20 << 20, pool)  # one whole block, or None if there is no room
     segments.give_back(block)
 
-For expandable segments, `reserve` reserves addresses, and `map` allocates memory for reserved addresses.
-
 Note [Addresses]
-    PyTorch up to 2.11 takes the lowest address among free blocks of the same size. The order of the segments' addresses then
-    decides which block a request gets. The CUDA driver chooses the addresses, but NVIDIA does not document how. The rule here
-    was derived from an allocator history of an H200 (driver 580, 177 segments) and agrees with segments in profiles of an A100:
+    PyTorch up to 2.11 compares addresses to choose among free blocks of the same size. NVIDIA does not document how the CUDA
+    driver chooses addresses. The emulated rules were derived from an allocator history of an H200 with driver 580:
 
     * The driver reserves ranges of addresses. A range is the first segment's size, rounded up to a multiple of 32 MiB.
-    * A segment gets the lowest free addresses of the newest range that has room. Otherwise the driver reserves a new range.
-    * A new range is placed as high as possible below the top of the address space. It fits only into a gap that is at least
-      32 MiB larger than the range. New ranges are therefore mostly below all other ranges.
+    * A segment gets the lowest free addresses of the newest range that has room.
+    * A new range is placed as high as possible, in a gap that is at least 32 MiB larger than the range.
     * A range without segments is returned.
-
-    On a real device, CUDA itself and its libraries also take memory from these ranges, for example for code that they load on
-    first use. Memory taken by CUDA itself is not in the history and is not emulated, so the order of a few segments may differ.
-    `benchmarks/allocator_check.py` uses the recorded addresses, so that it compares PyTorch's rules alone.
-
-    Devices are 1 TiB apart, so addresses are unique. Expandable segments have separate address spaces of 5 TiB per device.
 """
 
 from __future__ import annotations
@@ -41,25 +31,22 @@ _RESERVED_SPAN = 5 << 40
 
 
 class AddressSource(Protocol):
-    """Chooses the addresses of segments."""
+    """Chooses the addresses of memory segments."""
 
     def take(self, size_bytes: int) -> int:
-        """Return the address of a new segment."""
+        """Return the address of a new memory segment."""
 
     def give_back(self, address: int, size_bytes: int) -> None: ...
 
 
 class Holes:
-    """Free address ranges in order of address. The free range i begins at `starts[i]` and has `sizes[i]` bytes.
-
-    Neighboring free ranges are merged.
-    """
+    """Stores free address ranges: range i begins at `starts[i]` and has `sizes[i]` bytes."""
 
     def __init__(self, start: int, size_bytes: int) -> None:
         self.starts, self.sizes = [start], [size_bytes]
 
     def take(self, size_bytes: int) -> int | None:
-        """Return the lowest address with `size_bytes` free bytes, or None if no hole is large enough."""
+        """Return the lowest address with `size_bytes` free bytes, or None if all ranges are too small."""
         hole = next((i for i, size in enumerate(self.sizes) if size >= size_bytes), None)
         if hole is None:
             return None
@@ -85,8 +72,6 @@ class Holes:
 
 @dataclass(slots=True)
 class _AddressRange:
-    """Addresses that the driver has reserved. Ranges are numbered in the order in which they were reserved."""
-
     start: int
     size_bytes: int
     number: int
@@ -101,7 +86,7 @@ class _AddressRange:
 
 
 class DriverAddresses:
-    """The addresses of a device's segments. See Note [Addresses]."""
+    """Chooses the addresses of a GPU's memory segments. See Note [Addresses]."""
 
     def __init__(self, device: int) -> None:
         self._top = _TOP - device * _SPAN
@@ -155,10 +140,9 @@ def _number(range_: _AddressRange) -> int:
 
 
 class Segments:
-    """The segments of one device. `outside_bytes` is the memory that the process uses outside of PyTorch's allocator.
+    """Stores the memory segments of one GPU.
 
-    `ages` gives each new segment an age number. `addresses` chooses the addresses of segments. The default is described in
-    Note [Addresses].
+    `outside_bytes` is the GPU memory that the process uses outside of PyTorch's allocator.
     """
 
     def __init__(
@@ -179,11 +163,11 @@ class Segments:
         return max(0, self.capacity_bytes - self.outside_bytes - self.reserved_bytes)
 
     def allows(self, size_bytes: int) -> bool:
-        """Return True if the process may allocate a segment of this size without exceeding its memory limit."""
+        """Return True if the process may allocate `size_bytes` without exceeding its memory limit."""
         return self.allowed_bytes is None or self.reserved_bytes + size_bytes <= self.allowed_bytes
 
     def take(self, size_bytes: int, pool: Pool) -> Block | None:
-        """Return a new segment as one block that belongs to no pool. Returns None if the device has too little free memory."""
+        """Return a new memory segment, or None if the GPU has too little free memory."""
         if size_bytes > self.free_bytes:
             return None
         pool.stats.segments.add(1)
@@ -197,7 +181,7 @@ class Segments:
     def give_back(self, block: Block) -> None:
         """Return a free block to the device.
 
-        If the block is only a part of a segment, the parts before and after it become separate segments.
+        If the block is only a part of a segment, the remaining parts become separate segments.
         """
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)
@@ -215,8 +199,10 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """Reserve `size_bytes` of addresses without memory, and return the first address. Raises RuntimeError if no addresses
-        are left."""
+        """Reserve `size_bytes` of addresses without memory, and return the first address.
+
+        Raises RuntimeError if no addresses are left.
+        """
         address = self._reserved_addresses.take(size_bytes)
         if address is None:
             raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")
@@ -226,7 +212,7 @@ class Segments:
         self._reserved_addresses.give_back(address, size_bytes)
 
     def map(self, size_bytes: int, stats: PoolStats) -> bool:
-        """Allocate memory for reserved addresses. Returns False if the device has too little free memory."""
+        """Allocate memory for reserved addresses, or return False if the GPU has too little free memory."""
         if size_bytes > self.free_bytes:
             return False
         stats.reserved_bytes.add(size_bytes)

@@ -1,19 +1,10 @@
 """Parses the allocator's settings from PYTORCH_CUDA_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF or PYTORCH_ALLOC_CONF.
 
-Each setting that affects reserved memory is emulated, rejected with an error, or listed in `not_emulated`.
-
     settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     settings.max_split_bytes  # 134217728
 
-    emulated          max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, roundup_power2_divisions,
-                      garbage_collection_threshold, per_process_memory_fraction, expandable_segments, backend:native
-    not emulated      the keys of NOT_EMULATED; each key gives a warning with the rule that is used instead
-    rejected          backend:cudaMallocAsync, because it has other rules
-    ignored           the keys of IGNORED; they affect only host threads and CUDA graphs, so they change no size,
-                      address or time in a replay
-
-Valid ranges and error messages are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to 2.15). A
-misspelled setting raises the same error as on a GPU.
+Valid ranges and error messages come from PyTorch's c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to
+2.15).
 """
 
 from __future__ import annotations
@@ -59,15 +50,14 @@ _ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
 
 
 class SettingsError(ValueError):
-    """An invalid setting, which PyTorch rejects too."""
+    """Reports an invalid allocator setting that PyTorch rejects too."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """The allocator's settings.
+    """Stores the settings of PyTorch's caching allocator.
 
-    `power2_divisions[i]` says how sizes from 2^i MiB to 2^(i+1) MiB are rounded up. The values 0 and 1 of `power2_divisions`
-    have no effect.
+    `power2_divisions[i]` applies to sizes from 2^i MiB to 2^(i+1) MiB. The values 0 and 1 of `power2_divisions` have no effect.
     """
 
     max_split_bytes: int = UNLIMITED
@@ -81,16 +71,11 @@ class AllocatorSettings:
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """True if the choice of a block depends only on the current blocks in memory, without rules for the age of blocks or
-        for oversize blocks."""
+        """Return True if the allocator chooses blocks without rules for their age or maximum size."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
-        """Return the block size for a request.
-
-        Without `power2_divisions`, the size is rounded up to a multiple of 512 bytes. With `power2_divisions`, the range
-        between two powers of two is divided into equal steps, and the size is rounded up to a step.
-        """
+        """Return the block size for a request: by default, the next multiple of 512 bytes."""
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
@@ -103,15 +88,14 @@ class AllocatorSettings:
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
-    """Return the allocator settings that PyTorch would read from the environment at the first allocation. Raises SettingsError
-    or NotEmulated."""
+    """Return the allocator settings from the environment variables. Raises SettingsError or NotEmulated."""
     return next((parse_settings(environment[name]) for name in VARIABLES if name in environment), AllocatorSettings())
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Apply the changes in `text` to the settings `before`, or to the default settings if `before` is not given.
+    """Return `before` with the changes in `text`, or the default settings with these changes.
 
-    Raises SettingsError if PyTorch would reject the text, and NotEmulated if the text chooses another backend.
+    Raises SettingsError if PyTorch would reject `text`, and NotEmulated for other allocator backends.
     """
     settings, remaining = replace(before or AllocatorSettings(), not_emulated=()), re.sub(r"\s", "", text)
     while remaining:
@@ -181,10 +165,7 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """Parse roundup_power2_divisions: one number for all sizes, or a list of BOUNDARY_MB:DIVISIONS.
-
-    In the list, the boundary `>` means all sizes above the last boundary.
-    """
+    """In the list of BOUNDARY_MB:DIVISIONS, `>` means all sizes above the last boundary."""
     if not value.startswith("["):
         return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS
     divisions, last = [0] * POWER2_INTERVALS, None

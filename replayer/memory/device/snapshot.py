@@ -1,10 +1,9 @@
-"""Builds a list of all segments and blocks of a device, in the format of `torch.cuda.memory._snapshot()`.
+"""Lists all segments and blocks of a GPU in the format of `torch.cuda.memory._snapshot()`.
 
     snapshot = memory.snapshot()
     snapshot[0]["blocks"][0]   # {"address": ..., "size": 3145728, "state": "active_allocated", "frames": [...], ...}
 
-The keys and values are defined in torch/csrc/cuda/Module.cpp (PyTorch 2.13). PyTorch's viewers read this format
-(torch/cuda/_memory_viz.py).
+PyTorch defines the keys and values in torch/csrc/cuda/Module.cpp.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """Return the blocks of a segment, sorted by address. `tail` is the segment's last block. An expandable segment with
-    unmapped addresses gives several lists, one for each mapped range."""
+    """Return one list of blocks for each mapped address range of a segment. `tail` is the segment's last block."""
     ranges: list[list[Block]] = [[]]
     at: Block | None = tail
     while at is not None:
@@ -31,7 +29,7 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
 
 
 def segment_dict(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
-    """Return the snapshot entry of a segment, or of one mapped range of an expandable segment."""
+    """Return the snapshot entry of a memory segment."""
     pool = blocks[0].pool
     active = [block for block in blocks if not block.in_pool]
     return {
@@ -62,7 +60,7 @@ def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
 
 
 def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
-    """Return the snapshot's `allocator_settings`. `text` is the value of the environment variable with the settings, such as
+    """Return the snapshot's `allocator_settings`. `text` is the value of an environment variable such as
     PYTORCH_CUDA_ALLOC_CONF."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,

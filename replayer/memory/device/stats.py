@@ -1,13 +1,10 @@
-"""Counts current, peak, allocated and freed amounts of memory, as `torch.cuda.memory_stats` reports them.
-
-Each statistic is counted separately for the small-block and the large-block pool. The peak of both pools together may be lower
-than the sum of their peaks, because the two peaks may occur at different times.
+"""Counts current, peak, allocated and freed memory, as `torch.cuda.memory_stats` does.
 
     stats = MemoryStats()
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-Reference: `Stat` in c10/core/CachingDeviceAllocator.h, and its uses in c10/cuda/CUDACachingAllocator.cpp.
+The rules come from `Stat` in PyTorch's c10/core/CachingDeviceAllocator.h.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ _ACTIVE = {"active": ("blocks", "waiting"), "active_bytes": ("blocks_bytes", "wa
 
 
 class Quantity:
-    """Counts one quantity, such as allocated bytes, in the small pool and in the large pool. `peak` is the peak of their
-    sum."""
+    """Counts one quantity, such as allocated bytes, in the pools of small and large blocks."""
 
     __slots__ = ("large", "peak", "small")
 
@@ -53,7 +49,7 @@ class Quantity:
 
 
 class Count:
-    """The counter of one quantity in one pool. To decrease the quantity, subtract from `now`."""
+    """Counts one quantity in one memory pool."""
 
     __slots__ = ("base", "now", "peak", "quantity", "total")
 
@@ -98,11 +94,9 @@ class PoolStats:
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return the statistics of expandable segments.
+        """Return statistics that do not count the free parts of split blocks as inactive.
 
-        The free parts of split blocks are not counted as inactive, because their empty pages can be returned to the device.
-
-        Reference: free_block in c10/cuda/CUDACachingAllocator.cpp.
+        See free_block in PyTorch's c10/cuda/CUDACachingAllocator.cpp.
         """
         return replace(self, split_free=Quantity().small, split_free_bytes=Quantity().small)
 
@@ -118,7 +112,7 @@ class MemoryStats:
         self._earlier_peak_bytes = 0, 0
 
     def note_active(self) -> None:
-        """Update the peaks of active blocks after an allocation. Freed blocks that other streams still use are active, too."""
+        """Update the peaks of active blocks after an allocation."""
         for name, waiting_name in _ACTIVE.values():
             blocks, waiting = self.quantities[name], self.quantities[waiting_name]
             waiting.small.peak = max(waiting.small.peak, blocks.small.now + waiting.small.now)
@@ -126,14 +120,12 @@ class MemoryStats:
             waiting.peak = max(waiting.peak, blocks.now + waiting.now)
 
     def reset_peaks(self) -> None:
-        """Reset the peaks like torch.cuda.reset_peak_memory_stats."""
         self._earlier_peak_bytes = self._run_peak_bytes()
         for quantity in (*self.quantities.values(), self.oversize_blocks.quantity, self.oversize_segments.quantity):
             quantity.reset_peak()
         self.note_active()
 
     def reset_accumulated(self) -> None:
-        """Reset the totals like torch.cuda.reset_accumulated_memory_stats."""
         self._earlier_ooms += self.ooms
         for quantity in (*self.quantities.values(), self.oversize_blocks.quantity, self.oversize_segments.quantity):
             quantity.reset_accumulated()
@@ -143,10 +135,7 @@ class MemoryStats:
         self._ignored_ooms += 1
 
     def of_run(self) -> tuple[int, int, int]:
-        """Return the number of failed allocations and the peaks of allocated and reserved bytes for the whole run.
-
-        A reset by the script does not change these values.
-        """
+        """Return the number of failed allocations and the peaks of allocated and reserved bytes for the whole run."""
         return *self._run_peak_bytes(), self._earlier_ooms + self.ooms - self._ignored_ooms
 
     def _run_peak_bytes(self) -> tuple[int, int]:
@@ -157,12 +146,10 @@ class MemoryStats:
         )
 
     def totals(self) -> list[int]:
-        """Return the accumulated total of each statistic, in the same order as the argument of `raise_totals`."""
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
-        """Add `amounts` to `totals`, value by value. The amounts are those of requests that allocation_cycles.py has
-        skipped."""
+        """Add one amount to each accumulated total, in the order of `totals`."""
         for count, amount in zip(self._counts(), amounts, strict=True):
             count.total += amount
 
@@ -170,11 +157,7 @@ class MemoryStats:
         return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all statistics as a nested dictionary. The keys are torch's name of the statistic and the pool ("all",
-        "small_pool", "large_pool").
-
-        Some entries of the dictionary are plain counts.
-        """
+        """Return all statistics with the keys of `torch.cuda.memory_stats_as_nested_dict`."""
         result: dict[str, Any] = {}
         for torch_name, name in _NAMES.items():
             quantity = self.quantities[name]
@@ -201,7 +184,7 @@ def _by_pool(small: Counted, large: Counted, peak: int) -> dict[str, Counted]:
 
 
 def _active(allocated: Count, waiting: Count) -> Counted:
-    """Combine two counts. A block is active if it is allocated, or if it is freed and other streams still use it."""
+    """A memory block is active if it is allocated or still used by other streams."""
     now, base = allocated.now + waiting.now, allocated.base + waiting.base
     return _counted(now, max(allocated.peak, waiting.peak), allocated.total, base)
 

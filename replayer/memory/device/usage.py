@@ -1,7 +1,7 @@
-"""Reports the memory usage of a device, with the statistics of `torch.cuda.memory_stats`.
+"""Reports the memory usage of a GPU.
 
-memory.usage.allocated_bytes
-memory.usage.stats()["allocated_bytes"]["all"]["peak"]
+    memory.usage.allocated_bytes
+    memory.usage.stats()["allocated_bytes"]["all"]["peak"]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traces.model.run import MemoryUse
 
 
 class DeviceUsage:
-    """Reads the allocator's statistics. `max_split_bytes` returns the current setting."""
+    """Reads the allocator's statistics."""
 
     def __init__(
         self, counts: MemoryStats, segments: Segments, lock: threading.Lock, max_split_bytes: Callable[[], int]
@@ -53,12 +53,11 @@ class DeviceUsage:
 
     @property
     def driver_calls(self) -> int:
-        """Return how often the allocator took memory from the device or returned it."""
+        """Return how often the allocator reserved GPU memory or released it."""
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> dict[str, Any]:
-        """Return statistics in the format of torch._C._cuda_memoryStats (2.13): a dictionary per quantity, and some plain
-        counts."""
+        """Return statistics in the format of torch._C._cuda_memoryStats (2.13)."""
         max_split_bytes = self._max_split_bytes()
         with self._lock:
             return {
@@ -69,8 +68,7 @@ class DeviceUsage:
             }
 
     def usage_of_run(self) -> MemoryUse:
-        """Return the device's capacity, the memory peaks and the number of failed allocations for the whole run. A reset by the
-        script does not change these values."""
+        """Return memory peaks of the whole run, even if the script has reset the peaks."""
         return MemoryUse(self.capacity_bytes, self._segments.outside_bytes, *self._counts.of_run())
 
     def reset_peak(self) -> None:

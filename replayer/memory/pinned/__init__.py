@@ -1,4 +1,4 @@
-"""Pinned host memory.
+"""Provides pinned host memory.
 
 `host_memory.HostMemory` manages the pinned memory of a process.
 """

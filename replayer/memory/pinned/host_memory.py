@@ -1,18 +1,14 @@
-"""PyTorch's caching host allocator for pinned memory. The memory is real and page-locked, not emulated.
+"""Reimplements PyTorch's caching allocator for pinned host memory, with real page-locked memory.
 
-A replay allocates real pinned memory, so that data loading is as fast or slow as with a GPU. Only the first batches of a run
-allocate and lock pages, because later batches reuse free blocks. Block sizes are rounded up to powers of two. If an
-asynchronous copy reads a block, the block is not reused until the copy has ended in virtual time. The rules are those of
-ATen/core/CachingHostAllocator.h.
+Data loading with real pinned memory is as fast as with a GPU. The rules come from PyTorch's ATen/core/CachingHostAllocator.h.
 
     memory = HostMemory(PageLocks(), has_passed=gpu_has_passed)
     view = memory.allocate(77_070_336)         # a memoryview; 128 MiB are locked
     del view                                   # the block is free, and stays locked for the next request
 
 Note [Frees of pinned blocks]
-    A tensor's storage keeps the memoryview of its block alive. When the last storage, view or numpy array of the block is
-    freed, Python runs a finalizer. A finalizer can run at any time and in any thread, so it only queues the block. The next
-    call of the allocator processes the queue, as PyTorch's allocator processes its queue of CUDA events.
+    When the last reference to a block is deleted, Python runs a finalizer. A finalizer can run at any time and in any thread,
+    so it only queues the block. The allocator's next call processes the queue.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from replayer.memory.pinned.pinned_stats import HostStats
 
 
 class HostBlock:
-    """A block of host memory. `size_bytes` is the rounded size, and `locked` says whether the pages of the block are locked."""
+    """Represents a block of host memory."""
 
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
@@ -48,7 +44,10 @@ class HostBlock:
 
 
 class HostMemory:
-    """The pinned memory of one process. `has_passed` returns whether a given virtual time in nanoseconds has passed."""
+    """Manages the pinned memory of one process.
+
+    `has_passed` returns True if a virtual time in nanoseconds has passed.
+    """
 
     def __init__(self, locks: PageLocks, has_passed: Callable[[int], bool]) -> None:
         self.locks = locks
@@ -63,12 +62,8 @@ class HostMemory:
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Return writable pinned memory of exactly `size_bytes` bytes.
-
-        The memory is freed when the last reference to it is deleted. See Note [Frees of pinned blocks].
-
-        Raises OSError if the operating system has too little memory.
-        """
+        """Return writable pinned memory of exactly `size_bytes` bytes. Raises OSError if the operating system has too little
+        memory."""
         rounded_bytes = 1 << (size_bytes - 1).bit_length()
         with self._lock:
             self._process_returned()
@@ -83,8 +78,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """Allocate a block from the system. The caller does not hold the lock, so other threads need not wait while the pages
-        are locked in memory."""
+        """The caller does not hold the lock, so other threads can allocate while pages are being locked."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
@@ -103,8 +97,7 @@ class HostMemory:
         self._returned.append(block)
 
     def _process_returned(self) -> None:
-        """Make freed blocks available in the order of the frees, and stop at the first block that a copy still uses. The caller
-        holds the lock."""
+        """The caller holds the lock."""
         returned = self._returned
         while returned and (not returned[0].ready_ns or self._has_passed(returned[0].ready_ns)):
             block = returned.popleft()
@@ -113,7 +106,6 @@ class HostMemory:
             self.stats.freed(block.size_bytes)
 
     def empty_cache(self) -> None:
-        """Return free blocks to the system (torch.accelerator.empty_host_cache)."""
         with self._lock:
             self._process_returned()
             blocks = [block for free in self._free.values() for block in free]
@@ -132,10 +124,7 @@ class HostMemory:
     # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Pin memory that the script has allocated.
-
-        Returns False if the memory overlaps with memory that is already pinned.
-        """
+        """Pin memory that the script has allocated, or return False if the memory is already pinned."""
         with self._lock:
             i = bisect_right(self._addresses, address + size_bytes - 1)
             if i and self._addresses[i - 1] + self._ranges[self._addresses[i - 1]][0] > address:
@@ -156,11 +145,11 @@ class HostMemory:
     # --- queries
 
     def holds(self, address: int) -> bool:
-        """Return whether an address is within pinned memory."""
+        """Return True if an address is within pinned memory."""
         return self._find(address) is not None
 
     def use(self, address: int, stream: UsedStream) -> None:
-        """Record that an asynchronous copy on `stream` uses this memory, which must not be reused until the copy has ended."""
+        """Delay the reuse of memory until an asynchronous copy on `stream` has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)

@@ -1,7 +1,5 @@
 """Locks pages of host memory with `mlock`, as the CUDA driver does for pinned memory.
 
-Unlocked memory behaves the same, except that the system may swap it out.
-
     locks = PageLocks(run_folder)
     locks.lock(address, 1 << 27)      # True, and VmLck in /proc/self/status has grown by 131072 kB
     locks.unlock(address, 1 << 27)
@@ -23,10 +21,9 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 
 
 class PageLocks:
-    """Locks and unlocks pages.
+    """Locks and unlocks pages of host memory.
 
-    All processes of a run share `run_folder`, which ensures that only one process prints the warning. Without a folder, each
-    process prints the warning.
+    All processes that share `run_folder` print a warning only once.
     """
 
     def __init__(self, run_folder: Path | None = None) -> None:
@@ -37,10 +34,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Load the pages of an address range into memory and lock them.
-
-        If locking fails, the method prints a warning with the reason and returns False.
-        """
+        """Lock the pages of an address range, or print a warning and return False if locking fails."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more would leave less than a sixteenth of this machine's memory free")
@@ -82,8 +76,7 @@ def _reason(size_bytes: int, errno: int) -> str:
 
 
 def _spare_bytes() -> int | None:
-    """Return how many bytes may be locked while the machine and the container still have enough memory. Returns None if the
-    amount is unknown."""
+    """Return the number of bytes that the system can lock, or None if the number is unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
@@ -95,7 +88,7 @@ def _spare_bytes() -> int | None:
 
 
 def _spare_container_bytes() -> int | None:
-    """Return how many bytes may be locked within the container's limit (cgroup 2), or None if there is no limit."""
+    """Return the number of bytes left in the container (cgroup 2), or None without a memory limit."""
     group = Path("/sys/fs/cgroup")
     try:
         limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))

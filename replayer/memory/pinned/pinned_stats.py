@@ -1,12 +1,11 @@
-"""Statistics of pinned memory, as in `torch.cuda.host_memory_stats`.
+"""Counts pinned memory, as `torch.cuda.host_memory_stats` does.
 
     stats = HostStats()
     stats.block_added(1 << 20, took_ns=300_000)
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, there are separate counters of active blocks for each block size. The reported peak is the sum of the peaks of
-all block sizes, which may be higher than the true peak.
+As in PyTorch, the reported peak adds the peaks of all block sizes, so the true peak may be lower.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ class Durations:
 
 @dataclass(slots=True)
 class HostStats:
-    """Counts of pinned memory.
-
-    `owned` is memory obtained from the system, and `active` is memory in use by the script.
-    """
+    """Counts pinned memory: `owned` comes from the operating system, and `active` is used by the script."""
 
     owned: Count = field(default_factory=_count)
     owned_bytes: Count = field(default_factory=_count)
