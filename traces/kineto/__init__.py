@@ -3,9 +3,8 @@
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
-`reading/` parses files into events, `spans/` turns events into host and device spans, and `structure/` finds steps, phases and
-collectives. `ranks.py` combines the ranks into one trace. Files that `trace export` wrote contain a note on their origin
-(traces/chrome/export_notes.py).
+`reading/` parses files, and `spans/` builds tables of host and device spans. `structure/` finds training steps, phases and
+collectives. `ranks.py` combines the files of several ranks into one trace.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
-    """Import a recording: a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) with one file per rank.
+    """Import a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) with one file per rank.
 
-    Set `marks_are_steps` if each profiler step is exactly one training step, as in profiles made by our recorder. Unreadable
-    parts of a file are counted by kind in `Trace.problems`. Raises TraceImportError if nothing can be read, or if the rank of a
-    file cannot be identified.
+    Set `marks_are_steps` if each profiler step is exactly one training step. Raises TraceImportError if the recording cannot be
+    read, or if the rank of a file is unknown.
     """
     path = Path(path)
     problems: Counter[str] = Counter()
@@ -46,9 +44,6 @@ def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Turn garbage collection off, because it would scan the millions of live objects of a parsed trace, which doubles the time
-    of an import.
-    """
     was_on = gc.isenabled()
     gc.disable()
     try:

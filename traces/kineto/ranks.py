@@ -1,8 +1,6 @@
-"""Builds one trace from the recordings of one or more ranks.
+"""Builds one trace from the profiler files of one or more ranks.
 
     trace = assemble([Source("rank0.json", "rank0.json", text0), Source("rank1.json", "rank1.json", text1)], problems)
-
-Each file becomes a trace, and `traces.combining.merge` joins the traces.
 """
 
 from __future__ import annotations
@@ -60,11 +58,10 @@ class _Recording:
 def assemble(
     sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False, marks_are_steps: bool = False
 ) -> Trace:
-    """Build one trace from the contents of several files. `marks_are_steps` has the same meaning as in `read_kineto`.
+    """Build one trace from the contents of several files.
 
-    If `strangers` is True, files that are not recordings are skipped and listed in `provenance["skipped_files"]`. At least one
-    of the given files must be a recording. Raises TraceImportError if nothing can be read, or if the ranks cannot be
-    identified.
+    If `strangers` is True, files without profiler events are skipped and listed in `provenance["skipped_files"]`. Raises
+    TraceImportError if no file can be read, or if the rank of a file is unknown.
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
@@ -96,10 +93,6 @@ def assemble(
 
 
 def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
-    """Combine the recordings of one file. Several profiler cycles of one process are joined into one recording.
-
-    If a process has no rank, or the same rank as an earlier process, it gets the smallest unused rank.
-    """
     if len(recordings) < 2 or any(part.exported for part in recordings):
         return recordings
     recordings = _of_each_process(recordings)
@@ -151,11 +144,6 @@ def _as_exported(trace: Trace, whole: ExportNotes, problems: Counter[str]) -> Tr
 
 
 def _rank_numbers(recordings: list[_Recording]) -> list[int]:
-    """Return the rank of each recording. Ranks are read from the recording's events or header. If neither the events nor the
-    header contain the rank, the rank is taken from the file name.
-
-    Raises TraceImportError, with the names of the files, if a rank is unknown or occurs twice.
-    """
     files = [part.file for part in recordings]
     numbers = [part.rank for part in recordings]
     sizes: dict[int, str] = {}
@@ -186,15 +174,7 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """Return the rank in each file name, such as 3 for "rank3.json", "worker3.pt.trace.json" and, if unambiguous,
-    "run-TP-3.trace.json".
-
-    Inference servers write the positions of a rank in its tensor, data, pipeline and expert parallel groups ("run-TP-1-PP-0").
-    If the first position is different in all file names, the first position is the rank. If the first position repeats, the
-    files are sorted by all positions in their names, and the rank is the index in this order. A number without a label such as
-    "rank" is used as the rank only if the file names are otherwise equal. Numbers without a label must be 0 to n - 1 for n
-    files.
-    """
+    """Inference servers name a file after the rank's positions in its parallel groups, for example "run-TP-1-PP-0"."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]
     if not any(said):
@@ -211,8 +191,6 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
 
 
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
-    """Group the parts of a recording by rank, as described in Note [Merged ranks]. If some recordings have ranks, recordings
-    without a rank are dropped."""
     ranks: dict[int | None, list[Piece]] = {}
     for piece in pieces:
         ranks.setdefault(piece.rank, []).append(piece)
@@ -297,12 +275,6 @@ def _read_rank(
 
 
 def _stream_numbers(groups: Groups) -> str:
-    """Return whether the stream numbers of an AMD GPU's events are numbers of streams or of hardware queues (see
-    `Run.stream_numbers`).
-
-    If events have a separate field for the hardware queue, their field for the stream contains the number of the program's
-    stream.
-    """
     work = [rows for category, rows in groups.complete.items() if DEVICE_CATEGORIES.get(category) == DeviceKind.KERNEL]
     if not any(len(rows) for rows in work):
         return ""

@@ -1,6 +1,6 @@
-"""Handles the changes of Kineto's file format since 2020: category names, clocks and the meaning of ids.
+"""Handles the changes of Kineto's file format since 2020.
 
-Kineto's files contain no version number, so the importer tells seven versions of the format apart by a file's content:
+Kineto's files contain no version number, so the importer recognizes seven versions by a file's content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
     E1  torch 1.8 to 1.9          the same in an object
@@ -123,12 +123,9 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the JSON text with all `ts` values converted to integer nanoseconds, or None if float64 can represent the file's
-    timestamps without a relevant error.
+    """Return the JSON text with all `ts` values as integer nanoseconds, or None if float64 is exact enough.
 
-    Before April 2024, PyTorch nightlies wrote nanoseconds as decimals of a microsecond but without leading zeros, so ".5" meant
-    5 ns. Timestamps that another program has rewritten as float64 numbers have only the decimals 0, 25, 5 and 75 (or 2 and 8
-    after rounding).
+    Before April 2024, PyTorch nightlies omitted leading zeros in the decimals of a microsecond, so ".5" meant 5 ns.
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
@@ -171,16 +168,14 @@ class TsUnit:
 
     @staticmethod
     def name(start_ns: Column) -> str:
-        """Return "unix" if timestamps are relative to 1970, or "recording" if they are relative to the start of the
-        recording."""
+        """Return "unix" if timestamps count from 1970, or "recording" if they count from the start of the recording."""
         return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
 
 
 def microseconds_as_ns(values: Column) -> Column:
     """Convert microseconds to integer nanoseconds.
 
-    The integer and fractional parts of each value are converted separately, because float64 would round large values by about 1
-    ns.
+    Integer and fractional parts are converted separately, because float64 would round large values by about 1 ns.
     """
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
@@ -189,7 +184,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    """Return the version of the file format, such as "E4". The docstring of this module contains a table of the versions."""
+    """Return the version of the file format, such as "E4"."""
     if clock.exact_ns:
         return "E5"
     if "baseTimeNanoseconds" in header or fractional:
@@ -202,7 +197,7 @@ def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, frac
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return whether the `External id` of device events is the id of an op.
+    """Return True if the `External id` of a GPU event is the id of an op.
 
     In files of torch 1.12 to 2.3, the `External id` is a copy of the correlation id.
     """

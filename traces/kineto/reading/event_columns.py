@@ -1,13 +1,12 @@
-"""Converts events to columns. Valid events are converted quickly without checks, and invalid events are repaired one by one.
+"""Converts profiler events to numpy columns, and repairs invalid events.
 
     columns = read(groups.complete["cpu_op"], clock, names, problems)  # of one event, {"ts": 3, "dur": 4, ...}
     columns.start_ns  # array([3000])
 
 Note [Trust, then mend]
-    Nearly all files are unchanged since Kineto wrote them. So a whole group of events is converted at once, without checking
-    single events. If an event is invalid (no `dur`, text instead of a number, a timestamp out of range), numpy or a key lookup
-    raises an error. After such an error, the events of the group are repaired one by one, and missing or guessed values are
-    counted.
+    Nearly all files are unchanged since Kineto wrote them, so events are converted in large groups without checks. An invalid
+    event makes numpy raise an error. After an error, the importer repairs the events of the group one by one. Missing and
+    guessed values are counted.
 """
 
 from __future__ import annotations
@@ -32,15 +31,13 @@ _MOST_OF_TID = 1 << 62
 
 
 class _Odd(Exception):
-    """Raised if an event does not have the form in which Kineto writes events. See Note [Trust, then mend]."""
+    pass
 
 
 _TROUBLE = (_Odd, KeyError, TypeError, ValueError, OverflowError)
 
 
 class Names:
-    """Converts lists of texts to lists of indices into the shared string table."""
-
     def __init__(self, strings: Strings) -> None:
         self.strings = strings
         self._ids: dict[str, int] = {}
@@ -55,7 +52,7 @@ class Names:
 
 
 class Threads:
-    """Assigns a number to each thread (`pid` and `tid`) in a file, in order of appearance."""
+    """Numbers the threads of a file (`pid` and `tid`) in order of appearance."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []
@@ -75,7 +72,6 @@ class Threads:
         return np.fromiter(map(row_of.__getitem__, keys), "i4", len(keys))
 
     def row(self, pid: Any, tid: Any) -> int:
-        """Return the number of a thread, and assign a new number if the thread is new."""
         row = self.find(pid, tid)
         if row is None:
             process, thread = _number(pid, NONE), _number(tid, None)
@@ -89,8 +85,7 @@ class Threads:
         return row
 
     def find(self, pid: Any, tid: Any) -> int | None:
-        """Return the number assigned to a thread, or None for an unknown thread. Some files write the same thread id as a
-        number in one place and as text in another."""
+        """Return the number of a thread, or None if the thread is unknown."""
         row = self._rows.get((pid, tid))
         key = (_number(pid, NONE), _number(tid, None))
         if row is None and key in self._row_of_key:
@@ -100,7 +95,7 @@ class Threads:
 
 @dataclass
 class EventColumns:
-    """The fields and arguments of complete ("ph": "X") events as columns."""
+    """Stores the fields and arguments of complete ("ph": "X") events as columns."""
 
     names: Column
     pids: list[Any]
@@ -114,12 +109,10 @@ class EventColumns:
         return len(self.start_ns)
 
     def numbers(self, key: str) -> Column:
-        """Return one integer argument of each event. If an event has no numeric value for the argument, the argument's default
-        value is used."""
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return one id of each event. Ids are cut to their lower 63 bits, because columns contain signed 64-bit integers."""
+        """Return one id of each event, cut to the lower 63 bits to fit into a signed 64-bit integer."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -179,7 +172,7 @@ def _instants(events: list[Event], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
-    """Return one integer from each event's args. For an event without a numeric value, `default` is returned."""
+    """Return one integer argument of each event, or `default` if the event lacks the argument."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 
@@ -207,10 +200,6 @@ def _numbers(values: list[Any]) -> Column:
 
 
 def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
-    """Return durations in ns.
-
-    Negative durations are replaced by 0 and counted in `problems`.
-    """
     too_long = durations > _MAX_DURATION_NS // 1000
     negative = durations < 0
     for kind, wrong in (("duration-overflow", too_long), ("negative-duration", negative)):

@@ -5,9 +5,9 @@
     rows.column("stream")  # [7]
 
 Note [Take, then drop]
-    A parsed recording is millions of small objects across hundreds of megabytes. A second pass over these objects takes as long
-    as parsing. So each parsed piece is processed while it is in the processor's cache. The needed fields and arguments are
-    copied to columns, and the event objects are freed.
+    A parsed recording consists of millions of small objects, and a second pass over them takes as long as parsing. The importer
+    therefore copies the fields of each parsed piece while the piece is in the processor's cache. The event objects are freed
+    afterwards.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ _TAKE = itemgetter(*FIELDS, "args")
 
 
 class CategoryEvents:
-    """The complete ("ph": "X") events of one category as columns. `defaults` contains the value to use for each argument
-    that an event lacks."""
+    """Stores the complete ("ph": "X") events of one category as columns."""
 
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
@@ -84,7 +83,7 @@ class CategoryEvents:
         return list(chain.from_iterable(piece[place] for piece in self.pieces))
 
     def take(self, key: str) -> list[Any]:
-        """Return a column and free its memory, so that the column is empty after the call."""
+        """Return a column and free its memory."""
         column = self.column(key)
         place = (*FIELDS, *self.defaults).index(key)
         for piece in self.pieces:
@@ -93,7 +92,6 @@ class CategoryEvents:
 
 
 def taken(category: str, events: list[Event]) -> Taken:
-    """Convert events of one category to the columns of `CategoryEvents`."""
     try:
         *fields, args = zip(*map(_TAKE, events), strict=True)
         names = _shared(fields[0])
@@ -122,8 +120,6 @@ def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -
 
 
 def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return each event's CONFIG_ARGS as JSON text.
-    """
     columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
     if all(column.count(None) == len(column) for column in columns):
         return [b""] * len(args)

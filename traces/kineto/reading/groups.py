@@ -30,11 +30,7 @@ _CLOCK_EVENTS = 64
 
 @dataclass
 class Piece:
-    """The events of one part of a file, by phase ("ph") and category ("cat").
-
-    Complete ("ph": "X") events are converted to columns, and other relevant events are kept as dictionaries. See
-    Note [Take, then drop].
-    """
+    """Groups the events from one part of a file by phase ("ph") and category ("cat")."""
 
     complete: dict[Any, Taken]
     others: dict[Any, list[Event]]
@@ -86,13 +82,12 @@ class Piece:
 
 
 def _by_rank(events: list[Any]) -> dict[int | None, list[Any]]:
-    """Group events by rank. If the file was not merged from several ranks, the key of its events is None.
+    """Group events by rank.
 
     Note [Merged ranks]
-        Tools that merge the files of several ranks write the rank into each event's arguments. To keep the processes of
-        several hosts apart, these tools add a multiple of 100 000 000 to numbers in `pid` and `device` (Linux process ids are
-        smaller). Metadata events without a rank belong to the rank of their `pid`. After a file is split by rank, each rank is
-        read like a separate file.
+        Tools that merge the files of several ranks write the rank into each event's arguments. These tools add a multiple of
+        100 000 000 to `pid` and `device`, to keep the processes of several hosts apart. The importer splits a merged file by
+        rank and reads each rank like a separate file.
     """
     sample = events[:_SAMPLED] + events[-_SAMPLED:]
     if not any(_rank_of(event) is not None for event in sample):
@@ -120,7 +115,7 @@ def _rank_of(event: Any) -> int | None:
 
 @dataclass
 class Groups:
-    """The events of a file, grouped by kind."""
+    """Groups the events of a file by kind."""
 
     complete: dict[str, CategoryEvents]
     memory: list[Event]
@@ -131,7 +126,6 @@ class Groups:
 
     @classmethod
     def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
-        """Combine the pieces of a file. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond."""
         complete: defaultdict[Any, list[Taken]] = defaultdict(list)
         others: defaultdict[Any, list[Event]] = defaultdict(list)
         stamps: list[Any] = []
@@ -173,8 +167,7 @@ class Groups:
         return groups
 
     def is_foreign(self, bare: bool) -> bool:
-        """Return True if none of the events was written by torch.profiler. An empty JSON list is considered a file of another
-        program."""
+        """Return True if torch.profiler wrote none of the events."""
         if not (self.categories or self.complete):
             return bare and not (self.memory or self.metadata)
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory

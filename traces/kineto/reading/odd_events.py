@@ -1,10 +1,7 @@
-"""Handles kinds of events that Kineto itself never writes. Such events occur in files that other tools have modified.
+"""Handles events that other tools have changed and that Kineto itself never writes.
 
     category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
-
-If an event has no category, the category is guessed from the event's name and arguments. A begin event ("B") and its end event
-("E") on the same thread become one complete event ("X").
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def category_of(event: Event) -> str:
-    """Guess the category of an event that has none, or return "" if the category is uncertain."""
+    """Guess the category of an event, or return "" if the category is uncertain."""
     name, args = event.get("name"), event.get("args")
     if not isinstance(name, str):
         return ""
@@ -42,11 +39,7 @@ def category_of(event: Event) -> str:
 
 
 def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
-    """Join begin events ("B") and end events ("E"), given in file order, into complete events ("X").
-
-    Also return the number of begin and end events without a partner. Each end event is joined with the latest begin event on
-    its thread that has no end yet. `stamps_per_us` is the number of time units (of the field `ts`) per microsecond.
-    """
+    """Join begin events ("B") and end events ("E") into complete events ("X"), and count events without a partner."""
     spans: defaultdict[str, list[Event]] = defaultdict(list)
     opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
     usable = [event for event in events if type(event.get("ts")) in (int, float)]

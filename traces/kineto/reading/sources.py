@@ -1,8 +1,6 @@
 """Finds all recordings at a path, which may be a file, a folder or an archive.
 
     for source in recordings_in(Path("run.tar.gz"), problems): ...    # Source("rank0.json", "run.tar.gz: rank0.json", b"{...}")
-
-Archives are recognized by their content. All .json and .json.gz files of a folder or an archive are read, one at a time.
 """
 
 from __future__ import annotations
@@ -27,13 +25,10 @@ _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 
 
 def holds_several(path: Path) -> bool:
-    """Return whether the path is a folder or an archive, which may contain several recordings."""
     return path.is_dir() or _is_zip(path) or _is_tar(path)
 
 
 class Source(NamedTuple):
-    """The contents of one profiler file."""
-
     name: str
     label: str
     text: bytes
@@ -108,5 +103,4 @@ def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return True for hidden files, such as "__MACOSX/._rank0.json", which macOS adds to archives."""
     return name.rpartition("/")[2].startswith(".")

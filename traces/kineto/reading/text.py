@@ -1,13 +1,12 @@
 """Parses the JSON text of a recording into events, even if the text is damaged.
 
-Valid files are parsed by orjson. orjson fails on truncated files of killed jobs, on the number `inf`, and on unescaped quotes
-or backslashes in names. If orjson fails, events are parsed one at a time and repaired if possible. Events that cannot be
-repaired are counted.
-
     problems = Counter()
     document = parse(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"', problems, "cut.json")
     document.events  # [{"ph": "X"}]
     problems         # Counter({"truncated-json": 1})
+
+orjson cannot parse truncated files of killed jobs, the number `inf`, or names with unescaped quotes. If orjson fails, the
+importer parses one event at a time and repairs damaged events.
 """
 
 from __future__ import annotations
@@ -73,11 +72,7 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 
 @dataclass
 class Document:
-    """The parsed content of a profiler file: the list of events, and all other fields of the JSON object.
-
-    If `exact_ns` is True, timestamps were converted to integer nanoseconds before parsing, because float64 could not represent
-    them exactly.
-    """
+    """Stores the parsed content of a profiler file."""
 
     events: list[Any]
     header: dict[str, Any] = field(default_factory=dict)
@@ -86,11 +81,7 @@ class Document:
 
 
 def read_bytes(path: Path, problems: Counter[str]) -> bytes:
-    """Read a file, and decompress its content if the content is gzip. If gzip data is damaged or truncated, only its readable
-    part is returned.
-
-    Raises TraceImportError if the file cannot be read.
-    """
+    """Read a file and decompress gzip content. Raises TraceImportError if the file cannot be read."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -102,9 +93,7 @@ def read_bytes(path: Path, problems: Counter[str]) -> bytes:
 
 
 def decompressed(data: bytes, problems: Counter[str]) -> bytes:
-    """Decompress gzip data, and return other data unchanged. If gzip data is damaged or truncated, only its readable part is
-    returned. Raises TooLarge.
-    """
+    """Decompress gzip data, up to the first damaged byte. Raises TooLarge."""
     if not data.startswith(_GZIP_MAGIC):
         return data
     limit = UnpackLimit.of(len(data))
@@ -143,11 +132,7 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
 
 
 def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
-    """Parse the recordings in the content of one file. A file may contain several recordings, one after another.
-
-    If a file contains the same recording twice, the second copy is dropped, and `problems` contains the number of dropped
-    copies.
-    """
+    """Parse the recordings in one file, without duplicates."""
     try:
         yield parse(data, problems, name, digest, mend=False)
     except orjson.JSONDecodeError:
@@ -162,10 +147,7 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """Split a file of several concatenated recordings (JSON objects with a list of events) into one text per recording.
-
-    A new recording begins where an opening brace follows a closing brace without a comma between them.
-    """
+    """Some files contain several recordings one after another, as JSON objects without a comma between them."""
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
     whole: list[bytes] = []
@@ -178,11 +160,9 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse a recording's text. `digest` is called with a part of the events at a time, and returns the data to keep from this
-    part.
+    """Parse a recording's text, and pass the events to `digest` in parts.
 
-    Raises TraceImportError if the text contains no list of events. If `mend` is False, invalid JSON raises JSONDecodeError and
-    is not repaired.
+    Raises TraceImportError if the text contains no list of events. Raises JSONDecodeError for invalid JSON if `mend` is False.
     """
     found = Counter(problems)
     if data.startswith(_BOM):
@@ -249,11 +229,7 @@ def _scan_header(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
-    """Return those fields of a damaged JSON header whose keys Kineto is known to write. Each field of the header is parsed
-    separately.
-
-    Until July 2026, Kineto wrote its log messages into the JSON header without escaping quotes.
-    """
+    """Until July 2026, Kineto wrote its log messages into the JSON header without escaping quotes."""
     facts: dict[str, Any] = {}
     for match in _FACT.finditer(text):
         try:
@@ -267,19 +243,12 @@ def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    """Return whether a value has the type that Kineto writes for the given key. A value of an unexpected type is ignored,
-    because it may be part of a log message that contains the name of a key.
-    """
     if key.endswith("Properties"):
         return isinstance(value, list) and all(isinstance(one, dict) for one in value)
     return isinstance(value, dict) if key == "distributedInfo" else isinstance(value, int | float | str)
 
 
 def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Event], int, bool]:
-    """Parse the JSON array of events that begins at position `begin`.
-
-    Return the list of events, the position after the last event, and whether the array's closing bracket follows.
-    """
     events: list[Event] = []
     position = begin
     while True:
@@ -302,13 +271,6 @@ def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Ev
 
 
 def _scan_whole(text: str, position: int) -> tuple[Event, int]:
-    """Parse the event at `position`, and return the event and the position of its end. Raises ValueError or RecursionError if
-    the event is damaged.
-
-    For speed, the parser first assumes that the event ends just before the next text that looks like the start of an event. If
-    the assumed end is wrong, Python's json module finds the actual end of the event. Only a short piece of the text is passed
-    to Python's json module, because for each error this module counts all lines from the start.
-    """
     if text[position] != "{":
         raise ValueError
     following = _NEXT_OBJECT.search(text, position)
@@ -322,8 +284,6 @@ def _scan_whole(text: str, position: int) -> tuple[Event, int]:
 
 
 def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[Event | None, int]:
-    """Repair the damaged event at `position` if possible. Return the event (None if it cannot be repaired) and the position
-    after it."""
     if text[position] != "{":
         problems["unreadable-event"] += 1
         start = _EVENT_START.search(text, position + 1)

@@ -1,16 +1,13 @@
 """Finds the op that made a CUDA runtime call, by the `External id` that Kineto writes with each call.
 
     made_by = CallOwners.of(spans, ids, named)
-    made_by.names_ops     # whether the External ids of this file are ids of ops; None if no call has a known id
-    made_by.op            # per host row: the row of the op that made the call, or NONE
+    made_by.op            # per host span: the index of the op that made the call, or NONE
 
 Note [Threads that reuse ids]
-    CUPTI records the lower 32 bits of a caller's pthread id, and Kineto assigns the call to the first system thread with this
-    id. Threads that live for one step only, such as the replicas of nn.DataParallel, reuse the ids of earlier threads. So from
-    the second step, calls of such short-lived threads are assigned to a thread that has ended. The External id of a call is
-    always right, because the profiler sets it on the calling thread when an op begins. So the op of a call is found by its
-    External id if possible. If a call has no External id of an op, or if the op with this id does not contain the call in time,
-    the op that encloses the call on its thread is used.
+    CUPTI identifies the caller of a runtime call by the lower 32 bits of its pthread id. Short-lived threads, such as the
+    replicas of nn.DataParallel, reuse the ids of earlier threads, so Kineto assigns their calls to a wrong thread. The External
+    id of a call is always right, because the profiler sets it on the calling thread. If a call has no usable External id, its
+    op is the op that encloses the call in time.
 """
 
 from __future__ import annotations
@@ -25,21 +22,14 @@ from traces.model.trace import NONE, Column, HostSpans
 
 @dataclass(frozen=True)
 class CallOwners:
-    """The op that made each runtime call. `op` contains the row of the op that made each runtime call, and NONE for host spans
-    of other kinds.
-    """
+    """Stores the op that made each CUDA runtime call."""
 
     op: Column
     names_ops: bool | None
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """Find the op that made each runtime call. `ids` contains the id of each op, and `named` contains the External id of
-        each runtime call. Both arrays contain NONE for all other host spans.
-
-        From torch 1.12 to 2.3, the External id of a runtime call is not the id of an op but a copy of the call's correlation
-        id. External ids are assumed to be ids of ops if most runtime calls run during the op that has the call's External id.
-        """
+        """Find the op that made each runtime call from the arrays of op ids (`ids`) and External ids (`named`)."""
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
         ops = latest_by_id(ids, spans.start_ns, named[calls], spans.start_ns[calls])
@@ -54,19 +44,16 @@ class CallOwners:
         return cls(owner, True)
 
     def in_order(self, order: Column) -> CallOwners:
-        """Return the same owners for a host table whose rows were put in the order `order`."""
         place = np.empty(len(order) + 1, "i4")
         place[order], place[NONE] = np.arange(len(order)), NONE
         return CallOwners(place[self.op[order]], self.names_ops)
 
     def move_to_threads(self, spans: HostSpans) -> None:
-        """Move each runtime call to the thread of the op that made the call."""
         calls = np.flatnonzero(self.op != NONE)
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Correct the parents of runtime calls that were assigned to a wrong op because of their times. The column
-        `spans.parent` must be filled already."""
+        """Correct the parents of runtime calls whose times suggest a wrong op."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
         climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))
@@ -78,10 +65,9 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """Return, for each id in `wanted`, the number of a row that has this id, or NONE if no row has it.
+    """Return the index of one span for each wanted id, or NONE if no span has the id.
 
-    If several rows have the same id, the last row that starts at or before `before_ns` is returned. If all rows with the id
-    start after `before_ns`, the first row is returned.
+    If several spans have the same id, the last span that starts by `before_ns` is preferred.
     """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):

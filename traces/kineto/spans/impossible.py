@@ -1,21 +1,15 @@
-"""Finds impossible durations, which the importer counts.
+"""Finds durations that are impossible on a GPU, and corrects them.
 
-If GPU work seems longer than the recording, its duration is set to 0, so that the error does not affect statistics. The end of
-a host span that is longer than the recording is moved to the time of the last host event.
-
-    durations_ns(device, dependent_launch=True)   # possible durations of kernels, see Note [One after another]
+    durations_ns(device, dependent_launch=True)   # possible durations of kernels
     longer_than(spans, window_ns)                 # a mask of spans longer than the recording
 
 Note [One after another]
     A stream runs its kernels one after another. Two kernels of a stream overlap only
     * by up to a microsecond, because times are rounded;
     * within one launch of a CUDA graph, because branches of a graph run concurrently;
-    * on NVIDIA GPUs of compute capability 9.0 and newer, with programmatic dependent launch: a kernel may begin before the
-        previous kernel has ended, but does not end first.
-    If two kernels of a stream overlap for another reason, the recorded end of the earlier kernel is wrong. Profilers of AMD
-    GPUs have written ends that are microseconds to seconds late. The importer ends the earlier kernel where the later kernel
-    begins. If the earlier kernel seems to end after the later kernel, the duration of the earlier kernel is unknown and set to
-    0.
+    * on NVIDIA GPUs of compute capability 9.0 and newer, with programmatic dependent launch.
+    If two kernels overlap for another reason, the importer ends the earlier kernel where the later kernel begins. Profilers of
+    AMD GPUs have written ends that are microseconds to seconds late.
 """
 
 from __future__ import annotations
@@ -32,16 +26,13 @@ _DEPENDENT_LAUNCH_SINCE = 9
 
 
 def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool:
-    """Return whether the GPU supports programmatic dependent launch, or True if the GPU's properties are unknown.
-    """
+    """Return True if the GPU supports programmatic dependent launch, or if its properties are unknown."""
     majors = [told for of in properties if type(told := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the corrected durations of all device spans. If a kernel overlaps the next kernel on the same stream for too long,
-    its duration is shortened. See Note [One after another].
-    """
+    """Return the durations of all GPU events, without impossible overlaps of kernels on one stream."""
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
     kernels = kernels[np.lexsort((spans.start_ns[kernels], spans.stream[kernels], spans.device[kernels]))]
@@ -62,8 +53,7 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a boolean mask of the spans that are longer than the recording. `window_ns` is the length of the recording, or 0
-    if the length is unknown."""
+    """Return a boolean mask of the spans that are longer than the recording, whose length is `window_ns`."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

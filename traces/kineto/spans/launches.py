@@ -1,29 +1,23 @@
-"""Finds the runtime call that launched each device span, and counts launches whose GPU work is missing from the recording.
+"""Finds the runtime call that launched each kernel or copy, and counts launches whose kernel is missing.
 
     found = Launches.of(host, device, names_ops)
-    found.launch      # per device span: a row of the host table, or NONE
+    found.launch      # per device span: an index of the host table, or NONE
     found.backlog     # a mask: work that was launched before the recording began
 
-A device span and its launching call have the same correlation id. Launches are not found by flow events, because newer files
-lack the start of most flows.
-
 Note [One correlation, several calls]
-    If a file contains two calls for one launch (cuLaunchKernel inside cudaLaunchKernel), the outer call is used. Files joined
-    from several processes may contain unrelated calls with the same correlation id. In such files, the call that has the device
-    span's External id launched the span. If several calls have this External id, the last call that began before the device
-    span is used.
+    A kernel and the call that launched it have the same correlation id. If a file contains two calls for one launch
+    (cuLaunchKernel inside cudaLaunchKernel), the outer call is used. If unrelated calls of several processes have the same
+    correlation id, the External id decides.
 
 Note [Backlog]
-    If the GPU lags behind the host, a recording begins with work of earlier steps, called backlog. Streams execute work in
-    order, and CUPTI's correlation ids increase. So work without a launching call is backlog if it runs before all launched work
-    of its stream, and if its correlation id, where recorded, is lower than every call's id. Backlog is not part of any step.
-    All other work without a launching call was launched while calls were being recorded, so the profiler lost the call.
+    If the GPU lags behind the host, a recording begins with GPU work that was launched earlier, called backlog. A kernel
+    belongs to the backlog if it has no launching call and runs before all launched work of its stream. Backlog belongs to no
+    training step. If another kernel has no launching call, the profiler lost the call.
 
 Note [Lost kernels]
-    If a profiler's buffers are full or missing, it drops device records but keeps the calls, so that a busy GPU looks idle. For
-    this reason, launch calls without device work are counted, except
-    * during stream capture, when a launch becomes a graph node and nothing runs;
-    * calls that the file contains twice, if one of the two has work.
+    A profiler with full buffers drops kernels but keeps their launch calls, so that a busy GPU looks idle. The importer
+    therefore counts launch calls without a kernel. A launch during stream capture is not counted, because it only adds a node
+    to the CUDA graph.
 """
 
 from __future__ import annotations
@@ -44,7 +38,7 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """The host spans with their correlation ids and External ids. Each column contains one number per host span."""
+    """Stores the host spans with their correlation ids and External ids."""
 
     spans: HostSpans
     op: Column  # NONE if the span is not an op
@@ -54,8 +48,7 @@ class HostColumns:
 
 @dataclass
 class DeviceColumns:
-    """The device spans with their correlation ids and External ids. If the profiler recorded no id for a span, the id is
-    0 or less."""
+    """Stores the device spans with their correlation ids and External ids. If a span has no id, the number is 0 or less."""
 
     spans: DeviceSpans
     named: Column
@@ -64,8 +57,6 @@ class DeviceColumns:
 
 @dataclass
 class Launches:
-    """The launching call of each device span."""
-
     launch: Column
     # device spans whose correlation id belongs to several calls, see Note [One correlation, several calls]
     ambiguous: Column
@@ -73,8 +64,6 @@ class Launches:
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
-        """Find the launches. The parents of `host` must be known already. `names_ops` is True if the file's External ids are
-        ids of ops."""
         calls = _calls(host)
         launch = np.full(len(device.spans), NONE, "i4")
         joined = np.flatnonzero(device.correlation > 0)
@@ -96,16 +85,13 @@ class Launches:
 
 
 class WithoutWork(NamedTuple):
-    """Counts launch calls without a recorded kernel. Either the profiler lost the kernel, or the kernel was captured into a
-    CUDA graph and did not run."""
+    """Counts launch calls without a recorded kernel."""
 
     lost_kernels: int
     captured: int
 
 
 def without_work(host: HostColumns, launch: Column, strings: Strings) -> WithoutWork:
-    """Count the launch calls whose kernel is not in the recording, see Note [Lost kernels]. `launch` contains, for each device
-    span, the row of the runtime call that launched it."""
     spans = host.spans
     is_call = spans.kind == HostKind.RUNTIME
     launching = np.flatnonzero(is_call & (host.correlation > 0) & strings.matching(spans.name, _LAUNCHES.match))
@@ -131,9 +117,7 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
 
 
 def _calls(host: HostColumns) -> Column:
-    """Return the correlation id of each call. If a runtime call contains another call with the same correlation id, NONE is
-    returned for the inner call.
-    """
+    """A runtime call inside another call with the same correlation id counts as no call."""
     parent = host.spans.parent
     inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
     return np.asarray(np.where(inner, NONE, host.correlation))
@@ -160,10 +144,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a boolean mask of GPU work that has no launching call and begins before all launched work of its stream.
-
-    If no launching call is known, the mask is False for all device spans.
-    """
+    """Return a boolean mask of GPU work that has no launching call and begins before all launched work of its stream."""
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)
     if not launched.any():

@@ -4,16 +4,14 @@
     parent, overlaps, end_ns = parents(thread[order], start_ns[order], end_ns[order], is_frame[order])
 
 Note [Rounded ends]
-    In files with times in microseconds, each start and duration is rounded separately. So a child span may seem to end up to a
-    microsecond after its parent. If the difference is larger than a microsecond, the two spans really overlap: the inner span
-    starts inside the outer span and ends later. For example, a record_function range begins inside the Python frame of its
-    `__enter__` and outlives the frame. The parent of an overlapping span is the innermost span that encloses it completely, and
-    the overlap is counted.
+    In files with times in microseconds, a child span may seem to end up to a microsecond after its parent. If the difference is
+    larger than a microsecond, the two spans really overlap. The parent of an overlapping span is the innermost span that
+    encloses it completely.
 
 Note [Frames that never end]
-    If a Python function raises an exception, such as a `next` that raises StopIteration, Kineto may not record the function's
-    return. In this case, Kineto writes a frame that lasts until the end of the recording and seems to call everything that
-    follows. A Python frame cannot outlive its caller, so the importer ends the frame at the end of its caller's frame.
+    If a Python function raises an exception, Kineto may not record the function's return. Kineto then writes a frame that lasts
+    until the end of the recording. A Python frame cannot outlive its caller, so the importer ends the frame at the end of the
+    caller's frame.
 """
 
 from __future__ import annotations
@@ -27,10 +25,7 @@ from traces.model.trace import NONE, Column
 
 
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:
-    """Return the row numbers sorted by thread, start time and decreasing duration.
-
-    Spans with the same thread, start and duration are sorted by `outer`, then by `entry`, then by row number.
-    """
+    """Return the indices of the spans sorted by thread, start time and decreasing duration."""
     order = np.lexsort((-duration_ns, start_ns, thread))
     t, s, d = thread[order], start_ns[order], duration_ns[order]
     same = (t[1:] == t[:-1]) & (s[1:] == s[:-1]) & (d[1:] == d[:-1])
@@ -43,11 +38,9 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return each span's parent row (or NONE), the number of spans that are only partly inside an earlier span, and the
-    corrected end times.
+    """Return each span's parent (or NONE), the number of partly overlapping spans, and the corrected end times.
 
-    The given spans must be sorted in nesting order. A span may end slightly later than its parent because of rounding, see
-    Note [Rounded ends]. If a Python frame has no recorded end, its end time is estimated, see Note [Frames that never end].
+    The given spans must be sorted by `nesting_order`.
     """
     parent: list[int] = []
     overlaps = 0

@@ -1,12 +1,10 @@
-"""Finds the arguments of an op that are output tensors (`out=`). In ATen ops, output arguments follow all other arguments.
+"""Finds the arguments of an op that are output tensors (`out=`).
 
     results_among("aten::mm", ["float", "float", "float"])           # 1: torch.mm(a, b, out=c)
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-Profilers usually write only the op name. A call with `out=` is recognized by its number of arguments, because each output
-argument adds one argument. The table does not contain ops that have another overload with the same number of arguments, because
-these ops are ambiguous. (The overloads max(self, other) and max(self, dim, keepdim) are ignored.)
+Profilers usually write only the op name, so a call with `out=` is recognized by its number of arguments.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ def _results_by_arguments() -> dict[str, dict[int, int]]:
 
 
 def may_write_into_arguments(op: str) -> bool:
-    """Return whether an op such as "aten::mm" or "aten::mm.out" has a variant with `out=` arguments."""
+    """Return True if an op such as "aten::mm" has a variant with `out=` arguments."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     return op.startswith("aten::") and (name in _results_by_arguments() or overload.endswith("out"))
 
 
 def results_among(op: str, types: Sequence[object]) -> int:
-    """Return the number of output arguments (`out=`) of a recorded op, given its name and argument types."""
+    """Return the number of output arguments (`out=`) of a recorded op."""
     name, _, overload = op.removeprefix("aten::").partition(".")
     if overload and not overload.endswith("out"):
         return 0

@@ -1,26 +1,17 @@
 """Removes this tool's own Python functions and very short Python calls from a profile.
 
-    kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions and what they called
+    kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions
     trace = folded(profile)                         # without short functions that run no op
 
-Kineto records Python stacks as calls of functions. Examples of recorded names are "train.py(8): step" for a Python call,
-"<built-in method conv2d ...>" for a C function, and "nn.Module: Conv2d_0" for a module. In the table of host spans, ops and
-CUDA runtime calls are children of the Python calls that made them.
-
 Note [Whose call is it]
-    This tool's functions also run in a recorded or replaying script: around module calls and, on the virtual GPU, below each
-    op. The tool's functions are recognized by file, line and name. A call made by one of the tool's functions belongs to the
-    script if it leads to an op, or to a file outside of torch and Python. The tool's functions call such files only to run the
-    script's modules, losses and loaders. On threads that this tool started, such as the thread that writes a timeline, no call
-    belongs to the script.
+    This tool's functions also run in a recorded script, for example around module calls. They are recognized by file, line and
+    name. A call made by the tool belongs to the script if it leads to an op, or to a file outside of torch and Python. On
+    threads that this tool started, no call belongs to the script.
 
 Note [Folding]
-    Most calls in a profile run no op and take a microsecond or two (`isinstance`, `__getattr__`). The recorded times of these
-    short calls are mostly the profiler's own overhead, and these calls make a file up to three times as large. A function is
-    folded if none of its calls runs an op and its calls take less than 10 us on average. The time of a folded function belongs
-    to its callers, as in a flame graph that omits narrow frames. All calls of a function are removed together, so the figures
-    of other functions remain exact. Modules are always kept. `benchmarks/trace_file.py --stacks` prints the effect on file
-    size.
+    Most Python calls in a profile run no op and take a microsecond or two, such as `isinstance`. Their recorded times are
+    mostly the profiler's own overhead. A function is removed if none of its calls runs an op and its calls take less than 10 us
+    on average. The time of a removed function belongs to its callers.
 """
 
 from __future__ import annotations
@@ -51,10 +42,7 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
-    """Return a boolean mask of the host rows that do not belong to this tool, see Note [Whose call is it].
-
-    `parent` contains the row of each span's parent, or NONE. The mask is True for all rows that are not Python calls.
-    """
+    """Return a boolean mask of the spans that are not Python calls of this tool."""
     whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
         return np.ones(len(names), bool)
@@ -79,8 +67,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
 
 
 def folded(profile: Trace) -> Trace:
-    """Remove this tool's functions and short functions (Note [Folding]) from a profile, and drop names that are no longer used.
-    """
+    """Remove this tool's Python functions and very short Python functions from a profile."""
     host = profile.host
     is_call = host.kind == HostKind.PYTHON
     if not is_call.any():
@@ -91,7 +78,7 @@ def folded(profile: Trace) -> Trace:
 
 
 def is_fleeting(trace: Trace) -> Column:
-    """Return a boolean mask of the calls that are removed because their functions are short, see Note [Folding]."""
+    """Return a boolean mask of the Python calls whose functions run no op and take less than 10 us on average."""
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
     places = len(trace.strings)
@@ -105,8 +92,7 @@ def is_fleeting(trace: Trace) -> Column:
 
 
 def holding(parent: Column, rows: Column) -> Column:
-    """Return a boolean mask of the given host rows and all their ancestors. In the table, outer spans must come before inner
-    spans."""
+    """Return a boolean mask of the given host spans and all their ancestors."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]
@@ -146,12 +132,7 @@ def _whose(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the line ranges of the functions in a Python file, as a dictionary from a function's name to its ranges. The
-    dictionary is empty if the file does not exist.
-
-    For a Python call that began before the profile, the profiler records the line that was running instead of the function's
-    first line.
-    """
+    """For a call that began before the profile, the profiler records the running line, not the function's first line."""
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
     except OSError:

@@ -1,11 +1,9 @@
-"""Converts input shapes and dtypes of ops to text. Each distinct combination of shapes and dtypes is converted only once.
+"""Converts input shapes and dtypes of ops to text.
 
     Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
     # the string ids of "2,3" and "float32"
 
-If the profiler did not record a shape or dtype, it stays unknown. The profiler writes the type "TensorList" for a list of
-tensors, so the dtypes of these tensors are unknown. The profiler does not record long lists, so the text contains UNTOLD_LIST
-instead. Output arguments (`out=`) are omitted, see out_variants.py.
+The profiler writes the type "TensorList" for a list of tensors, so the dtypes of these tensors are unknown.
 """
 
 from __future__ import annotations
@@ -28,10 +26,9 @@ _BETWEEN = b',"|"],['
 
 
 class Shapes:
-    """Converts Kineto's fields `Input Dims` and `Input type` of ops to indices of shapes and dtypes in the string table."""
+    """Converts Kineto's fields `Input Dims` and `Input type` to indices of the string table."""
 
     def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
-        """`only_inputs` is True if output arguments (`out=`) were already removed from the file."""
         self._strings = strings
         self._only_inputs = only_inputs
         self._inputs: dict[bytes, tuple[list[Any] | None, list[Any]]] = {}
@@ -39,8 +36,7 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
-        """Return the indices of each op's shapes and dtypes in the string table. For ops without recorded shapes, the index is
-        NONE."""
+        """Return the string indices of each op's shapes and dtypes, or NONE for ops without recorded shapes."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
@@ -81,9 +77,9 @@ class Shapes:
 
 
 def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return one JSON text per op, with the op's fields `Input Dims` and `Input type`, separated by a comma.
+    """Return the fields `Input Dims` and `Input type` of each op as JSON text.
 
-    Serializing the fields of all ops in one call is three times as fast as one call per op.
+    Serializing all ops in one call is three times as fast as one call per op.
     """
     dims = list(map(dict.get, args, repeat("Input Dims")))
     if dims.count(None) == len(dims):
@@ -95,10 +91,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Serialize columns to JSON, and return one text per row, such as `[1, 2], "a"`, without the outer brackets.
-
-    The returned list is empty if orjson cannot serialize a row, or if a value contains the separator between rows.
-    """
+    """Serialize columns to JSON, and return one text per index, such as `[1, 2], "a"`."""
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
     except orjson.JSONEncodeError:
@@ -115,11 +108,7 @@ def _key(dims: Any, types: Any) -> bytes:
 
 
 def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the memory layout (contiguous or channels_last) of each op's image tensors, or "" if the layout is unknown. See
-    layouts.py.
-
-    Tensors passed as `out=` are included, unlike in the shapes.
-    """
+    """Return the memory layout (contiguous or channels_last) of each op's image tensors, or "" if it is unknown."""
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))
     if strides.count(None) == len(strides):
@@ -146,11 +135,7 @@ def _tensors(dims: list[Any], strides: list[Any]) -> Iterator[tuple[list[int], l
 
 
 def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
-    """Return the shapes and dtypes of an op's tensors as text. Tensors without dimensions (scalars) are omitted.
-
-    The tensors of a list are written one after another. The dtypes are None if the profiler recorded no types. If only some
-    dtypes are unknown, each of them is "".
-    """
+    """Return the shapes and dtypes of an op's tensors as text."""
     shapes: list[str] = []
     dtypes: list[str] = []
     for position, dim in enumerate(dims):

@@ -1,11 +1,7 @@
-"""Builds the host, device and memory tables of one rank from its events.
+"""Builds the tables of host spans, device spans and memory events of one rank.
 
     tables = read_tables(groups, clock, strings, problems)
-    tables.device.launch  # rows of tables.host
-
-The runtime call that launched a device span is found by correlation id (`launches.py`). The op that made a runtime call is
-found by the call's External id. If the External id is unknown, the op that encloses the runtime call on its thread is used
-(`external_ids.py`).
+    tables.device.launch  # indices of tables.host
 """
 
 from __future__ import annotations
@@ -54,7 +50,7 @@ _FOLDERS = re.compile(
 
 @dataclass
 class RankTables:
-    """The tables of one rank. The `device` columns contain the profiler's device numbers."""
+    """Stores the tables of one rank."""
 
     threads: list[Thread]
     host: HostSpans
@@ -72,8 +68,7 @@ def read_tables(
     *,
     dependent_launch: bool = True,
 ) -> RankTables:
-    """Build the tables. `notes` is the extra data in files written by `trace export`, or None for other files.
-    `dependent_launch` has the same meaning as in impossible.py."""
+    """Build the tables of host spans, device spans and memory events from the events of one rank."""
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
     device = _read_device(groups, clock, names, problems, notes)
@@ -259,7 +254,7 @@ def _read_device(
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Return the External id of each event. Until 2021 the key was "external id"."""
+    """Until 2021, Kineto wrote this key as "external id"."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 
@@ -310,11 +305,7 @@ def _stacks(texts: list[Any], strings: Strings) -> Column:
 
 
 def shortened(stack: str) -> str:
-    """Remove folders from the file paths in a Python stack, because folder names may contain user names.
-
-    Paths of Python packages are shortened to start at the package's folder. Paths of other files are shortened to the file
-    name.
-    """
+    """Return a Python stack without the folders of its files, because folder names may contain user names."""
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 
@@ -325,7 +316,7 @@ def _configs(texts: list[bytes], strings: Strings) -> Column:
 
 
 def _id(numbers: Column) -> Column:
-    """Return NONE for a CUDA graph id of 0, because Kineto writes 0 for work outside of CUDA graphs."""
+    """Kineto writes the CUDA graph id 0 for work outside of CUDA graphs."""
     return np.where(numbers > 0, numbers, NONE)
 
 
@@ -337,8 +328,7 @@ def _told(told: Column, fallback: list[Any]) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Return the streams of device spans. Since April 2026, Kineto writes synchronization events of a stream on a separate row
-    of the timeline."""
+    """Since April 2026, Kineto writes synchronization events of a stream under a separate stream number."""
     streams = _told(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

@@ -28,10 +28,7 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Return the new position of each thread, and the threads sorted by role, with the main thread first.
-
-    Threads in `unused` are dropped, and the array contains NONE for these threads.
-    """
+    """Return the new number of each thread, and the list of threads with the main thread first."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():

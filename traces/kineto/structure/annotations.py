@@ -5,10 +5,6 @@
     phase_of_annotation("forward")                                                      # "forward": record_function, nvtx
     phase_of_annotation("## metrics:publish ##")                                        # ""
     is_iteration("execute_context_1(888)_generation_4(4)")                              # True: vLLM
-
-A range marks a phase only if its whole name matches, so "## forward:over_arch ##" does not mark a forward pass. If a library's
-range contains one of PyTorch's own ranges, such as Optimizer.step, PyTorch's range is used, because it is more exact. Backward
-passes are found from spans of the autograd engine, and losses from ops, so neither needs a range.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ _ITERATION = re.compile(
 
 
 def is_iteration(text: str) -> bool:
-    """Return whether a profiler range with this name marks one iteration of a loop or an inference server."""
+    """Return True if a profiler range with this name marks one iteration of a training loop or inference server."""
     return _ITERATION.fullmatch(text.strip()) is not None
 
 

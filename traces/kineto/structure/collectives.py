@@ -3,14 +3,9 @@
     collectives = read_collectives(tables, strings)
     collectives.bytes   # array([8196000, ...])
 
-Every backend of torch.distributed wraps a collective in a named range, such as "nccl:all_reduce". For NCCL, the named range is
-inside an op `record_param_comms`. Since torch 2.3, profiles contain the number of elements, the dtype and the process group of
-a collective. Since 2026, profiles also contain the communicator and the sequence number of a collective. Files of older torch
-releases contain only the input shapes of a collective.
-
-An NCCL collective lasts from the start of its first kernel to the end of its last kernel. Gloo runs no kernels, so the duration
-of a Gloo collective is the duration of its range "gloo:...". If the recording has no kernels of an NCCL collective, the
-collective's duration is unknown, because the host only enqueues the collective.
+Since torch 2.3, profiles contain the number of elements, the dtype and the process group of a collective. Since 2026, profiles
+also contain the communicator and the sequence number. An NCCL collective lasts from the start of its first kernel to the end of
+its last kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
 def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
-    """Return a table with one row per collective of the rank, sorted by start time."""
+    """Return the table of the rank's collectives, sorted by start time."""
     ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
     if not ranges:
         return Collectives.empty()

@@ -4,11 +4,9 @@
     row_of[2]   # 0: the profiler's device 2 is the first of `devices`
 
 Note [Agents]
-    In recordings of NVIDIA GPUs, all events use the number that PyTorch uses, such as 3 for "cuda:3". On AMD, the events of
-    kernels contain agent numbers, and CPUs are numbered as agents too. For example, on a machine with two CPUs, the first GPU
-    is agent 2. Memory events contain PyTorch's number on AMD too. So on AMD, GPU properties are not looked up by number, and
-    agent numbers are matched with PyTorch's numbers by their order. If a GPU has no memory events, its number is its position
-    among the GPUs in use.
+    Events of NVIDIA GPUs use PyTorch's device number, such as 3 for "cuda:3". Kernels of AMD GPUs use agent numbers, which
+    count CPUs too. On a machine with two CPUs, the first AMD GPU is agent 2. The importer matches agent numbers with PyTorch's
+    numbers by their order.
 """
 
 from __future__ import annotations
@@ -23,24 +21,21 @@ from traces.model.trace import NONE, Device
 
 
 def properties_of(header: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the GPU properties (`deviceProperties`) from the header of a Kineto file."""
     listed = header.get("deviceProperties", header.get("computeProperties"))
     return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
 
 
 def is_of_amd(header: dict[str, Any]) -> bool:
-    """Return whether a Kineto file was recorded on AMD GPUs."""
+    """Return True if a Kineto file was recorded on AMD GPUs."""
     if any(key.startswith(("hip_", "roctracer")) for key in header):
         return True
     return any("AMD" in str(p.get("name", "")) for p in properties_of(header))
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the list of GPUs in use, a dictionary from the profiler's device numbers to positions in this list, and the number
-    of visible GPUs.
+    """Return the list of GPUs in use, their indices by the profiler's device number, and the number of visible GPUs.
 
-    If no GPU was used, the list contains all GPUs in the file's header. On AMD, the device numbers of memory events are
-    replaced by those of kernels.
+    If no GPU was used, the list contains all GPUs in the file's header.
     """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}

@@ -1,27 +1,22 @@
-"""Finds training steps in recordings without step marks on the host, by searching for repeated sequences of ops.
+"""Finds training steps in recordings without step marks, by searching for repeated sequences of ops.
 
     repeated_steps(host, device, strings)       # Repeats(starts_ns=[...], has_rest=False), or None
     gpu_step_marks(host, device, strings)       # GpuMarks(numbers=[5, 6], starts_ns=[...]), or None
     marked_iterations(host, device, strings)    # [starts_ns], or None
 
 Note [Repeated ops]
-    The recording is read as a sequence of symbols: the main thread's outermost ops, and its launches outside of ops. A symbol
-    consists of the op's name and the names of the work launched in the op. A CUDA graph is represented by its id. If the whole
-    recording repeats one unit of symbols at least twice, each unit is a step. If symbols remain after the last complete unit,
-    they are an incomplete step. The layers of a network repeat too. So a unit must also contain kernels and something that a
-    loop does once per iteration: launch a CUDA graph, copy between host and device, or run an optimizer's kernels.
-
-    A loop may warm up and capture a graph before it replays the graph. If only the graph launches repeat, steps are found from
-    the sequence of graph launches, and anything before the first graph launch is not a step.
+    If the whole recording repeats one sequence of outermost ops at least twice, each repetition is a training step. The layers
+    of a network repeat too. A training step must therefore contain something that a loop does once per iteration, such as a
+    copy between host and device. If only launches of CUDA graphs repeat, training steps are found from these launches.
 
 Note [Marked iterations]
     Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If the main thread has at least two
-    such ranges, one after another, and most work was launched inside them, each range begins a step. The launches need not
-    repeat, because the iterations of a server do different work.
+    such ranges and most work was launched inside them, each range begins a step. The launches need not repeat, because the
+    iterations of a server do different work.
 
 Note [Step marks on the GPU]
-    Profilers copy step marks to the GPU's timeline, and some files contain only these copies. GPU work that runs within a mark
-    was launched in the mark's step, so on the host the step begins with the first launch of this work.
+    Profilers copy step marks to the GPU's timeline, and some files contain only these copies. On the host, a step begins with
+    the first launch of GPU work that runs within the mark.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """The host times at which the repeated steps start. `has_rest` is True if the recording ends during the last step.
+    """Stores the host times at which the repeated steps start. `has_rest` is True if the recording ends during the last step.
     """
 
     starts_ns: list[int]
@@ -55,16 +50,14 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """The numbers and host start times of steps that are marked only on the GPU's timeline."""
+    """Stores the numbers and host start times of training steps that are marked only on the GPU's timeline."""
 
     numbers: list[int]
     starts_ns: list[int]
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Find steps from the step marks on the GPU's timeline, see Note [Step marks on the GPU]. Returns None if the GPU's
-    timeline has no step marks, or if no launch of a kernel within the marks is known.
-    """
+    """Return the training steps that are marked on the GPU's timeline, or None if no mark can be used."""
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
     if not len(rows):
@@ -85,8 +78,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
-    """Find steps as described in Note [Marked iterations]. Return the host time at which each step starts, or None if the
-    recording does not mark iterations."""
+    """Return the start times of the iterations that an inference server marked, or None if it marked none."""
     rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
     rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
     ends_ns = np.maximum.accumulate(host.end_ns[rows])
@@ -99,8 +91,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Find steps as described in Note [Repeated ops]. The result is None if no sequence of ops repeats, or if the repeated
-    sequence may be a layer of the network instead of a step."""
+    """Return the training steps found from repeated ops, or None if no sequence of ops repeats."""
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
     if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):
@@ -153,11 +144,7 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the length of the shortest sequence of symbols that repeats at least twice, or 0 if there is none. The last
-    repetition may be incomplete.
-
-    The repetition is found with the failure function of the Knuth-Morris-Pratt algorithm.
-    """
+    """Uses the failure function of the Knuth-Morris-Pratt algorithm."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

@@ -2,9 +2,6 @@
 
     parts = read_stages(tables, phases, strings, {0: 0, 1: 1})
     # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
-
-The device times of a stage are the times that CUDA events at the start and end of the stage's range would measure. If a range
-does not name a device, the stage is assigned to the device with the most work launched in the range.
 """
 
 from __future__ import annotations
@@ -24,8 +21,7 @@ PART = re.compile(
 
 
 def read_stages(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
-    """Return a table with one row per DataParallel stage, ordered by start time. `tables.device` and `phases` must refer to
-    devices by row, not by the profiler's device number."""
+    """Return the table of DataParallel stages, ordered by start time."""
     host = tables.host
     ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & strings.matching(host.name, PART.match))
     if not len(ranges):

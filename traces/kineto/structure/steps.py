@@ -3,40 +3,28 @@
     steps, phases, source = read_steps(tables, strings)
     source  # "profiler", see Note [Whose steps]
 
-Steps and phases are found from the main thread's outermost ops and recognized annotations, and from all runs of the autograd
-engine. See Note [The profiler's own ops] and Note [The engine's run].
-
 Note [Whose steps]
-    "profiler"    one step per ProfilerStep mark; a mark that contains other marks is not a step
-    "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`
-    "optimizer"   no marks: the same rule for the whole recording; each step of the first optimizer ends a step
-    "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
-    "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
-    "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
-    "ranges"      no marks or optimizer, but ranges around the iterations of an inference server or loop (`repeats.py`)
-    "repeats"     no marks, optimizer or passes are known, but the same launches repeat (`repeats.py`)
-    "whole"       nothing repeats: the whole recording is one step; its device work may end later, see `traces.figures.pace`
-    "none"        nothing happened on the host
+    The importer uses the first method that applies:
+        "profiler"    one step per ProfilerStep mark; a mark that contains other marks is not a step
+        "batches"     some marks contain several batches, which are cut by the rule of `traces.script.step_rule`
+        "optimizer"   no marks: the same rule for the whole recording; each step of the first optimizer ends a step
+        "inference"   no marks, optimizer or backward pass: the same rule, batch by batch, if the batches are alike
+        "backward"    no marks and no optimizer range: each forward pass after a backward pass begins a step
+        "gpu marks"   no marks on the host, but ProfilerStep marks on the GPU (`repeats.py`)
+        "ranges"      no marks or optimizer, but ranges around the iterations of an inference server or loop (`repeats.py`)
+        "repeats"     no marks, optimizer or passes are known, but the same launches repeat (`repeats.py`)
+        "whole"       nothing repeats: the whole recording is one step; its device work may end later, see `traces.figures.pace`
+        "none"        nothing happened on the host
 
 Note [What the rules see]
-    If ops just before a copy to the device launch nothing, they made the batch on the CPU. The importer omits these ops,
-    because a replay sees only GPU ops, and recordings and replays must be cut in the same way. Conversions that return their
-    input call no other op (`x.cuda()` of a tensor on the GPU, as in GradScaler.update). Such conversions are omitted, because a
-    replay does not see them.
-
-    Module calls come from `nn.Module` rows if Python functions were recorded. If Python functions were not recorded, the first
-    op after a new batch (from a DataLoader or a copy to the device) is treated as a module call. Two of these first ops are
-    treated as calls of the same module if they have the same name and, except for the batch size, the same shapes. Gradients
-    were on in a module call if its op has an autograd number. If the recording has no autograd numbers or never trains, it is
-    unknown whether gradients were on. In a training recording, ops without gradients are used only if the same ops also occur
-    with gradients.
+    The importer omits CPU ops that prepare a batch, because a replay contains only GPU ops. Conversions that return their input
+    unchanged, such as `x.cuda()` of a tensor on the GPU, are omitted too. If Python functions were not recorded, the first op
+    after a new batch counts as a module call. Gradients were on during a module call if its op has an autograd number.
 
 Note [Kinds of imported steps]
-    A step without backward pass and optimizer is an EVALUATION (inference). If no step has a backward pass or optimizer,
-    training steps are recognized by their kernels (of backward passes or optimizers) and collectives (all-reduce or
-    reduce-scatter). The first training steps are WARMUP while each takes at least twice the median of the later steps,
-    excluding waits for data. If the other steps train, a last step that ended before its backward pass or optimizer step is
-    INCOMPLETE. An empty last step, as after the profiler stops, is INCOMPLETE too.
+    A training step without backward pass and optimizer is an EVALUATION step. The first training steps are WARMUP steps while
+    each takes at least twice the median of the later steps. The last step is INCOMPLETE if it ended before its backward pass or
+    optimizer step.
 """
 
 from __future__ import annotations
@@ -107,8 +95,9 @@ class _StepEvent(NamedTuple):
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Find training steps and phases. Also return the name of the method that found the steps. Set `marks_are_steps` if each
-    step mark of the profiler contains exactly one batch. See Note [Whose steps].
+    """Return the tables of training steps and phases, and the name of the method that found the steps.
+
+    Set `marks_are_steps` if each step mark of the profiler contains exactly one batch.
     """
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
@@ -153,7 +142,6 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
 
 
 def _innermost(host: HostSpans, marks: Column) -> Column:
-    """Return the step marks that contain no other step mark, sorted by start time."""
     marks = marks[np.lexsort((-host.end_ns[marks], host.start_ns[marks]))]
     next_ends_ns = np.append(host.end_ns[marks[1:]], np.iinfo(np.int64).max)[: len(marks)]
     return marks[next_ends_ns > host.end_ns[marks]]
@@ -177,14 +165,9 @@ class _BatchEnds:
         self._modules = list(zip(host.start_ns[rows].tolist(), host.name[rows].tolist(), strict=True))
 
     def _of_model(self, event: _StepEvent) -> bool:
-        """Return True for ops of the model, and False for ops that prepare a batch. In a training recording, ops that never run
-        with gradients are considered data preparation.
-        """
         return not (self._trains and event.quiet) or event.like in self._trained
 
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
-        """Return the end times of all steps of a recording without step marks, and the method that found them. See
-        Note [Whose steps]."""
         ends, begun = self._cut(first_ns, last_ns, begins_before=True)
         if not self._are_alike([_BEFORE_ALL_NS, *ends, last_ns]):
             return [last_ns], "whole"
@@ -195,20 +178,11 @@ class _BatchEnds:
         return ([*ends, last_ns] if begun else [*ends[:-1], last_ns]), "inference" if ends else "whole"
 
     def between(self, begin_ns: int, end_ns: int) -> list[int]:
-        """Return the times at which batches end between the start and end of one step mark of the profiler. The end of the last
-        batch is not returned, because it equals the end of the step mark.
-        """
         ends, begun = self._cut(begin_ns, end_ns)
         ends = ends if begun else ends[:-1]
         return ends if self._are_alike([begin_ns, *ends, end_ns]) else []
 
     def _are_alike(self, edges_ns: list[int]) -> bool:
-        """Return whether all evaluated batches call the same modules. If the profile contains no module calls, the numbers of
-        ops per batch are compared.
-
-        Stages of an inference pipeline, such as a text encoder and a denoising loop, call different modules and are not
-        batches. The last batch may be incomplete.
-        """
         if self._trains or len(edges_ns) <= 2:
             return True
         times_ns = [at_ns for at_ns, _ in self._modules] or [event.start_ns for event in self._events if not event.name]
@@ -221,10 +195,6 @@ class _BatchEnds:
         return all(part == parts[0] for part in parts)
 
     def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
-        """Return the end times of the steps between two times, and whether an evaluated batch is still in progress at the end.
-
-        If `begins_before` is True, module calls that began before `begin_ns` are included.
-        """
         inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
         calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
         told = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
@@ -332,13 +302,13 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
 
 
 def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
-    """Return the phase segments of one step.
+    """Return the phases of one step.
 
     Note [The engine's run]
-        A backward pass lasts from the first to the last engine span, as long as the main thread does nothing in between. Two
-        kinds of ops of the main thread may belong to the backward pass. The first kind is the op that creates the first
-        gradient (ones_like) just before the backward pass. The second kind are ops between two nodes that autograd does not
-        record, such as a sum of gradients, if the engine runs on the main thread.
+        A backward pass lasts from the first to the last span of the autograd engine, if the main thread does nothing in
+        between. The op that creates the first gradient (ones_like) just before the engine starts belongs to the backward pass
+        too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients, also belong
+        to it.
     """
     now = cut.begin_ns = begin_ns
     run: list[_StepEvent] = []
@@ -442,12 +412,6 @@ def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
 
 
 def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
-    """Return a dictionary from the row numbers of ranges that mark a phase to the phase names. Also return the time intervals
-    of annotated forward passes on the main thread.
-
-    If a script's annotation of a phase contains PyTorch's own range for the same phase, PyTorch's range is used. If a script
-    annotates its forward passes, ops outside of these annotations belong neither to the forward pass nor to the loss.
-    """
     names: dict[int, str] = {}
     annotated: dict[int, str] = {}
     for index in np.unique(host.name[ranges]).tolist():
@@ -476,9 +440,6 @@ def _above(rows: Column, host: HostSpans) -> Column:
 
 
 def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
-    """Return a boolean mask of conversions such as `aten::to` that returned their input unchanged. If such an op contains other
-    ops, it is included only if all of them returned their input unchanged too.
-    """
     converts = (host.kind == HostKind.OP) & strings.matching(host.name, _CONVERSIONS.match)
     around = host.parent[~converts]
     around = around[around != NONE]
@@ -486,7 +447,6 @@ def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
 
 
 def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
-    """Return the rows of ops that prepare a batch on the CPU, just before the batch is copied to the GPU."""
     found: set[int] = set()
     before_copy = False
     for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():
@@ -507,9 +467,9 @@ def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int
 def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
     """Return the ops that the profiler added.
 
-    Note [The profiler's own ops]: until torch 1.12, entering a record_function range created a tensor just before the range
-    (aten::zeros, or the ops that aten::zeros consists of). Ops that create this tensor belong to the profiler and not to the
-    script.
+    Note [The profiler's own ops]
+        Until torch 1.12, entering a record_function range created a tensor with aten::zeros. Ops that create this tensor belong
+        to the profiler and not to the script.
     """
     rows = np.union1d(tops, ranges)
     cheap = strings.matching(host.name[rows], _PROFILER_OPS.match) & (host.kind[rows] == HostKind.OP)
@@ -525,11 +485,7 @@ def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strin
 
 
 class Markers:
-    """Computes the times that CUDA events would measure on one GPU, by default the busiest GPU.
-
-    `at(t)` returns the time at which all GPU work that was launched before the host time t has ended. `at(t)` returns t if the
-    GPU is idle at time t.
-    """
+    """Computes the times that CUDA events would measure on one GPU."""
 
     def __init__(self, host: HostSpans, device: DeviceSpans, number: int = NONE) -> None:
         work = np.flatnonzero(device.is_work)
