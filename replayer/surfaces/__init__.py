@@ -1,7 +1,6 @@
 """Replaces the functions of PyTorch and Python that a script can call to reach a GPU.
 
-Each file in this package patches one Python module, and is named after the patched module. A module that patches another module
-is called a surface in this project.
+Each file of the package patches one Python module, and is called a surface. The function `install_all` applies all patches.
 
     start(lambda: VirtualGpu(...))      # replayer.state
     install_all(torch)                  # this process now has a GPU, created at first use
@@ -32,12 +31,12 @@ _SURFACES = (
 
 
 def surfaces() -> list[ModuleType]:
-    """Return all surfaces. No two surfaces patch the same function (tests/replayer/surfaces/test_one_owner.py)."""
+    """Return the modules of this package, each of which patches one Python module."""
     return [import_module(f"replayer.surfaces.{name}") for name in _SURFACES.split()]
 
 
 def install_all(torch_module: ModuleType) -> None:
-    """Install every surface. Call this function once per process."""
+    """Patch PyTorch and Python for a replay. Call this function once per process."""
     refuse_c_functions(torch_module)
     for surface in surfaces():
         surface.install(torch_module)

@@ -1,13 +1,9 @@
-"""Patches builtins.open for `trace stalls`.
-
-While a DataLoader fetches a batch, file reads are counted and delayed to the speed of a simulated disk.
+"""Patches Python's `open` to count and delay the file reads of DataLoaders for `trace stalls`.
 
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
-All reads through Python's `open` are counted, including those of PIL, numpy, torch.load, zip and tar archives, and pickle.
-Files that C or C++ code opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are not counted and not slowed down. The report
-shows the number of counted bytes.
+Files that C or C++ code opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are not counted and not slowed down.
 """
 
 from __future__ import annotations
@@ -41,16 +37,11 @@ class _Fetch(threading.local):
 
 
 def install(torch_module: ModuleType, storage: StorageClient) -> None:
-    """Patch `open`, and the functions of the DataLoader that fetch, pin and return batches."""
     fetching = _Fetch()
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """A file opened for reading. If bytes are read twice, the second read is not counted and takes no time on the simulated
-        disk.
-
-        Image libraries often read a file's header first, and then read the whole file from the start.
-        """
+        """Counts each byte of a file only once, because image libraries often read a file's header twice."""
 
         _begin = _end = -1
 
@@ -126,7 +117,6 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
 
 
 def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
-    """Wrap the function that fetches a batch, so that each batch and its CPU time are reported to the simulated disk."""
     before_ns: dict[int, int] = {}  # CPU time after the previous batch, by worker process
 
     def counted(fetch: Any, fetcher: Any, indices: Any) -> Any:
@@ -152,11 +142,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time that all programs used on the cores available to this process, plus steal time.
-
-    The CPU time is the sum of user, nice, system, irq, softirq and steal in /proc/stat (Linux, man 5 proc), whose resolution is
-    about 10 ms.
-    """
+    """Return the CPU time that all programs have used, plus steal time (`man 5 proc`, /proc/stat)."""
     try:
         with _open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("cpu")]
@@ -184,11 +170,6 @@ def _timed_pinning(storage: StorageClient) -> Iterator[None]:
 
 
 def _with_script_time(storage: StorageClient) -> Any:
-    """Wrap `next_data` of a loader with workers.
-
-    Together with each batch, the replay reports how much CPU time the script's process has used since the previous batch.
-    Batches for evaluation are reported separately, because only training batches count as steps.
-    """
     evaluated = False
     before = (0, 0, 0)
 

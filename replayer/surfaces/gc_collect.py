@@ -1,9 +1,6 @@
 """Patches gc.collect so that it also collects objects that the replay has frozen with `gc.freeze`.
 
     del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
-
-After the first training step, a replay calls `gc.freeze`, which excludes all existing objects from garbage collection. The
-frozen objects may include objects of the script, such as a model that the script deletes later.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Provides an `nvidia-smi` command for subprocesses of the script, which reports the recorded GPUs and the memory that the
-replay uses.
+"""Provides a command `nvidia-smi` that reports the recorded GPUs to subprocesses of the script.
 
     install(folder)                                     # writes folder/bin/nvidia-smi and puts it on PATH
     subprocess.check_output(["nvidia-smi", "-L"])       # GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-00000000-...)
-
-The command is implemented in nvidia_smi_command.py, which reads the state of the virtual GPUs from a file. The replay rewrites
-the state file whenever the script starts a process with "nvidia-smi" in its arguments.
 """
 
 from __future__ import annotations
@@ -30,10 +26,6 @@ _MIB = 1 << 20
 
 
 def install(folder: Path) -> None:
-    """Install the command in the run's `folder`.
-
-    Does not change PATH if a parent process has already added the `nvidia-smi` command.
-    """
     commands = folder / "bin"
     facts = folder / f"{_NAME}.json"
     if str(commands) not in os.environ.get("PATH", "").split(os.pathsep):

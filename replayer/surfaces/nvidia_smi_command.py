@@ -1,15 +1,12 @@
 """Implements the `nvidia-smi` command that subprocesses of a replayed script call.
 
-The command prints the names, memory and driver version of the virtual GPUs.
-
     nvidia-smi -L
     nvidia-smi --query-gpu=name,memory.used --format=csv,noheader,nounits -i 0
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-Temperature, power, clocks and utilization are printed as "[N/A]", because recordings do not contain them. The real nvidia-smi
-prints "[N/A]" if a GPU lacks a sensor. Unknown options end the command with exit code 2. This file imports only the standard
-library, because it runs as a script without access to the project's packages.
+The command prints "[N/A]" for temperature, power, clocks and utilization, because recordings do not contain them. This file
+imports only the standard library, because it runs as a script without access to the project's packages.
 """
 
 import argparse
@@ -28,7 +25,7 @@ _OPTIONS.add_argument("--format", default="csv")
 
 
 class SmiDevice(TypedDict):
-    """A virtual GPU. `capability` is its compute capability, such as "7.0"."""
+    """Describes one virtual GPU. `capability` is the compute capability, such as "7.0"."""
 
     name: str
     total_mib: int
@@ -37,7 +34,7 @@ class SmiDevice(TypedDict):
 
 
 class SmiFacts(TypedDict):
-    """The content of the JSON file that the command reads. `driver` and `cuda` are versions."""
+    """Describes the JSON file that the `nvidia-smi` command reads. `driver` and `cuda` are version numbers."""
 
     driver: str
     cuda: str
@@ -64,7 +61,7 @@ def main(words: list[str]) -> int:
 
 
 def answer(told: SmiFacts, options: list[str]) -> list[str]:
-    """Return the lines to print. Raise ValueError if an option is unknown, with the option's name as message."""
+    """Return the lines that `nvidia-smi` prints. Raise ValueError with the option's name if an option is unknown."""
     asked, unknown = _OPTIONS.parse_known_args(options)
     if unknown:
         raise ValueError(unknown[0])

@@ -4,9 +4,7 @@
     import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
-The emulated NVML reports the memory use and utilization of the virtual GPU. Reading temperature, power or clocks raises NVML's
-error "Not Supported", because recordings do not contain them. Monitoring tools handle the error "Not Supported", because many
-real GPUs lack some sensors.
+Reading temperature, power or clocks raises NVML's error "Not Supported", because recordings do not contain them.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ ASSUMED_DRIVER = "550.54.15"
 
 
 class NVMLError(Exception):
-    """The exception class of pynvml. `value` is NVML's error code."""
+    """Replaces the exception class of pynvml. `value` is NVML's error code."""
 
     def __init__(self, value: int = 999) -> None:
         super().__init__(value)
@@ -45,11 +43,11 @@ class NVMLError_NotSupported(NVMLError):
 
 
 class NVMLError_DriverNotLoaded(NVMLError):
-    """Scripts may catch this exception class, but the emulation never raises it."""
+    """Lets scripts catch the error of a missing driver, although the emulation never raises it."""
 
 
 class Handle:
-    """A device handle, as returned by `nvmlDeviceGetHandleByIndex`."""
+    """Represents a GPU, as returned by `nvmlDeviceGetHandleByIndex`."""
 
     def __init__(self, index: int) -> None:
         if not 0 <= index < len(gpu().devices):
@@ -58,10 +56,7 @@ class Handle:
 
 
 class _Utilization:
-    """Computes GPU utilization like NVML: the share of time in which the GPU was busy since the previous query.
-
-    NVML averages utilization over a period of at least 1/6 s.
-    """
+    """Computes the share of time in which the GPU was busy since the previous query, averaged like NVML over at least 1/6 s."""
 
     _LEAST_NS = 1_000_000_000 // 6
 
@@ -79,8 +74,7 @@ class _Utilization:
 
 
 def stand_in(utilization: _Utilization) -> Any:
-    """Create the emulated module `pynvml`. Functions of NVML that this module does not implement raise NVML's error "Not
-    Supported"."""
+    """Return an emulated module `pynvml`, in which unsupported functions raise NVML's error "Not Supported"."""
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
     module.__spec__ = ModuleSpec("pynvml", None)
 
@@ -130,7 +124,6 @@ def stand_in(utilization: _Utilization) -> Any:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Make `import pynvml` load the emulated module, and patch the functions of torch.cuda that use NVML."""
     cuda: Any = torch_module.cuda
     sampled = _Utilization()
     patch_item(sys.modules, "pynvml", stand_in(sampled))

@@ -1,7 +1,6 @@
-"""Patches os._exit so that the replay's timeline is completed before the process ends. The original os._exit skips `atexit`
-handlers.
+"""Patches os._exit so that the replay saves its timeline before the process ends.
 
-    os._exit(0)
+    os._exit(0)     # the original os._exit skips `atexit` handlers
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wrap `os._exit`. Forked children, such as DataLoader workers, keep the original os._exit, because they write no
-    timeline."""
+    """Patch os._exit, except in forked children such as DataLoader workers, which write no timeline."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         state.STATE.finish()

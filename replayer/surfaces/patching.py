@@ -1,12 +1,10 @@
 """Provides helpers that make PyTorch functions raise NotEmulated or do nothing, if a replay does not emulate them.
 
-Surfaces keep torch's own Python code where possible and replace the C functions that this code calls (`torch._C._cuda_*`).
-torch looks up these C functions by attribute at each call, so patching them also changes Python functions that torch copied at
-import time. torch's own checks and error messages keep working.
-
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
     ignore(torch.cuda.nvtx, {"mark": (None, "nobody listens")})          # returns a constant, with a reason
+
+Where possible, a replay patches C functions (`torch._C._cuda_*`) and keeps the Python code of torch that calls them.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ from traces.script.patching import PATCHES, patch
 
 
 def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
-    """Return a function that raises NotEmulated. The error message names the function `call`."""
-
     def refused(*_args: object, **_kwargs: object) -> NoReturn:
         raise NotEmulated(call, advice)
 
@@ -30,24 +26,21 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make each function in `advice` raise NotEmulated. Names that do not exist in the installed PyTorch release are
-    skipped."""
+    """Make each function in `advice` raise NotEmulated. Functions that the installed PyTorch release lacks are skipped."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the constructors of the classes in `advice` raise NotEmulated, but keep `isinstance` checks against the classes
-    working."""
+    """Make the constructors of the classes in `advice` raise NotEmulated, but keep `isinstance` checks working."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions by functions that return a constant and do nothing else. `answers` maps each function's name to the
-    constant and a reason, which is not used at runtime."""
+    """Replace functions by functions that only return a constant. `answers` gives the constant and a reason for each name."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 

@@ -1,13 +1,7 @@
-"""Adds an explanation to errors from packages that need NVIDIA's driver. After an error about a missing driver, a patched
-sys.excepthook prints that a replay has no driver and no device memory.
+"""Adds an explanation to the traceback if a package fails because it needs NVIDIA's driver.
 
     AssertionError: libcuda.so cannot found!
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
-
-The original error is printed unchanged. Errors that the script catches get no explanation.
-
-Under `trace stalls`, an uncaught error of the script is written to a file instead of being printed. `trace stalls` runs the
-script several times and reports a failure in one line.
 """
 
 from __future__ import annotations
@@ -33,10 +27,7 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Wrap the current hook. If the script later sets its own sys.excepthook, the script's hook is used instead.
-
-    If the folder `keep_in` is given, an uncaught error of the script is written to a file in this folder.
-    """
+    """Patch sys.excepthook. If `keep_in` is a folder, errors are written to a file in this folder instead of being printed."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -62,10 +53,8 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return one line of the error's message. If the error was raised from another error, the original error's message is used.
-    Usually the first line is returned. If a DataLoader worker failed, the message's last line is returned, because it contains
-    the worker's original error.
-    """
+    """Return one line of an error message. If a DataLoader worker failed, return the last line, which contains the worker's
+    error."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -84,8 +73,7 @@ def _is_of_no_data(error: BaseException) -> bool:
 
 
 def package_of(frames: TracebackType | None) -> str:
-    """Return the name of the installed package in which the error occurred. PyTorch and this project's own packages are
-    skipped."""
+    """Return the name of the installed package that raised the error, other than PyTorch and this project."""
     found = "a C++ or CUDA extension"
     while frames is not None:
         parts = Path(frames.tb_frame.f_code.co_filename).parts

@@ -1,26 +1,17 @@
 """Patches Python's module `time` for the options `--clock virtual` and `--clock recorded`.
 
-With a virtual clock, `time.sleep` returns at once and moves the clock forward.
-
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
-The functions `time`, `perf_counter` and `monotonic` return the virtual time (Note [Virtual time] in clock.py), and `sleep`
-advances the virtual time. The clock functions are also replaced in modules that have already run `from time import
-perf_counter`. When a thread reads a clock, the clock first advances to the thread's virtual time, which includes the recorded
-duration of its host code. In a background thread, `sleep` does not advance the clock. A sleeping background thread waits until
-other threads have advanced the virtual time far enough.
+The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
+background thread, `sleep` waits until other threads have advanced the virtual time far enough.
 
-A script is polling if it repeatedly sleeps for at most `_LONGEST_POLL_S` seconds without using the GPU in between. A polling
-script usually waits for a child process, a thread or another rank, which make progress only in real time. The sleep of a
-polling script therefore takes real time. If sleep returned at once in a polling loop, the loop would keep a CPU core busy and
-advance the virtual clock by hours.
+A script is polling if it repeatedly sleeps for at most `_LONGEST_POLL_S` seconds without using the GPU in between. When a
+script is polling, `sleep` takes real time, because other processes make progress only in real time.
 
-`datetime.now()`, `time.localtime()` and `time.clock_gettime()` keep real time. Timeouts of locks, queues, sockets and processes
-are measured in real time. Processes that do not use the GPU get the real time from all clocks. Modules in `_WAIT_FOR_REAL`,
-such as `socket`, use the real clock, because their timeouts would end too early if the virtual clock jumped forward. In a
-worker process of a DataLoader, the clock starts at the virtual time of the fork and runs at real speed. Do not use a virtual
-clock to measure how long a script itself waits or sleeps.
+`datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
+processes use real time. Processes that do not use the GPU use real time. In a DataLoader worker, the clock starts at the
+virtual time of the fork and runs at real speed.
 """
 
 from __future__ import annotations
@@ -48,8 +39,6 @@ _CLOCKS = ("time", "perf_counter", "monotonic")
 
 
 class PatchedTime:
-    """Replaces the functions of Python's module `time` with functions that use the virtual clock `clock`."""
-
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.come_to_present: Callable[[], None] = lambda: None
@@ -108,7 +97,6 @@ class PatchedTime:
         return _like(real, sleep)
 
     def _is_polling(self) -> bool:
-        """Return whether the script has not used the GPU since its previous sleep."""
         before, self._calls_before_sleep = self._calls_before_sleep, self.calls_of_device()
         return before == self._calls_before_sleep
 
@@ -124,8 +112,7 @@ def _others_run() -> bool:
 
 
 def waits_for_real(module: str) -> bool:
-    """Return whether the module uses the clock to time waits in the operating system, for example on sockets, which take real
-    time."""
+    """Return True if a module measures timeouts of operating system calls, which take real time."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 

@@ -1,9 +1,6 @@
 """Patches torch.accelerator so that it reports "cuda" as the accelerator.
 
     torch.accelerator.current_accelerator()     # device(type='cuda')
-
-In a replay, PyTorch's C++ code finds no accelerator, so this module replaces the functions `torch._C._accelerator_*` with calls
-to torch.cuda.
 """
 
 from __future__ import annotations

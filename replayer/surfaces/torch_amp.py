@@ -1,15 +1,11 @@
-"""Patches torch.amp, torch.autocast and torch.cuda.amp. Calls without a device type use "cuda".
+"""Patches torch.amp, torch.autocast and torch.cuda.amp to support autocast on the virtual GPU.
 
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x)                     # torch.is_autocast_enabled() is True
 
-C++ keeps autocast state per device type. PyTorch's autocast, GradScaler and custom_fwd read and set the autocast state through
-functions that this module patches. autocast and GradScaler read the list of supported dtypes from torch.cuda.
-
 Note [Autocast's key]
-    A tensor has the autocast dispatch key of its device type, but C++ has no autocast key for "lazy". While autocast is on, the
-    autocast key of another device type (PrivateUse1) is therefore added to every call in the thread. Calls without virtual
-    tensors are not affected.
+    PyTorch's C++ code has no autocast dispatch key for the device type "lazy", which virtual tensors have. While autocast is
+    on, every call in the thread therefore gets the autocast key of the device type PrivateUse1.
 """
 
 from __future__ import annotations
@@ -25,12 +21,10 @@ def install(torch_module: ModuleType) -> None:
     c: TorchAny = torch_module._C
 
     def for_cuda(call: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
-        """Call an autocast function with the device type "cuda" if a script uses the old form without a device type."""
         return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
     def set_autocast_enabled(call: Callable[..., TorchAny], *args: TorchAny) -> None:
-        """Turn autocast for "cuda" on or off, and add or remove autocast's dispatch key in the current thread. See
-        Note [Autocast's key]."""
+        """Turn autocast for "cuda" on or off in the current thread. See Note [Autocast's key]."""
         for_cuda(call, *args)
         if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":
             c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, args[-1])

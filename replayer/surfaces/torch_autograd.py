@@ -1,9 +1,7 @@
-"""Patches torch.autograd so that the replay detects the backward pass and inference mode. gradcheck works only under `--values
-compute`.
+"""Patches torch.autograd so that the replay detects the backward pass and inference mode.
 
-With a real GPU, the autograd engine runs one thread per GPU while the calling thread waits. In PyTorch's C++ code, virtual
-tensors have the device type "lazy" instead of "cuda". For virtual tensors, the autograd engine runs all nodes in the calling
-thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp), which does not change the timeline.
+The autograd engine runs virtual tensors in the calling thread, because their C++ device type is "lazy" (Engine::ready_queue in
+torch/csrc/autograd/engine.cpp).
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ def install(torch_module: ModuleType) -> None:
 def _run_backward(
     run: Callable[..., TorchAny], outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Run the backward pass with the same device checks and error messages as on a real GPU. PyTorch's autograd engine does not
-    check the devices of gradients that are tensor subclasses."""
+    """Raise PyTorch's device errors, which the autograd engine does not raise for gradients that are tensor subclasses."""
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")
@@ -54,8 +51,6 @@ def _run_backward(
 
 
 def _checked_gradients(call: Callable[..., TorchAny], node: TorchAny, *args: TorchAny) -> TorchAny:
-    """Call the `backward` method of a torch.autograd.Function, and raise the same errors as PyTorch's engine if a returned
-    gradient is on the wrong device."""
     returned = call(node, *args)
     gradients = returned if isinstance(returned, tuple) else (returned,)
     needing = [gradient for gradient, needs in zip(gradients, node.needs_input_grad, strict=False) if needs]

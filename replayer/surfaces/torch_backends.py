@@ -1,13 +1,9 @@
-"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda.
-
-Reading a flag returns the value that the script has set. The reported versions of cuDNN and CUDA are those of the recording.
+"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda, which report the recorded versions.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Most flags are stored in C++ and need no patch. This module replaces only the flags whose value depends on how PyTorch was
-built, for example with or without CUDA. Backend flags, such as `allow_tf32`, do not change the times of a replay. The recorded
-times depend on the backend flags of the recorded run, which `trace info` shows.
+Backend flags, such as `allow_tf32`, do not change the times of a replay.
 """
 
 from __future__ import annotations
@@ -75,14 +71,12 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _tell_recorded_cuda(version: TorchAny) -> None:
-    """Make a PyTorch build without CUDA report the recorded CUDA version, because scripts interpret the version None as "no
-    GPU".
+    """Make a CPU build of PyTorch report the recorded CUDA version, because scripts interpret the version None as "no GPU".
 
-    A CUDA build of PyTorch reports its own CUDA version, because packages such as torchvision check that it equals theirs.
+    A CUDA build of PyTorch reports its own CUDA version, which packages such as torchvision compare with theirs.
     """
 
     def recorded_version(name: str) -> TorchAny:
-        """Look up `torch.version.cuda` only when a script reads it, so that importing torch does not open the recording."""
         if name != "cuda":
             raise AttributeError(f"module 'torch.version' has no attribute {name!r}")
         if in_bad_fork():

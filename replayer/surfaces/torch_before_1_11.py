@@ -1,15 +1,8 @@
-"""Makes autograd save the same tensors for backward as PyTorch before 1.11 did.
-
-A recording from PyTorch 1.10 or earlier must be replayed with that release's saved tensors, because saved tensors use GPU
-memory.
+"""Makes autograd save the same tensors for backward as PyTorch 1.10, because saved tensors use GPU memory.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 
-PyTorch 1.11 made two changes to saved tensors. Before PyTorch 1.11, autograd saved the result of in-place ReLU6 and Hardtanh.
-Since PyTorch 1.11, autograd saves a copy of the input of in-place ReLU6 and Hardtanh. MobileNetV2 uses ReLU6, and needs 31 %
-less memory with PyTorch before 1.11. Before PyTorch 1.11, a convolution saved a contiguous copy of its input. Since PyTorch
-1.11, a convolution saves its input without a copy. If the input is a view, the memory of the whole viewed tensor stays
-allocated. ShuffleNet, whose convolutions get halves of tensors as inputs, needs 7 % less memory with PyTorch before 1.11.
+Before PyTorch 1.11, in-place ReLU6 and Hardtanh saved their result, and convolutions saved a contiguous copy of their input.
 Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
 """
 

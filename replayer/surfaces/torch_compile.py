@@ -1,12 +1,9 @@
-"""Patches torch.compile. PyTorch's Dynamo still traces the compiled functions, but the package replayer/compiled/ replaces
-Inductor.
+"""Patches torch.compile, so that replayer/compiled/backend.py replaces the backends "inductor" and "cudagraphs".
 
     compiled = torch.compile(model, mode="reduce-overhead")
     compiled(x)                         # traced by Dynamo and AOTAutograd, and run op by op on virtual tensors
 
-Because Dynamo is unchanged, guards, graph breaks and recompilations work as in an unpatched PyTorch, including counters, logs
-and errors. The torch.compile backends "inductor" and "cudagraphs" need a CUDA driver, so replayer/compiled/backend.py replaces
-them. All other backends run unchanged.
+PyTorch's Dynamo is unchanged, so guards, graph breaks and recompilations work as usual.
 """
 
 from __future__ import annotations

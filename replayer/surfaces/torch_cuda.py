@@ -1,12 +1,6 @@
 """Patches the functions of torch.cuda that report which GPUs exist, which one is current, and their properties.
 
-PyTorch's Python code is not replaced. Only the C functions that torch.cuda's Python code calls (`torch._C._cuda_*`) are
-replaced. CPU builds of PyTorch do not have the C functions. The original C functions of a CUDA build would try to load NVIDIA's
-driver. Python code in PyTorch, such as `with torch.cuda.device(1)` and the error "Invalid device id", is unchanged.
-
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
-
-Functions in the table REFUSED raise NotEmulated.
 """
 
 from __future__ import annotations
@@ -80,7 +74,6 @@ class CudaDriver:
         self._visible: int | None = None  # CUDA reads CUDA_VISIBLE_DEVICES once, when the driver starts
 
     def start(self) -> None:
-        """Start the driver. `torch.cuda._lazy_init` calls this method once per process."""
         visible = self.device_count()
         if not visible:
             raise RuntimeError("No CUDA GPUs are available")
@@ -88,10 +81,7 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of recorded GPUs or of entries in CUDA_VISIBLE_DEVICES, whichever is smaller.
-
-        The numbers in CUDA_VISIBLE_DEVICES are ignored: "2,3" means two GPUs.
-        """
+        """Return the number of recorded GPUs or of entries in CUDA_VISIBLE_DEVICES, whichever is smaller."""
         if self._visible is not None:
             return self._visible
         if in_bad_fork():
@@ -102,8 +92,7 @@ class CudaDriver:
         return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
-        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA. On a real GPU,
-        `device_count` uses NVML, but this function calls the CUDA runtime and therefore initializes CUDA."""
+        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA."""
         if in_bad_fork():
             return 0
         gpu()
@@ -111,11 +100,7 @@ class CudaDriver:
 
 
 def refuse_c_functions(torch_module: ModuleType) -> None:
-    """Replace all C functions for CUDA and NCCL in this build of PyTorch by functions that raise NotEmulated.
-
-    The other modules in surfaces/ then replace the functions that a replay supports. C functions that future PyTorch releases
-    add are replaced too, so that they cannot call a real driver.
-    """
+    """Make all C functions for CUDA and NCCL in the installed PyTorch raise NotEmulated until they are patched."""
     c: TorchAny = torch_module._C
     for name in dir(c):
         if name.startswith(("_cuda_", "_nccl_")):
@@ -129,10 +114,6 @@ def install(torch_module: ModuleType) -> None:
     known: dict[int, tuple[TorchAny, TorchDeviceProperties]] = {}
 
     def properties_of(index: int) -> TorchDeviceProperties:
-        """Return the device's properties.
-
-        Device properties are cached, because each call of an attention layer reads the compute capability.
-        """
         device = gpu().devices[index]
         if index not in known or known[index][0] is not device:
             made = TorchDeviceProperties.made(device.name, device.memory.usage.capacity_bytes, device.properties, index)
@@ -143,8 +124,6 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(checked_index(index))
 
     def exchange_device(index: int) -> int:
-        """Make device `index` the current device, and return the previous current device. If `index` is negative, nothing
-        changes and the function returns -1."""
         if index < 0:
             return -1
         checked_index(index)
@@ -153,12 +132,9 @@ def install(torch_module: ModuleType) -> None:
         return before
 
     def maybe_exchange_device(index: int) -> int:
-        """Do the same as `exchange_device`. In PyTorch, `_cuda_exchangeDevice` and `_cuda_maybeExchangeDevice` differ only for
-        devices without a CUDA context."""
         return exchange_device(index)
 
     def arch_flags() -> str:
-        """Return the architectures of the recorded GPUs, such as "sm_70 sm_80"."""
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
 
@@ -224,7 +200,6 @@ def _set_sync_debug_mode(mode: int) -> None:
 
 @cache
 def _warn_of_prototype() -> None:
-    """Give PyTorch's warning about the synchronization debug mode once per process."""
     warnings.warn(
         "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
         UserWarning,

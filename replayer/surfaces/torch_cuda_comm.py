@@ -1,19 +1,13 @@
-"""Implements broadcast, scatter and gather between GPUs for torch.cuda.comm and torch.nn.parallel.comm.
-
-`torch.cuda.comm` re-exports `torch.nn.parallel.comm`, which is not replaced. Only the C functions that torch.cuda.comm calls
-are replaced. The Python replacements make the same copies as PyTorch's C++ functions (torch/csrc/cuda/comm.cpp), in the same
-order and on the same streams.
+"""Implements broadcast, scatter and gather between GPUs with the same copies as torch/csrc/cuda/comm.cpp.
 
     torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view if it is already there
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
 
 Note [NCCL or copies]
     A CUDA build of torch uses NCCL for broadcasts and `reduce_add` where possible. If the recorded run used NCCL (Note [How
-    parameters travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. The replay still
-    copies values between GPUs, but these copies take no time. If the recorded run did not use NCCL, the replay uses and times
-    plain copies, as builds without NCCL do (`torch.cuda.nccl.is_available` returns False). NCCL's kernel launches depend on the
-    machine's links and the NCCL release, but NCCL and plain copies transfer the same number of bytes over each link. Under
-    `--values compute`, sums always use plain copies, because computing a sum needs the values.
+    parameters travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. If the recorded run
+    did not use NCCL, the replay uses and times plain copies between GPUs. Under `--values compute`, sums always use plain
+    copies, because computing a sum needs the values.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 class Comm:
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device. `tensor` itself is returned for the device that it is already on."""
+        """Copy `tensor` to each device, but return `tensor` itself for its own device."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -71,7 +65,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk per device. A chunk that is already on its device is returned as a view instead of a copy."""
+        """Return one chunk per device. A chunk that is already on its device is returned as a view."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
@@ -152,17 +146,12 @@ def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
 
 
 class _Nccl:
-    """The functions of torch.cuda.nccl that torch.nn.parallel.comm calls.
-
-    Calls of torch.cuda.nccl by the script itself raise NotEmulated.
-    """
+    """Implements the functions of torch.cuda.nccl that torch.nn.parallel.comm calls."""
 
     def is_available(self, tensors: Sequence[TorchAny]) -> bool:
-        """Return whether `reduce_add` uses NCCL."""
         return not computing() and gpu().recording.transport is not Transport.COPIES
 
     def reduce(self, inputs: Sequence[TorchAny], output: torch.Tensor, root: int) -> None:
-        """Launch the reduction as one op, without computing the sum."""
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):
             pass
 

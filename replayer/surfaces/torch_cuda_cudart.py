@@ -29,7 +29,7 @@ _TEXTS: dict[int, str] = {
 
 
 class VirtualCudart:
-    """Replaces the module `torch._C._cudart`. CUDA runtime functions that are not defined in this class raise NotEmulated."""
+    """Replaces the module `torch._C._cudart`. CUDA runtime functions that the class does not define raise NotEmulated."""
 
     cudaError = RuntimeResult
 
@@ -44,7 +44,6 @@ class VirtualCudart:
         return RuntimeResult.success
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
-        """Pin memory that the script allocated. Later copies from this host memory are as fast as copies from pinned memory."""
         if host_memory().register(address, size_bytes):
             return RuntimeResult.success
         return RuntimeResult.errorHostMemoryAlreadyRegistered

@@ -1,6 +1,4 @@
-"""Implements the result of `torch.cuda.get_device_properties`.
-
-Device properties that were not recorded are taken from a table of GPU models.
+"""Implements the class of device properties that `torch.cuda.get_device_properties` returns.
 
     TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
 """
@@ -19,8 +17,8 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class TorchDeviceProperties(DeviceProperties):
-    """Has the attributes of PyTorch's class `_CudaDeviceProperties`, such as `total_memory`, for a recorded GPU. Sizes are in
-    bytes and frequencies in kHz. A value of 0 means unknown."""
+    """Describes a recorded GPU with the attributes of PyTorch's class `_CudaDeviceProperties`. Sizes are in bytes and
+    frequencies in kHz. A value of 0 means unknown."""
 
     name: str = ""
     total_memory: int = 0
@@ -37,7 +35,6 @@ class TorchDeviceProperties(DeviceProperties):
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())
 
     def __dir__(self) -> list[str]:
-        """Return the attribute names of PyTorch's class, and not the methods that this project adds."""
         return [name for name in super().__dir__() if name.startswith("_") or name in vars(self)]
 
     def __repr__(self) -> str:

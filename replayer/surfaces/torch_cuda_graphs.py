@@ -1,15 +1,10 @@
-"""Emulates torch.cuda.graphs.
-
-While a CUDA graph is captured, the replay stores the captured ops and allocates their memory from a separate pool. A call of
-`replay` launches all kernels of the captured ops at once.
+"""Emulates torch.cuda.graphs: a virtual CUDA graph stores the captured ops and launches their kernels at once.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
     g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
 
-Python functions of PyTorch, such as `torch.cuda.graph` and `make_graphed_callables`, are not replaced. The module
-torch.cuda.graphs is reloaded, so that `torch.cuda.CUDAGraph` inherits from `VirtualGraph` instead of the C++ class. The
-kernels' times come from replayer/timing/cuda_graph.py.
+The module torch.cuda.graphs is reloaded, so that `torch.cuda.CUDAGraph` inherits from `VirtualGraph` instead of the C++ class.
 """
 
 from __future__ import annotations
@@ -35,8 +30,7 @@ PoolHandle = tuple[int, int]
 
 
 class _GraphPools:
-    """Counts how many CUDA graphs use each private memory pool. When the last CUDA graph that uses a memory pool is deleted,
-    the pool is deleted too."""
+    """Counts how many CUDA graphs use each private memory pool, and deletes unused pools."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -118,10 +112,10 @@ class VirtualGraph:
     capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts
 
     def capture_end_post(self) -> None:
-        """Do nothing. PyTorch destroys the captured template of the CUDA graph here, but a replay has no such template."""
+        """Do nothing, because a virtual CUDA graph has no C++ template to destroy."""
 
     def instantiate(self) -> None:
-        """Do nothing, because CUDA graphs in a replay are not compiled for a real GPU."""
+        """Do nothing, because virtual CUDA graphs are not compiled for a GPU."""
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -146,7 +140,7 @@ class VirtualGraph:
         return [self.pool()]
 
     def enable_debug_mode(self) -> None:
-        """Do nothing. This method prepares `debug_dump`, which raises NotEmulated."""
+        """Do nothing. The method `debug_dump`, which needs the debug mode, raises NotEmulated."""
 
     debug_dump = refusal("torch.cuda.CUDAGraph.debug_dump", _NODES)
     raw_cuda_graph = refusal("torch.cuda.CUDAGraph.raw_cuda_graph", _NODES)

@@ -1,13 +1,7 @@
-"""Patches torch.cuda.memory so that it reports the memory of the virtual GPU.
-
-torch.cuda.memory reads memory statistics with C functions such as `torch._C._cuda_memoryStats`. This module replaces the C
-functions by functions that read `DeviceMemory` (device/caching_allocator.py). Four functions, such as `memory_allocated`, are
-replaced entirely for speed, because PyTorch's Python code sorts all memory statistics at each call.
+"""Patches torch.cuda.memory so that it reports the memory of the virtual GPU (device/caching_allocator.py).
 
     torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
     print(torch.cuda.memory_summary())
-
-Functions of torch.cuda.memory that are listed in REFUSED_C, REFUSED_CLASSES and REFUSED raise NotEmulated.
 """
 
 from __future__ import annotations
@@ -63,8 +57,7 @@ def memory_of(index: int) -> DeviceMemory:
 
 
 class RawBlocks:
-    """Maps addresses to blocks from torch.cuda.caching_allocator_alloc, with which other libraries allocate GPU memory by
-    address."""
+    """Maps addresses to memory blocks from `torch.cuda.caching_allocator_alloc`, which other libraries call."""
 
     def __init__(self) -> None:
         self._handles: dict[int, AllocationHandle] = {}
@@ -90,13 +83,12 @@ class RawBlocks:
 
 
 def stats_of_release(stats: dict[str, Any], torch_version: str) -> dict[str, Any]:
-    """Return `stats` without the statistics that the PyTorch release `torch_version` does not have."""
     running = Machine(torch=torch_version)
     return {key: value for key, value in stats.items() if not running.is_before(*STATS_SINCE.get(key, (0, 0)))}
 
 
 def enable_caching(enabled: bool) -> None:
-    """Raise NotEmulated if `enabled` is False, because the caching allocator of the virtual GPU cannot be turned off."""
+    """Raise NotEmulated if `enabled` is False, because the virtual GPU always uses a caching allocator."""
     if not enabled:
         raise NotEmulated("torch.cuda.caching_allocator_enable(False)", _CACHE)
 
@@ -113,8 +105,7 @@ def install(torch_module: ModuleType) -> None:
     raw = RawBlocks()
 
     def memory(device: TorchAny) -> DeviceMemory | None:
-        """Return the memory of a device, or None if CUDA is not initialized yet. PyTorch reports 0 bytes before CUDA is
-        initialized."""
+        """Return the memory of a device, or None if CUDA is not initialized yet."""
         if not cuda.is_initialized():
             return None
         return memory_of(module._get_device_index(device, optional=True))
@@ -133,7 +124,6 @@ def install(torch_module: ModuleType) -> None:
         return asked.usage.allocated_bytes
 
     def list_gpu_processes(device: TorchAny = None) -> str:
-        """Return PyTorch's list of processes that use the GPU, which contains only the current process."""
         index = module._get_device_index(device, optional=True)
         asked = memory_of(index)
         used_mib = (asked.usage.capacity_bytes - asked.usage.free_bytes) / (1 << 20)
@@ -144,7 +134,6 @@ def install(torch_module: ModuleType) -> None:
             device.memory.empty_cache()
 
     def blas_bytes() -> int:
-        """Return the size in bytes that a new cuBLAS workspace would have on the current device."""
         here = gpu()
         return here.blas.size_bytes(here.current.device())
 

@@ -1,13 +1,8 @@
 """Emulates the memory snapshots and the allocation history of torch.cuda.memory.
 
-A snapshot contains all memory blocks of each device, the call stacks of their allocations, and past allocations and frees.
-
     torch.cuda.memory._record_memory_history()
     train()
     torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
-
-This module replaces only the C functions that torch.cuda.memory calls. While a script records the allocation history, repeated
-steps run their allocations one by one, without the shortcut in memory/allocation_cycles.py.
 """
 
 from __future__ import annotations
@@ -37,10 +32,9 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Start, change or stop the recording of allocations on all devices. None for `enabled` stops the recording.
+    """Start or change the recording of allocations on all devices, or stop it if `enabled` is None.
 
-    Raises RuntimeError for invalid arguments, as PyTorch does. The last two parameters were added in PyTorch 2.15. The history
-    of pinned memory is not supported.
+    Raise PyTorch's RuntimeError for invalid arguments. PyTorch 2.15 added the last two parameters.
     """
     if record_pinned_host_memory:
         raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out; only devices have a history")
@@ -86,11 +80,7 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """Return a snapshot. `wanted` is None or a tuple that ends with whether to include past allocations and frees, after the id
-    of a memory pool.
-
-    The id (0, 0) means all pools.
-    """
+    """Return a memory snapshot. `wanted` contains the id of a memory pool, and True to include past allocations."""
     devices = gpu().devices
     for device in devices:
         if device.memory.history is not None:

@@ -1,11 +1,9 @@
-"""Patches torch.cuda's random generators (tensor/generators.py).
+"""Patches torch.cuda's random generators to use the virtual generators in tensor/generators.py.
 
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-PyTorch's module `torch.cuda.random` is not patched, because it reads `torch.cuda.default_generators`, which this module
-replaces. PyTorch's C++ code treats a virtual generator as a CPU generator, and would accept it for CPU tensors. The random
-functions are therefore patched to check the generator's device.
+The random functions are patched to check the generator's device, because C++ code treats virtual generators as CPU generators.
 """
 
 from __future__ import annotations

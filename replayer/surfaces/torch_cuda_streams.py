@@ -1,18 +1,13 @@
-"""Emulates the streams and events of torch.cuda, and their synchronisation. torch.Stream and torch.Event are supported too.
+"""Emulates the streams and events of torch.cuda, and their synchronisation.
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         y = f(x)                                        # y's kernels are timed on `side`
     torch.cuda.current_stream().wait_stream(side)
 
-This module replaces the classes of streams and events, but not functions such as `torch.cuda.synchronize`. The new classes
-derive from `torch.Stream` and `torch.Event`, so that `isinstance` works with torch.Stream as well as torch.cuda.Stream.
-
 Note [Streams come from a pool]
     PyTorch takes CUDA streams one after the other from a pool of 32 per device and priority. The 33rd call of
-    `torch.cuda.Stream()` returns the first stream again, so that work on the 1st and the 33rd stream object runs one after the
-    other. `StreamPool` works like PyTorch's pool. The pool also limits the number of virtual streams if a script creates a
-    stream in each step.
+    `torch.cuda.Stream()` returns the first stream again, so work on both stream objects runs one after the other.
 """
 
 from __future__ import annotations
@@ -61,8 +56,7 @@ class StreamPool:
         return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
-        """Return the id of the pool's next stream for a device and a priority. As in PyTorch, a stream's id consists of bits
-        for the stream's index and kind, followed by a 1."""
+        """Return the id of the pool's next stream. The bits of a stream id have the same meaning as in PyTorch."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1
@@ -140,7 +134,6 @@ class Stream(BaseStream):  # type: ignore[misc]
         return gpu().launches.is_capturing(self.virtual)
 
     def __enter__(self) -> Self:
-        """Make this stream and its device current."""
         self._before += [gpu().current.stream(gpu().current.device()), gpu().current.stream(self.device_index)]
         gpu().current.set_stream(self.virtual)
         return self
@@ -160,10 +153,7 @@ class Stream(BaseStream):  # type: ignore[misc]
 
 
 class ExternalStream(Stream):
-    """Replaces torch.cuda.ExternalStream. The argument `stream_ptr` must be the handle of a virtual stream.
-
-    Handles of real streams raise NotEmulated.
-    """
+    """Replaces torch.cuda.ExternalStream, and raises NotEmulated for handles of real CUDA streams."""
 
     def __new__(cls, stream_ptr: int, device: TorchAny = None, **known: TorchAny) -> Self:
         index = _index(device)
@@ -174,8 +164,7 @@ class ExternalStream(Stream):
 
 
 class Event(BaseEvent):  # type: ignore[misc]
-    """Replaces torch.cuda.Event. The argument `blocking` has no effect, because it only decides whether the host sleeps or
-    spins while it waits."""
+    """Replaces torch.cuda.Event. The argument `blocking` has no effect."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -198,10 +187,7 @@ class Event(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """Return an invented address as the event's handle (cudaEvent_t), or 0 if the event was never recorded.
-
-        As in PyTorch, a CUDA event is created when it is first recorded.
-        """
+        """Return an invented handle (cudaEvent_t), or 0 if the event was never recorded."""
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
     event_id = cuda_event
@@ -230,8 +216,7 @@ class Event(BaseEvent):  # type: ignore[misc]
     def elapsed_time(self, end_event: TorchAny) -> float:
         """Return the time until `end_event` in milliseconds.
 
-        Raises ValueError or RuntimeError with CUDA's message if the elapsed time is undefined, for example between events of
-        two devices.
+        Raise CUDA's error if the elapsed time is undefined, for example between events of two devices.
         """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -262,8 +247,7 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Return whether `device` means the virtual GPU. The device None means the current accelerator, which is the virtual
-    GPU."""
+    """Return True if `device` is a CUDA device or None, which means the current accelerator."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 

@@ -1,26 +1,18 @@
 # mypy: allow-untyped-calls
-"""Emulates torch.distributed.
-
-The replay emulates the backend "nccl" with one process per rank. The backend "gloo" is the real one, which communicates through
-host memory.
+"""Emulates torch.distributed with the backend "nccl". The backend "gloo" is the real one.
 
     dist.init_process_group("nccl")     # under torchrun: ranks exchange messages in torchrun's own store
     dist.all_reduce(gradient)           # starts on the device when all ranks have arrived, takes the recorded time
 
-Rendezvous, stores, subgroups and the gradient reducer of DistributedDataParallel run PyTorch's own code.
-This module compares parameter shapes across ranks, because the C++ code of DistributedDataParallel cannot read virtual tensors.
-
 Note [Gloo and tensors on the device]
-    Gloo copies CUDA tensors to the host, communicates there and copies back. A replay also copies to the host, communicates and
-    copies back, and waits for each of the three operations. Copies take their recorded time, and communication takes as long as
-    on the machine that runs the replay. A virtual clock does not advance while gloo communicates. With a virtual clock, a
-    collective therefore starts when the last rank calls it, and takes the time that `cost_model/collective_costs.py` estimates.
+    Gloo copies CUDA tensors to the host, communicates there and copies the results back. Copies take their recorded time, and
+    communication takes as long as on the machine that runs the replay. With a virtual clock, gloo's communication takes the
+    time that `cost_model/collective_costs.py` estimates.
 
 Note [Gloo's threads and the interpreter's lock]
-    A replay's gloo operations refer to Python tensors, so a gloo thread that releases such an operation needs the interpreter's
-    lock. The Reducer of DistributedDataParallel holds the interpreter's lock while its destructor destroys the group and waits
-    for gloo's threads. To avoid the deadlock between the Reducer and a gloo thread, a process group is kept until its process
-    ends.
+    The Reducer of DistributedDataParallel holds the interpreter's lock while its destructor waits for gloo's threads. A gloo
+    thread that releases a Python tensor needs the same lock. To avoid a deadlock, the replay keeps each process group until the
+    process ends.
 """
 
 from __future__ import annotations
@@ -49,7 +41,6 @@ _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object
 
 
 def install(torch_module: ModuleType) -> None:
-    """Make torch.distributed use the virtual NCCL. Does nothing if PyTorch was built without torch.distributed."""
     dist = torch_module.distributed
     if not dist.is_available():
         return
@@ -92,7 +83,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Register PyTorch's Python version of DDP's built-in fp16 hook, because the C++ version cannot read virtual tensors."""
+    """Register PyTorch's Python version of DDP's fp16 hook, because the C++ version cannot read virtual tensors."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -101,8 +92,7 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current CUDA stream wait for collective operations before PyTorch combines their futures, because waiting for a
-    combined future does not make the stream wait."""
+    """Make the current CUDA stream wait for collectives before their futures are combined."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()
@@ -110,21 +100,19 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the Reducer's timing, which supports only CPU and CUDA tensors and would print a warning about virtual tensors."""
+    """Skip the Reducer's timing, which warns about virtual tensors."""
     if started() is None:
         collect(self)
 
 
 def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Skip PyTorch 2.15's flight recorder, a debugging tool. The flight recorder would fail, because C++ code does not know the
-    virtual process group.
-    """
+    """Skip PyTorch 2.15's flight recorder, because its C++ code does not know the virtual process group."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
 
 def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchAny:
-    """Create new groups without splitting an existing group, because PyTorch's C++ code cannot split a virtual NCCL group."""
+    """Create new process groups without splitting an existing group, because C++ code cannot split a virtual NCCL group."""
     return None if isinstance(group, VirtualNccl) else source(group)
 
 
@@ -139,11 +127,7 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run `_new_process_group_helper`. If a process group is for both CPU and CUDA, its CPU tensors use the real gloo backend.
-
-    PyTorch creates the gloo backend first, and destroys it when the emulated NCCL is registered. The gloo backend is kept
-    alive, because destroying it would break the connections of ranks that are still connecting.
-    """
+    """Keep the gloo backend of a group for CPU and CUDA alive when the emulated NCCL is registered."""
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
 
@@ -176,8 +160,6 @@ def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: Tor
 
 
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:
-    """Raise PyTorch's RuntimeError if this rank's parameters have other shapes than the parameters of the group's first
-    rank."""
     if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
         return verify(group, tensors, logger)
     everyone: list[TorchAny] = [None] * group.size()

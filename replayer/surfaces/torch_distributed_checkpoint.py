@@ -1,8 +1,7 @@
 # mypy: allow-untyped-calls
-"""Patches the first stage of torch.distributed.checkpoint.async_save, which copies tensors to the host.
+"""Patches torch.distributed.checkpoint.async_save, which copies tensors with all their attributes to the host.
 
-PyTorch copies all attributes of a tensor. The host copy must not get the attributes that make a tensor virtual, so this module
-copies only the script's attributes.
+The host copy must not get the attributes that make a tensor virtual.
 """
 
 from __future__ import annotations

@@ -3,17 +3,13 @@
 
     total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, complete when all ranks' parts have arrived
 
-In PyTorch, C++ code creates the result tensor and starts the collective operation. PyTorch keeps each pending operation in a
-table, keyed by the result's storage, until the script calls `_c10d_functional::wait_tensor`
-(torch/csrc/distributed/c10d/Functional.cpp). This module keeps such a table for virtual tensors. The process group of a call is
-either an emulated NCCL group or a real group that communicates through host memory.
+Like PyTorch's torch/csrc/distributed/c10d/Functional.cpp, the module keeps pending operations in a table until
+`_c10d_functional::wait_tensor` is called.
 
 Note [Results wait at once]
-    PyTorch's Python code wraps the result of a collective in a tensor that waits for the operation when it is first used. In
-    C++ the wrapper would have the device type "cuda", with which autograd fails if there is no CUDA device. In a replay, the
-    current stream therefore waits for the operation when the collective is called. Work that a script does between the call and
-    the first use of the result does not overlap with the operation. If a script calls the ops in `torch.ops._c10d_functional`
-    directly, the script decides where to wait.
+    PyTorch wraps the result of a collective in a tensor that waits for the collective at its first use. Such a tensor would
+    have the C++ device type "cuda", with which autograd fails if there is no CUDA device. In a replay, the current stream
+    therefore waits when the collective is called.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Implement the ops for virtual tensors. Does nothing if PyTorch was built without torch.distributed."""
     if not torch_module.distributed.is_available():
         return
     functional = _Functional()
@@ -43,7 +38,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _wait_at_once(funcol: TorchAny) -> None:
-    """Make the current stream wait for a collective as soon as the collective is called. See Note [Results wait at once]."""
+    """Make the current stream wait when a collective is called. See Note [Results wait at once]."""
 
     def wait_for_one(wrap: TorchAny, tensor: torch.Tensor) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)
@@ -59,9 +54,6 @@ def _wait_at_once(funcol: TorchAny) -> None:
 
 
 class _Functional:
-    """Implements the functional collectives. Each method of this class implements the PyTorch op of the same name. As usual in
-    PyTorch, ops whose name ends with `_` work in place."""
-
     def __init__(self) -> None:
         self._under_way: WeakKeyDictionary[Allocation, TorchAny] = WeakKeyDictionary()
 
@@ -142,8 +134,6 @@ class _Functional:
         return [getattr(self, name)(tensor, peer, tag, group) for name, tensor, peer, tag in calls]
 
     def shard_dim_alltoall(self, tensor: torch.Tensor, gather_dim: int, shard_dim: int, group: TorchAny) -> TorchAny:
-        """Gather the shards of a DTensor along `gather_dim` and shard it along `shard_dim` instead, as in PyTorch's
-        Functional.cpp."""
         group = self._group(group)
         size = group.size()
         parts = tensor.unflatten(shard_dim, (size, tensor.shape[shard_dim] // size)).movedim(shard_dim, 0).contiguous()

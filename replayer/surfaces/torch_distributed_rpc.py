@@ -1,7 +1,7 @@
-"""Patches torch.distributed.rpc. RPC works with host tensors. RPC calls with tensors on the virtual GPU raise NotEmulated.
+"""Patches torch.distributed.rpc so that calls with tensors on the virtual GPU raise NotEmulated.
 
-rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # works as usual
-rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
+    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1))                 # works as usual
+    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2, device="cuda"), 1))  # NotEmulated
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Patches PyTorch's fake tensors (torch._subclasses), which torch.export, flex_attention and DTensor use to infer shapes.
 
-In Python, the device of a fake "cuda" tensor is "cuda:0". PyTorch's C++ code reads the device of a fake tensor through
-`prim::device`. If `prim::device` returned "cuda", autograd would ask the CUDA library for the current stream. Asking for the
-current stream crashes the process if PyTorch was built without CUDA, and otherwise needs NVIDIA's driver. For a fake "cuda"
-tensor, `prim::device` therefore returns the device type "lazy", as for virtual tensors (tensor/tensor.py, Note [Lazy]).
-
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
+
+For a fake "cuda" tensor, `prim::device` returns the device type "lazy" (tensor/tensor.py, Note [Lazy]). With "cuda", autograd
+would ask the CUDA library for the current stream, which crashes a PyTorch build without CUDA.
 """
 
 from __future__ import annotations
@@ -39,11 +37,7 @@ def install(torch_module: ModuleType) -> None:
         return torch_module.device("cuda", given.index or 0) if is_ours else given
 
     def new_on_cuda(cls: type, *args: TorchAny, **named: TorchAny) -> TorchAny:
-        """Create a fake tensor, on the device "cuda" if the arguments have the device "lazy" (that of virtual tensors in C++).
-
-        PyTorch's C++ code passes the type "lazy" when it creates tensors such as the first gradient of a backward pass. All
-        arguments are checked for the device, because its position and name differ between PyTorch releases.
-        """
+        """Create a fake tensor on the device "cuda" if C++ code asks for the device "lazy"."""
         return new(cls, *map(on_cuda, args), **{name: on_cuda(value) for name, value in named.items()})
 
     patch(fake, __torch_dispatch__=classmethod(torch_dispatch), __new__=staticmethod(new_on_cuda))

@@ -2,9 +2,8 @@
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
 
-Inside of a transform, a virtual tensor is wrapped in a plain torch.Tensor, which would report the device type "lazy". This
-module therefore replaces the properties `device` and `is_cuda` of torch.Tensor when a script first uses a transform. In scripts
-that use no transforms, tensors keep the original properties, which are faster.
+The properties `device` and `is_cuda` of torch.Tensor are patched when a script first uses a transform, because the patched
+properties are slower.
 """
 
 from __future__ import annotations

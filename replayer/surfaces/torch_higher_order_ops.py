@@ -1,10 +1,8 @@
-"""Runs PyTorch's higher-order operators, such as flex_attention and cond, one op at a time. Also supports torch.func.linearize.
-
-PyTorch requires that a tensor subclass registers a rule for each higher-order operator. Virtual tensors have no rules: with
-virtual tensors, a higher-order operator runs the kernel that PyTorch has registered for the dispatch key
-CompositeExplicitAutograd.
+"""Runs PyTorch's higher-order operators, such as flex_attention and cond, one op at a time.
 
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
+
+With virtual tensors, a higher-order operator runs PyTorch's kernel for the dispatch key CompositeExplicitAutograd.
 """
 
 from __future__ import annotations
@@ -36,10 +34,7 @@ def install(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """Return a function that runs `function` again at each call.
-
-        The original `linearize` traces `function` into a graph, but its tracer misses the ops of virtual tensors.
-        """
+        """Return a function that runs `function` again, because the tracer of `linearize` misses the ops of virtual tensors."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
     patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

@@ -1,10 +1,9 @@
-"""Patches torch.jit. Convolutions are traced as on a GPU, modules are moved to the host before they are saved, and printed
-graphs show the device "cuda".
+"""Patches torch.jit so that scripts can trace, save, load and print modules with virtual tensors.
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
-In PyTorch, `aten::convolution` calls `aten::_convolution`, and torch.jit.trace records only `aten::_convolution`. For virtual
-tensors, `aten::convolution` does not call other ops, so it is replaced by `aten::_convolution` while a script traces a model.
+In PyTorch, `aten::convolution` calls `aten::_convolution`, and torch.jit.trace records only `aten::_convolution`. While a
+script traces a model, `aten::_convolution` therefore replaces `aten::convolution`.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Move all tensors of the module to the host before saving, because PyTorch's C++ code reads their memory.
-
-    All tensors in the saved file are host tensors.
-    """
+    """Move all tensors of the module to the host before saving, because PyTorch's C++ code reads their memory."""
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
@@ -83,8 +79,6 @@ def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: To
 def _by_host(
     load: Callable[..., TorchAny], f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Load the module onto the host and then move it to the virtual GPU, because PyTorch's C++ code would load it onto a real
-    GPU."""
     if map_location is None or torch.device(map_location).type != "cuda":
         return load(f, map_location, *args, **kwargs)
     module = load(f, "cpu", *args, **kwargs).to(map_location)
@@ -94,11 +88,7 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """Return the graph nodes whose value is a constant tensor. Such tensors are parameters of frozen modules and constants in
-    traced functions.
-
-    `module.to` does not move constants in graphs, but `torch.jit.load` with `map_location` does.
-    """
+    """Return the graph nodes with constant tensors, which `module.to` does not move to another device."""
     parts = [part._c for part in module.modules()]
     graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]
     nodes = [node for graph in graphs for node in graph.findAllNodes("prim::Constant")]

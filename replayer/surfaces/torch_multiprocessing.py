@@ -1,16 +1,13 @@
-"""Patches torch.multiprocessing. Processes that torch.multiprocessing.spawn starts use their index as rank. Processes can send
-each other tensors on the virtual GPU.
+"""Patches torch.multiprocessing so that processes can send each other tensors on the virtual GPU.
 
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
-A spawned process needs its rank early, because it may use its GPU before it joins a process group. The environment of a spawned
-process has no variable RANK.
+Processes that torch.multiprocessing.spawn starts use their index as rank.
 
 Note [Memory of another process]
-    With CUDA, the receiving process maps the sender's memory, and the receiver's allocator does not know about the mapped
-    memory. The virtual GPU works like CUDA. Values that the replay knows are sent together with the tensor. Under `--values
-    compute`, both processes use the same values in shared memory. The memory of a process that has ended cannot be mapped.
+    The receiving process maps the memory of the sending process, as with CUDA. Values that the replay knows are sent together
+    with the tensor. The memory of a process that has ended cannot be mapped.
 """
 
 from __future__ import annotations
@@ -66,8 +63,7 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """Memory that belongs to another process, which has sent a tensor to this process.
-    """
+    """Represents GPU memory of another process, which has sent a tensor to this process."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.address, self.size_bytes = address, size_bytes
@@ -75,14 +71,13 @@ class _Mapped:
         self.stream = 0
 
     def free(self, block: TorchAny) -> None:
-        """Do nothing, because the memory is freed by the process that has sent the tensor."""
+        """Do nothing, because the sending process frees the memory."""
 
     def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
         """Do nothing, because the sending process waits until all streams have finished with the block."""
 
 
 def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
-    """Return what another process needs to share this memory: process id, address, size and known contents."""
     known: TorchAny = allocation.known
     if computing() and allocation.size_bytes:
         storage = payload(allocation)
@@ -133,10 +128,7 @@ class _Sharing:
         return self.rebuild_storage, (_ipc_handle(storage.allocation), storage.get_device())
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
-        """Return the allocation for another process's memory.
-
-        Each address has one allocation. See Note [Memory of another process].
-        """
+        """Return the one allocation at an address of another process. See Note [Memory of another process]."""
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
             if not _is_running(process):

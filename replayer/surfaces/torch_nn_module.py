@@ -1,13 +1,8 @@
-"""Patches torch.nn.Module.
-
-When a script moves a module to the virtual GPU, its parameters remain the same Python objects, as with a real GPU. The patches
-also report when the script calls a module, because the replay detects evaluation steps by calls of modules.
+"""Patches torch.nn.Module so that parameters remain the same Python objects when a module moves to the virtual GPU.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters
     model(x)        # reports an outermost call, with or without gradient: see traces/script/script_hooks.py
-
-`module.to` replaces the contents of `parameter.data`, so optimizers that refer to the parameter remain valid.
 """
 
 from __future__ import annotations

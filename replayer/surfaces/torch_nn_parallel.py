@@ -1,15 +1,11 @@
 """Patches torch.nn.parallel, so that the replay knows when each stage of nn.DataParallel begins and ends.
 
-The Python code of nn.DataParallel is not replaced. nn.DataParallel scatters the batch, replicates the module, calls each
-replica in its own thread and gathers the results. In the backward pass, autograd distributes the output's gradient to the GPUs,
-and adds up the parameter gradients of all replicas. A training step with nn.DataParallel has six stages:
-
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
     loss.backward()                         # gather_backward, broadcast_backward
 
 Note [Threads of replicas]
     `parallel_apply` starts one thread per replica and waits for all of them. Each replica thread starts with the virtual time
-    and the position in the recording that its creating thread has. The creating thread continues with the latest virtual time
+    and the position in the recording of the thread that creates it. The creating thread continues with the latest virtual time
     and position of all replica threads.
 """
 
@@ -47,7 +43,7 @@ def _on_device(name: str, device: int | None) -> Iterator[None]:
 
 
 def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Run `parallel_apply`, and report each replica's forward pass as a separate stage. See Note [Threads of replicas]."""
+    """Time the forward pass of each replica as a separate stage. See Note [Threads of replicas]."""
     if started() is None:
         return call(modules, *args, **kwargs)
     looking, threads = gpu().launches.looking, list[HostThread]()

@@ -1,9 +1,6 @@
 """Patches torch.nn.SyncBatchNorm to assume that no rank has an empty batch.
 
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
-
-SyncBatchNorm gathers the number of elements of each rank, and leaves out the statistics of ranks with an empty batch. In a
-replay, the statistics of all ranks are used if it is unknown which ranks have an empty batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Patches torch.optim, so that calls of `step` and `zero_grad` are recognised as phases of a training step.
 
-A training step ends when the method `step` of the script's first optimizer returns.
-
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()
     optimizer.step()            # phase "optimizer"; its return ends the training step

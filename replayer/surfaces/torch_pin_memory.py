@@ -1,12 +1,8 @@
-"""Emulates pinned memory: the methods `pin_memory` and `is_pinned`, the argument `pin_memory=True`, and statistics of pinned
-memory.
+"""Emulates pinned memory in PyTorch's functions that create and pin tensors (`pin_memory`, `is_pinned`).
 
     torch.ones(3).pin_memory().is_pinned()            # True
     torch.empty(128, 3, 224, 224, pin_memory=True)    # 128 MiB more in VmLck
     torch.cuda.host_memory_stats()["allocated_bytes.current"]
-
-The module host_memory.py manages pinned memory. `DataLoader(pin_memory=True)` needs no patch, because it calls
-`Tensor.pin_memory`.
 """
 
 from __future__ import annotations
@@ -70,8 +66,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors. If the script passes `pin_memory=True`, the wrapper creates an unpinned tensor and
-    then calls `pin` to pin the tensor."""
+    """Wrap a function that creates tensors, so that `pin_memory=True` creates an unpinned tensor and then calls `pin`."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -1,13 +1,11 @@
-"""Patches torch.profiler and torch.autograd.profiler. PyTorch's profiler records the CPU as usual, and this module adds the
-virtual GPU's kernels and memory to the profile.
+"""Patches torch.profiler, so that profiles contain the virtual GPU's kernels and memory.
 
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
         step()
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-torch.profiler also uses the class `torch.autograd.profiler.profile`. PyTorch's profiler records only the CPU, because a replay
-has neither CUPTI nor CUDA events. At the end of a profile, the host waits for the GPU, as PyTorch does with a real GPU.
+At the end of a profile, the host waits for the GPU, as PyTorch does with a real GPU.
 """
 
 from __future__ import annotations
@@ -112,9 +110,7 @@ def install(torch_module: ModuleType) -> None:
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
     """Add the virtual GPU's kernels and memory use to the events of the profiler.
 
-    Profiler events are matched with ops of the replay by name and order: for example, the third event "aten::mm" belongs to the
-    third call of `mm`. Ops that PyTorch's profiler did not record are added to the profile. The memory of an op includes the
-    memory of all ops that it calls.
+    Profiler events are matched with ops of the replay by name and order.
     """
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
@@ -156,10 +152,7 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
 
 
 def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
-    """Return the events of the script.
-
-    Events of the replay's own code, such as calls of its Python functions, are left out of the profile.
-    """
+    """Remove profiler events that the replay's own code caused."""
     calls, parent = _nested([one for one in events if not one.is_async])
     goes = ~scripts_calls(parent, np.array(list(map(_is_python_function, calls)), bool), [one.name for one in calls])
     ours = np.zeros(len(calls) + 1, bool)
@@ -179,6 +172,4 @@ def _nested(events: list[TorchAny]) -> tuple[list[TorchAny], Column]:
 
 
 def _is_python_function(event: TorchAny) -> bool:
-    """Return whether an event is a call of a Python function. PyTorch 2.11 and earlier do not record calls of Python
-    functions."""
     return bool(getattr(event, "is_python_function", False))

@@ -1,9 +1,4 @@
-"""Patches torch.load. A checkpoint file has the same size as one saved from a real GPU. Saved checkpoints can be loaded on any
-machine, or onto the virtual GPU.
-
-Saving needs no patch, because `torch.save` gets the bytes from the tensor's `VirtualStorage`. A virtual tensor is saved as an
-ordinary CUDA tensor. Loading uses PyTorch's registry of locations. This module registers a loader for tensors saved from
-"cuda", and this loader has priority over PyTorch's.
+"""Patches torch.load. Virtual tensors are saved as ordinary CUDA tensors, which can be loaded on any machine.
 
     torch.save(model.state_dict(), "model.pt")             # as large as on a GPU
     torch.load("model.pt", map_location="cuda")            # virtual tensors

@@ -1,5 +1,4 @@
-"""Creates tensor storages on the virtual GPU, and moves host storages to the virtual GPU. PyTorch's C++ code would use a real
-GPU.
+"""Creates tensor storages on the virtual GPU, and moves host storages to the virtual GPU.
 
     torch.UntypedStorage(24, device="cuda")     # a VirtualStorage of 24 bytes
     torch.cuda.FloatStorage(6)                  # the same, typed
@@ -42,7 +41,6 @@ def install(torch_module: ModuleType) -> None:
         return self.untyped_storage() if isinstance(self, VirtualTensor) else of_host(self)
 
     def new_tensor(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
-        """Create a tensor from a storage, as workers of a DataLoader do."""
         storage = args[0]._untyped_storage if args and isinstance(args[0], typed) else args[0] if args else None
         if isinstance(storage, VirtualStorage):
             return torch.empty(0, dtype=self.dtype, device=storage.device).set_(args[0])
@@ -52,11 +50,8 @@ def install(torch_module: ModuleType) -> None:
     patch_around(torch_module.Tensor, untyped_storage=untyped_storage, new=new_tensor)
 
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
-        """Recognise virtual storages by a separate check.
-
-        VirtualStorage is not added to PyTorch's set of storage classes, because torch.load would try to read a dtype from the
-        class name.
-        """
+        """Return True if `obj` is a storage. VirtualStorage is not in PyTorch's set of storage classes, because torch.load
+        would read a dtype from the class name."""
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 
     def to(to_device: TorchAny, self: TorchAny, *, device: TorchAny, non_blocking: bool = False) -> TorchAny:

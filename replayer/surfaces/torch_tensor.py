@@ -1,8 +1,6 @@
 """Patches the methods of torch.Tensor that move a tensor to the GPU (`to`, `cuda`) or return its type.
 
     torch.ones(3).to("cuda", non_blocking=True)
-
-The patched methods translate device arguments (replayer/tensor/device_args.py) and then call PyTorch's methods.
 """
 
 from __future__ import annotations
@@ -93,17 +91,14 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
 
 def _require_host(tensor: torch.Tensor, device: TorchAny) -> None:
-    """Raise NotEmulated if a quantized tensor would be moved to a GPU, because the unpatched method would leave the tensor on
-    the CPU."""
+    """Raise NotEmulated if a quantized tensor would be moved to a GPU."""
     if isinstance(device, torch.device) and device.type == BACKEND:
         raise no_such_tensor(tensor)
 
 
 def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Call a method, such as `Tensor.to`, that may copy a batch to the GPU.
-
-    See Note [The next batch is copied] in traces/script/step_rule.py.
-    """
+    """Call a method, such as `Tensor.to`, that may copy a batch to the GPU (Note [The next batch is copied] in
+    traces/script/step_rule.py)."""
     moving = STATE.moving
     before, moving.within = moving.within, True
     try:
@@ -113,17 +108,13 @@ def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) 
 
 
 class _TensorProperty(property):
-    """A property that has the attribute `__objclass__`, like PyTorch's own properties of torch.Tensor.
-
-    Up to PyTorch 2.11, Dynamo reads `__objclass__` when it is imported (`is_tensor_base_attr_getter` in
-    torch/_dynamo/utils.py).
-    """
+    """Adds the attribute `__objclass__` to a property, because Dynamo reads this attribute up to PyTorch 2.11
+    (`is_tensor_base_attr_getter` in torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 
 
 def _install_changes_of_data(torch_module: TorchAny) -> None:
-    """Support `parameter.data = parameter.data.to("cuda")`, which `module.to` uses."""
     data = torch._C.TensorBase.data
     grad: TorchAny = torch._C.TensorBase.grad
 
@@ -181,10 +172,7 @@ def _install_subclasses(torch_module: TorchAny) -> None:
 
 
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors, because the original would ask the CUDA library for the current device. If no
-    device is given, the thread's default device is used, which `with torch.device(...)` and set_default_device change. If the
-    script uses a TorchFunctionMode, the mode gets the original arguments with the device "cuda".
-    """
+    """Wrap a function that creates tensors, because the original function would ask the CUDA library for the current device."""
 
     @wraps(make)
     def with_backend_device(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -204,7 +192,5 @@ def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]
 
 
 def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny, **options: TorchAny) -> None:
-    """Change a setting (the default dtype or the deterministic mode) and clear the cached results of shape inference, which
-    depend on it."""
     change(*args, **options)
     VirtualTensor.plan_cache.clear()

@@ -6,9 +6,7 @@
 
     Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
 
-For each tensor, autograd uses the C++ class DeviceGuard of the tensor's device type. The guard for "cuda" needs a driver. A
-wrapper tensor therefore has the device type "lazy" in C++ (Note [Lazy] in replayer/tensor/tensor.py), but Python code gets
-"cuda".
+The C++ device type of a wrapper tensor is "lazy" (Note [Lazy] in replayer/tensor/tensor.py).
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _DEVICE = 6
 
 
 def device_properties(torch_module: TorchAny) -> dict[str, property]:
-    """Return new properties `device` and `is_cuda` that report tensors on the virtual GPU as CUDA tensors."""
+    """Return new properties `device` and `is_cuda` that report virtual tensors as CUDA tensors."""
     device, is_cuda = torch_module._C.TensorBase.device, torch_module._C.TensorBase.is_cuda
 
     def reported_device(self: TorchAny) -> TorchAny:
@@ -44,8 +42,6 @@ def install(torch_module: ModuleType) -> None:
     told = device_properties(torch_module)
 
     def tell(cls: TorchAny) -> None:
-        """Add the properties `device` and `is_cuda` to a class that does not define them itself.
-        """
         for name, value in told.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):
                 PATCHES.set(cls, name, value)

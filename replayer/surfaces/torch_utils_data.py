@@ -1,11 +1,7 @@
-"""Patches torch.utils.data, so that the replay assigns the wait for a batch to the phase "loader". The script still loads its
-data.
+"""Patches torch.utils.data, so that the replay assigns the wait for a batch to the phase "loader".
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
-
-The DataLoader's two iterator classes, with and without workers, share one `__next__`, so one wrapper is enough. The
-DataLoader's pinned memory needs no patch here, because torch.accelerator and `Tensor.pin_memory` are patched elsewhere.
 
 An evaluation step ends when the script asks for the next batch, even if there is none (traces/script/step_rule.py).
 """
@@ -32,9 +28,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
-    """Make every DataLoader return copies of its first batch, as if loading took no time. The number of batches does not
-    change, but a DataLoader without a length returns `at_most` batches.
-    """
+    """Make every DataLoader return copies of its first batch. A DataLoader without a length returns `at_most` batches."""
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
     firsts: WeakKeyDictionary[TorchAny, tuple[TorchAny, ...]] = WeakKeyDictionary()
@@ -63,9 +57,8 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the DataLoader's original iterator. The DataLoader must not keep a reference to the iterator, because
-        persistent workers would then continue to load batches.
-        """
+        """Return the DataLoader's original iterator without keeping a reference, because persistent workers would continue to
+        load."""
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None
@@ -82,8 +75,7 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy the lists and dicts of a batch, because a script may remove their items, such as labels. The tensors are not
-    copied."""
+    """Copy the lists and dicts of a batch, but not its tensors, because a script may remove items."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

@@ -5,8 +5,7 @@
             print(func, kwargs)     # aten._to_copy.default {'device': device(type='cuda', index=0)}
             return func(*args, **(kwargs or {}))
 
-Without the patch, the mode would get the device "lazy", which virtual tensors have in C++ (Note [Lazy] in
-replayer/tensor/tensor.py). PyTorch's own modes, such as fake tensors, accept "lazy" (torch_fake_tensor.py).
+Virtual tensors have the device "lazy" in C++ (Note [Lazy] in replayer/tensor/tensor.py).
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Patches Triton. In a replay, a launched Triton kernel takes time on the virtual GPU, but the values that it writes are
-unknown.
+"""Patches Triton. A Triton kernel takes time on the virtual GPU, but the values that the kernel writes are unknown.
 
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, the kernel runs in Triton's interpreter, which is slow because it runs one program instance after
-another.
-
-A Triton kernel whose name is in the recording takes no extra time, because the recorded time of its phase already includes it.
-Triton kernels are neither compiled nor tuned. If a kernel has several autotuning configurations, the first one is used.
+Under `--values compute`, the kernel runs in Triton's interpreter. A Triton kernel whose name is in the recording takes no extra
+time, because the recorded time of its phase already includes it.
 """
 
 from __future__ import annotations
