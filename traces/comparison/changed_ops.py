@@ -6,20 +6,14 @@
     found.ops.replaced[0]
     # Replacement(("aten::add", "aten::relu"), ("triton_poi_fused_add_relu_0",), recorded_count=8.0, replayed_count=4.0, ...)
 
-Counts and times are means per step, so traces of different lengths can be compared.
-
 Note [Replaced, not gone]
     PyTorch releases, vendors and compilers use different names for the same work. A name in only one trace is "gone" or "added"
     only if nothing in the other trace replaced it. These rules are applied in order:
-    1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`). Ops within a call belong to the call
-        (`traces.comparison.op_calls`).
-    2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". The kernel
-        replaces the listed ops that the other trace calls more often. A foreach op replaces the op that it applies to each
-        tensor.
-    3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same surroundings. The
-        surroundings are an enclosing op or an optimizer step. Two ops may have become one, or one op may have become two.
-    4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both. Such kernels are
-        renamed, or have other tile sizes, or come from other libraries (for example HIP instead of CUDA).
+    1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`).
+    2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". A foreach op
+       replaces the op that it applies to each tensor.
+    3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op.
+    4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both.
 """
 
 from __future__ import annotations
@@ -66,11 +60,9 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Compares the work of one kernel name or op name in two traces, with counts and times per step. The count of an op is the
-    number of calls that launched work on a device.
+    """Compares the work of one kernel name or op name in two traces, with counts and times per step.
 
-    For a kernel, `op` is the op that launched the kernel, or "" if unknown. If several ops launched the kernel, `op` is the one
-    with the most GPU time. For an op, `op` is "".
+    The count of an op is the number of calls that launched work on a device.
     """
 
     name: str
@@ -78,18 +70,14 @@ class NameChange:
     replayed_count: float
     recorded_ns: int
     replayed_ns: int
-    op: str = ""
+    op: str = ""  # for a kernel, the launching op with the most GPU time, or "" if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Work that has different names in the two traces, with counts and times per step.
+    """Compares work that has different names in two traces, with counts and times per step."""
 
-    The names are sorted by time. For each trace, the counts and times are sums over all listed names. `op` is defined as in
-    `NameChange`. See Note [Replaced, not gone].
-    """
-
-    recorded_names: tuple[str, ...]
+    recorded_names: tuple[str, ...]  # sorted by time; counts and times are sums over all names
     replayed_names: tuple[str, ...]
     recorded_count: float
     replayed_count: float
@@ -100,8 +88,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Lists the changed kernels or ops by kind of change. Each list has at most `top` rows, and the row with the largest time
-    difference comes first."""
+    """Lists the changed kernels or ops by kind of change, with the largest time difference first."""
 
     added: list[NameChange] = field(default_factory=list)
     gone: list[NameChange] = field(default_factory=list)
@@ -121,9 +108,6 @@ class Changes:
 
 @dataclass
 class _NameTotal:
-    """The GPU time per step of all kernels in one trace that are compared under one name. Kernel names that differ only
-    in details are compared as one name."""
-
     count: float = 0.0
     time_ns: float = 0.0
     names: dict[str, float] = field(default_factory=dict)
@@ -170,10 +154,6 @@ class _Launched:
 
 
 class _Side:
-    """One trace's sums of GPU work, by phase and op and by kernel. `around` has the names of the ops that enclose each
-    op, from the innermost to the outermost.
-    """
-
     def __init__(self, launched: dict[_LaunchKey, _Launched], around: dict[_OpKey, list[str]]) -> None:
         self.around = around
         self.ops: _OpTotals = {}
@@ -189,12 +169,9 @@ class _Side:
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Return the kernels and ops whose time or number differs between two traces.
+    """Return the kernels and ops whose time or count per step differs between two traces.
 
-    The steps are row numbers of each trace's table `steps`. A recorded step occurs as often as it was replayed. If a list of
-    steps is empty, the whole trace is compared. A kernel or op is considered unchanged if its time changes by less than the
-    fraction `tolerance`. A trace that has only phase times has no kernels or ops to compare. Parameter types in kernel names
-    are ignored, because they change between releases of a library.
+    A change of less than the fraction `tolerance` is ignored. If a list of steps is empty, the whole trace is compared.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -208,11 +185,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return a replay's missing ops. Ops that were called only outside the compared steps are not reported as missing.
-
-    For example, the first step creates the optimizer's state with ops that later steps do not call. A recording that began
-    after the first step cannot contain ops of the first step.
-    """
+    """Return the missing ops of a replay, without ops that were called only outside the compared steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -226,11 +199,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return a group number for each of the given rows of both device tables. Work of ops that replaced each other has the same
-    number, and all other rows have NONE.
-
-    See Note [Replaced, not gone].
-    """
+    """Return a number for each kernel: kernels of ops that replaced each other have the same number, all others NONE."""
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
     sides = [
@@ -258,7 +227,7 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
 
 
 def ops_in_name(kernel: str) -> str:
-    """Return the names of the ops that a fused Inductor kernel replaces, joined by "_". Any other kernel gives "".
+    """Return the ops in the name of a fused Inductor kernel, joined by "_", or "" for any other kernel.
 
     `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor cuts long names, so the last op may be incomplete.
     """
@@ -268,11 +237,7 @@ def ops_in_name(kernel: str) -> str:
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """Return the name under which a kernel is compared with kernels of the other trace.
-
-    Parameters are removed from the name. A copy is named by its direction. The number that Inductor appends to the name of a
-    fused kernel is removed.
-    """
+    """Return a kernel's name without its parameters and without the number that Inductor appends."""
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
         return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]
@@ -313,7 +278,6 @@ def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _
 
 
 def _launchers(trace: Trace) -> Column:
-    """For each device span, return the name of the op that launched the span, as an index of the string table, or NONE."""
     return np.where(_in_graph(trace), NONE, np.append(trace.host.name, NONE)[op_of(trace)])
 
 
@@ -332,11 +296,7 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 
 
 def _in_graph(trace: Trace) -> Column:
-    """Return a mask of the device spans that a CUDA graph launched.
-
-    All kernels of a CUDA graph have the same launching op, so the op does not show what a kernel computes. In a replay, one op
-    may launch several kernels even without a CUDA graph.
-    """
+    """All kernels of a CUDA graph have the same launching op, so the op does not show what a kernel computes."""
     launch, host = trace.device.launch, trace.host
     known = launch >= 0
     if not known.any():
@@ -347,12 +307,7 @@ def _in_graph(trace: Trace) -> Column:
 
 
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
-    """For kernels in `mine` that have no known op, find the ops that launched the same kernels in the other trace.
-
-    At the end of a phase, a replay adds the phase's recorded kernels that no op has launched. No op is assigned more launches
-    than it has in the other trace. Ops of the same phase are tried first. If the op of a kernel remains unknown, the kind of
-    the kernel is used as the op's name.
-    """
+    """At the end of a phase, a replay adds the phase's recorded kernels that no op has launched."""
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
     for same_phase in (True, False):
@@ -405,10 +360,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return a weight for each device span: how often the span's step occurs in `steps`, divided by the length of `steps`.
-
-    If `steps` is empty, every device span has the weight 1.
-    """
+    """Return how often the step of each device span occurs in `steps`, divided by the length of `steps`."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)
@@ -439,8 +391,6 @@ class _JoinedOps:
 
 
 def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
-    """Return groups of (phase, op) keys. A group contains ops of one trace and the ops of the other trace that replaced
-    them."""
     ours, theirs = first.ops, second.ops
     groups = _JoinedOps()
     known = ({op for _, op in ours.keys() | theirs.keys()} | CANONICAL_OPS) - _VIEWS
@@ -474,10 +424,6 @@ def _enclosers(keys: Iterable[_OpKey], side: _Side) -> Iterator[_OpKey]:
 
 
 def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> list[_OpKey]:
-    """Return the candidate ops that the name of a fused op, a foreach op or a kind of kernel refers to.
-
-    If none of the candidates has the same phase, candidates of other phases are returned.
-    """
     foreach = _FOREACH.match(op)
     names: Iterable[str] = _KINDS[op][1] if op in _KINDS else named_ops(op, known)
     names = {canonical_op(foreach["op"])} if foreach else set(names)
@@ -486,11 +432,7 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 
 
 def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
-    """Yield the ops of `known` that occur in the name of a fused kernel, from left to right. Each match is as long as possible.
-
-    `known` should contain only ops that launch GPU work. An op name that is followed by "backward" is not a match, so
-    `relu_backward` does not match the op `relu`.
-    """
+    """Yield the ops of `known` that occur in the name of a fused kernel, from left to right."""
     words = ops_in_name(kernel).split("_")
     start = 0
     while start < len(words):

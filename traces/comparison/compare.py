@@ -1,22 +1,13 @@
-"""Measure how far apart two traces are. `trace diff` and replays print the result.
+"""Measures how far apart two traces are, for `trace diff` and the report of a replay.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     comparison.verdict.sameness, comparison.verdict.evidence, comparison.verdict.reason
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-The compared figure `steps` is the time per step on the host or on the slowest device, whichever is larger. The compared figure
-`gpu_busy` is the GPU time of the work that a step launched. With several ranks, `gpu_busy` is the largest GPU time of a rank,
-without the time in which collectives wait for other ranks. A verdict is positive only if the errors of the step time and of the
-GPU time are both within tolerance.
-
-Each step of a replay stores the number of the recorded step on which it is based. A replay is compared only with the recorded
-steps on which its steps are based. Each of these recorded steps is used as often as it was replayed. Two recordings are
-compared over all of their steps. Warm-up steps are left out unless all steps are warm-up steps, and evaluation steps are
-compared separately.
-
-A profiler slows steps down. If a recording has steps with and without a profiler, times come from the steps without it, and
-kernels from the steps with it. The relative error `error` is `replayed / recorded - 1`, or null if the recorded figure is 0.
+The step time is measured on the host or on the slowest GPU, whichever takes longer. GPU time does not include the time in which
+collectives wait for other ranks. A replay is compared only with the recorded steps on which its steps are based. If a recording
+has steps with and without a profiler, times come from the steps without the profiler.
 """
 
 from __future__ import annotations
@@ -85,7 +76,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """One figure of each trace. If two recordings are compared, `replayed` is the figure of the second recording."""
+    """Holds one figure for each of two traces. For two recordings, `replayed` is the figure of the second recording."""
 
     recorded: Figure
     replayed: Figure
@@ -96,12 +87,10 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(StageError):
-    """Contains a phase's median times per step: on the host, between two CUDA events (including waits), and GPU busy time.
+    """Compares a phase's median times per step: on the host, between two CUDA events, and GPU busy time.
 
-    The host times of all phases add up to the time of the step. The GPU busy time of a phase covers the work that the phase
-    launched. `error` is None if host times of the two traces cannot be compared (see `Comparison.host_phases_comparable`). The
-    host time of a phase includes the host's waits for its devices. The wait times are None if no wait was recorded in the steps
-    with kernels.
+    The host times of all phases add up to the time of the step. The error is None if the host times of the two traces cannot be
+    compared.
     """
 
     recorded_median_ns: int
@@ -109,15 +98,13 @@ class PhaseError(StageError):
     busy_recorded_median_ns: int | None
     busy_replayed_median_ns: int | None
     busy_error: float | None
-    wait_recorded_median_ns: int | None
+    wait_recorded_median_ns: int | None  # the host's waits for its devices; None if no wait was recorded
     wait_replayed_median_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """Contains the share of the step time during which a CUDA stream is busy. If only one trace uses the stream, the share of
-    the other trace is None.
-    """
+    """Compares the share of the step time during which a CUDA stream is busy, or None for an unused stream."""
 
     device: str
     recorded_stream: int | None
@@ -128,8 +115,7 @@ class StreamShare:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Compares the evaluation steps of both traces. If the recording has no evaluation steps, only the replay's steps are
-    described."""
+    """Compares the evaluation steps of two traces."""
 
     steps_compared: Both[int]
     steps: Spread
@@ -140,22 +126,19 @@ class Evaluation:
 class ValueReads:
     """Counts the values that the script read although the recording does not contain them.
 
-    `unrecorded_reads` counts values that the script read although they were not recorded, and `sizes_assumed` counts results
-    whose data-dependent size was assumed. `computed` says whether the replay computed values (`--values compute`).
+    `sizes_assumed` counts op outputs whose data-dependent size was assumed.
     """
 
-    unrecorded_reads: int | None
-    computed: bool | None
+    unrecorded_reads: int | None  # values that the script read although they were not recorded
+    computed: bool | None  # whether the replay computed values (`--values compute`)
     sizes_assumed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in both traces. If a replay used the device, the comparison also contains the
-    device's memory capacity.
+    """Compares the memory peaks of one device in two traces.
 
-    Sources are defined in `measure.MemoryPeak`. The rise of memory in a step is the peak minus the memory held at the step's
-    start. `fits` is False if the replay ran out of memory, and None if the result is unknown (see `without_an_end`).
+    The rise of memory in a step is the peak minus the memory held at the step's start.
     """
 
     recorded_peak_bytes: int | None
@@ -169,18 +152,15 @@ class MemoryComparison:
     outside_bytes: int | None = None  # capacity taken by anything other than PyTorch's allocator
     reserved_peak_bytes: int | None = None
     ooms: int | None = None
-    fits: bool | None = None
+    fits: bool | None = None  # False if the replay ran out of memory, None if unknown
 
     @property
     def rises_compared(self) -> bool:
-        """Return True if only the rise of memory within a step can be compared, because allocations before the start of a
-        recording are unknown."""
         rises = self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
         return None not in rises and "summed" in (self.recorded_source, self.replayed_source)
 
     @property
     def compared_bytes(self) -> tuple[int | None, int | None]:
-        """Return the recorded and the replayed memory peak, or the rises within a step if only the rises can be compared."""
         if self.rises_compared:
             return self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
         return self.recorded_peak_bytes, self.replayed_peak_bytes
@@ -188,14 +168,10 @@ class MemoryComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigures:
-    """The result of a comparison. `judged` names the figure that decides the verdict: "steps", "compute_side" or
-    "gpu_busy".
-
-    If the step time and the GPU time are both known, both errors must be within tolerance. If the step time and the GPU time
-    are both known, `judged` names the step time, unless only the GPU time is outside the tolerance.
+    """Contains the result of a comparison. `judged` names the figure that decides the verdict.
 
     If the traces are of different programs, `within_tolerance` is False regardless of their times. `within_tolerance` is None
-    if it is unknown whether the program is the same, or if no figure is in both traces. Identical traces pass.
+    if it is unknown whether the program is the same.
     """
 
     replay: bool  # whether the second trace is a replay instead of a recording
@@ -241,7 +217,7 @@ class ComparedFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictFacts:
-    """The verdict on whether both traces are of the same program."""
+    """Says whether two traces are of the same program."""
 
     same_program: bool | None  # null if unknown
     reason: str
@@ -252,8 +228,10 @@ class VerdictFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFacts(ComparedFigures, VerdictFacts):
-    """The JSON of a comparison. The key `pace` has the same value as `steps`, and `gpu_time` has the same value as
-    `gpu_busy`."""
+    """Defines the JSON of a comparison.
+
+    The keys `pace` and `steps` have the same value, and so do `gpu_time` and `gpu_busy`.
+    """
 
     pace: Spread
     gpu_time: Spread
@@ -269,7 +247,6 @@ class Comparison(ComparedFigures):
 
     @property
     def figures(self) -> dict[str, Spread]:
-        """Return the names and figures that can decide the verdict."""
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
     def estimate_sentences(self) -> list[str]:
@@ -278,8 +255,7 @@ class Comparison(ComparedFigures):
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
 
     def facts(self) -> ComparisonFacts:
-        """Return the dictionary that `trace diff --json` and `trace replay --report` print. JSON keys may be added but are
-        never renamed."""
+        """Return the dictionary that `trace diff --json` prints. JSON keys may be added but are never renamed."""
         of = self.verdict
         return extended(
             ComparisonFacts, self, same_program=of.same, reason=of.reason, verdict=of.sameness, evidence=of.evidence,
@@ -306,9 +282,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return the comparison for a script that failed. If the script had not failed, it might have run out of memory later,
-        so `fits` is unknown.
-        """
+        """Return the comparison for a script that failed, so that `fits` is None."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -321,10 +295,10 @@ def compare(
     top: int = TOP,
     analyses: Both[Analyses] | None = None,
 ) -> Comparison:
-    """Compare `other` with `recorded`. `other` is a replay of `recorded` or another recording.
+    """Compare `other`, a replay or a second recording, with `recorded`.
 
-    Each list in `Comparison.changes` has at most `top` rows. Pass `analyses` if they have already been computed, because
-    computing them takes seconds for large traces.
+    Each list in `Comparison.changes` has at most `top` entries. Pass `analyses` if they are already computed, because computing
+    them takes seconds.
     """
     ours, theirs = _steps_to_compare(recorded, other)
     timed = _clean(recorded, ours)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
@@ -416,16 +390,12 @@ def _fused(
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """The figure that decides the verdict, and whether all known figures are within tolerance (None if no figure is
-    known)."""
-
     figure: str
     required: tuple[str, ...]
     is_within: bool | None
 
 
 def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> _Judgement:
-    """Decide whether the step time and the GPU time are both within tolerance. `steps` has one figure, the step time."""
     known = [(name, _differs(of, tolerance)) for name, of in {**steps, "gpu_busy": gpu_time}.items()]
     known = [(name, differs) for name, differs in known if differs is not None]
     beyond = [name for name, differs in known if differs]
@@ -434,8 +404,6 @@ def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> 
 
 
 def _differs(of: Spread, tolerance: float) -> bool | None:
-    """Return whether the figure differs by more than the tolerance, or None if a trace lacks the figure or both values are 0.
-    """
     if of.recorded_median_ns == 0 and of.replayed_median_ns:
         return True
     return None if of.error is None else abs(of.error) > tolerance
@@ -468,12 +436,7 @@ def _without_data(
     *,
     loads_otherwise: bool,
 ) -> Spread:
-    """Compare the step times without waits for data.
-
-    If a replay loads its own data (`loads_otherwise`), its waits for data differ from those in the recording. While the host
-    waits for data, the GPU executes queued work, which hides a part of the wait. The hidden part differs too. Therefore, if the
-    host limits the speed of the recording, all waits for data are subtracted from the step times of both traces.
-    """
+    """Waits for data are subtracted because queued GPU work hides a different part of each wait."""
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
     return _spread(times, ours, theirs, steady, _series_without_data)
@@ -490,9 +453,6 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Return which steps of each trace are compared, as rows of `steps`. If one of the traces has no steps, the returned arrays
-    are empty, and whole traces are compared.
-    """
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step
@@ -509,12 +469,6 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Select the steps of a replay whose numbers occur among the recorded steps. Both steps of a pair must have equal numbers
-    of backward passes and optimizer steps.
-
-    Steps are matched by number, because a profile has only a few steps, and the steps of a script may differ (some also compute
-    metrics). If the step numbers of the traces do not match, `_same_kinds` selects the steps.
-    """
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
@@ -524,12 +478,6 @@ def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -
 
 
 def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """From each trace, select the longest sequence of consecutive steps with the same kinds of steps in the same order in both
-    traces (`passes_of_steps`).
-
-    All given steps are kept unless both traces have the same kinds of steps (at least two) and the longest sequence contains
-    every kind.
-    """
     rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
     kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
     if len(set(kinds[0])) < 2 or set(kinds[0]) != set(kinds[1]):
@@ -541,10 +489,7 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def _clean(trace: Trace, rows: Column) -> Column:
-    """Replace profiled steps in `rows` by steps that ran without the profiler, if the trace has any.
-
-    If steps differ in their number of passes, a profiled step is replaced by unprofiled steps with the same number of passes.
-    """
+    """Replace profiled steps by unprofiled steps with the same number of passes, if the trace has any."""
     profiled = ran_under_profiler(trace)
     clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
     if not len(clean) or not profiled[rows].any():
@@ -575,8 +520,6 @@ def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] 
 
 
 def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evaluation | None:
-    """Compare the evaluation steps separately. If the second trace is a replay, it is compared with the recorded steps on which
-    it is based."""
     ours, theirs = evaluation_steps(recorded), evaluation_steps(other)
     if not len(ours) and not len(theirs):
         return None
@@ -640,9 +583,9 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return whether equal stream numbers in the two traces mean the same stream.
+    """Return True if equal stream numbers in the two traces mean the same stream.
 
-    The stream numbers in AMD's profiles meant hardware queues until June 2026, and have meant the program's streams since then.
+    Until June 2026, AMD's profiles contained the number of a hardware queue as the stream number.
     """
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
@@ -651,10 +594,7 @@ def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
 def pair_streams(
     left: Mapping[int, float], right: Mapping[int, float], *, same_numbers: bool = True
 ) -> list[tuple[int | None, int | None]]:
-    """Pair the streams of one device in two traces: first by stream number, then the remaining streams by how busy they are.
-
-    `left` and `right` have the busy time of each stream in one trace, in any unit. Without `same_numbers`, numbers are ignored.
-    """
+    """Pair the streams of one device in two traces: first by stream number, then by busy time."""
     both = left.keys() & right.keys() if same_numbers else set()
     pairs: list[tuple[int | None, int | None]] = [(number, number) for number in sorted(both)]
     only_left = sorted(left.keys() - both, key=lambda number: -left[number])
@@ -663,7 +603,6 @@ def pair_streams(
 
 
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
-    """Return the busy share of each stream, by device. See Note [Idle time of clean steps] in traces/analyses/idle.py."""
     shares: dict[str, dict[int, float]] = {}
     steady = device_windows(trace)
     windows = device_windows(trace, np.unique(steps)) if len(steps) else steady

@@ -1,18 +1,11 @@
-"""Pair the kernels of two traces. Paired kernels come from the same call of the same op in corresponding steps.
+"""Pairs the kernels of two traces that come from the same call of the same op.
 
-    pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] rows of both traces' steps
+    pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] indices of both traces' steps
     found = counterparts(recorded, replayed, pairs)
-    found.first[7], found.second[7]                   # rows of the two device tables; NONE if one trace has no counterpart
+    found.first[7], found.second[7]                   # indices of the two device tables; NONE if one trace has no counterpart
 
-The first pairing requires the same op, input shapes, phase and kernel name. If several kernels match, the k-th kernel of one
-trace is paired with the k-th kernel of the other trace. Unpaired work is compared again without shapes, then without phase,
-then without op. The last pairing compares the op but not the kernel name, so an op may run different kernels in the two traces.
-Any remaining work is paired with the work that replaced it, for example the kernels of three ops with one fused kernel. If a
-fused kernel is paired with several kernels, its whole time is counted in the first pair. Device work without a counterpart is
-reported as gone (first trace) or new (second trace).
-
-Kernel names are compared without parameters and without the numbers that Inductor appends
-(`traces.comparison.changed_ops.kernel_key`).
+Kernels are paired by op, input shapes, phase and kernel name. Unpaired kernels are compared again without shapes, then without
+phase, then without op. If a fused kernel is paired with several kernels, its whole time is counted in the first pair.
 """
 
 from __future__ import annotations
@@ -48,10 +41,9 @@ class KernelChange(IntEnum):
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Columns with one row per pair of device spans, in the order of steps. Within a step, complete pairs come first.
+    """Stores the pairs of kernels in columns, in the order of steps.
 
-    `step` is an index into the list of paired steps. If a pair is `certain`, both kernels have the same phase and op, so their
-    starts can be used to align the traces.
+    If a pair is `certain`, both kernels have the same phase and op.
     """
 
     step: Column
@@ -69,19 +61,16 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the indices of all pairs that contain a given row of one trace's device table. A recorded row is in several
-        pairs if its step was replayed several times.
-        """
+        """Return the indices of all pairs that contain a given kernel of one trace."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Pair the steps of the first rank in one trace with the steps of the first rank in the other trace.
+    """Pair the steps of two traces for their first ranks.
 
-    Each replayed step is paired with the recorded step on which it is based. If both traces are recordings, their steps are
-    paired in order.
+    Each replayed step is paired with the recorded step on which it is based.
     """
     ours, theirs = steps_in_order(first), steps_in_order(second)
     if not len(ours) or not len(theirs):
@@ -99,7 +88,7 @@ def paired_steps(first: Trace, second: Trace) -> StepPairs:
 
 
 def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
-    """Return the rows of a rank's steps in time order. `rank` defaults to the first rank."""
+    """Return the indices of a rank's steps in time order. `rank` defaults to the first rank."""
     steps = trace.steps
     if not len(steps):
         return np.arange(0)
@@ -108,8 +97,7 @@ def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
 
 
 def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
-    """Pair the kernels, copies and memsets of corresponding steps in two traces. If the traces have no steps, pair the device
-    work of the whole traces."""
+    """Pair the kernels, copies and memsets of corresponding steps in two traces."""
     texts: dict[object, int] = {}
     sides = [_LaunchedWork.of(trace, [pair[side] for pair in pairs], texts) for side, trace in enumerate((first, second))]
     left = [np.arange(len(work.row)) for work in sides]
@@ -147,8 +135,6 @@ def counterparts(first: Trace, second: Trace, pairs: StepPairs) -> Counterparts:
 def _replaced(
     first: Trace, second: Trace, sides: list[_LaunchedWork], left: list[Column], pairs: StepPairs
 ) -> tuple[Column, Column, list[Column]]:
-    """Pair the remaining device work of an op with the work of the op that replaced it in the second trace. If one trace has
-    fewer kernels, its last kernel is paired with all remaining kernels of the other trace."""
     mine: list[int] = []
     theirs: list[int] = []
     if len(left[0]) and len(left[1]):
@@ -171,12 +157,7 @@ def _replaced(
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the indices of the largest set of pairs whose kernels run in the same order in both traces. Only pairs that are
-    marked as `certain` are used.
-
-    Kernels are ordered by their start. Only pairs of the first rank are used. The returned indices are ordered by step and
-    start.
-    """
+    """Return the largest set of pairs whose kernels start in the same order in both traces."""
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
     sure = sure[ranks[first.device.device[found.first[sure]]] == ranks.min()] if len(sure) else sure
@@ -233,9 +214,6 @@ _LEVELS = (
 
 @dataclass(frozen=True)
 class _LaunchedWork:
-    """The device work of one trace, grouped by pair of steps and sorted by launch. Both traces share the numbers of
-    names."""
-
     row: Column
     step: Column
     device: Column

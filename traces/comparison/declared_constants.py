@@ -1,12 +1,11 @@
-"""Declares numbers that decide verdicts or estimates. Each number is declared with a unit, an origin (such as "measured"), a
-meaning and a source.
+"""Declares numbers that decide verdicts or estimates, with a unit, an origin, a meaning and a source.
 
     THRESHOLDS = DeclaredConstants()
     TOLERANCE = THRESHOLDS.declare("TOLERANCE", 0.05, "share", CHOSEN, "largest ...", "usual in benchmarks")
     TOLERANCE                               # 0.05, a plain number
     THRESHOLDS["TOLERANCE"].origin          # ConstantOrigin.CHOSEN
 
-`docs/constants_page.py` lists all declared numbers, and the files that import them, in docs/constants.md.
+`docs/constants_page.py` lists all declared numbers in docs/constants.md.
 """
 
 from __future__ import annotations

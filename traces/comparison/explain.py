@@ -1,15 +1,10 @@
-"""Explains why the second of two traces is slower or faster: one sentence per reason, the largest difference first.
+"""Explains in sentences why the second of two traces is slower or faster, the largest difference first.
 
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-A reason compares one figure of both traces. The compared figure is, for example, the time of a phase, of an op or of a graph
-break, or idle time. The components of a difference are listed below the difference, and are not added to the total again.
-
-By default, the host times of the phases are compared, because they add up to the step time. Host times do not determine the
-step time if the host runs ahead of the device in one trace, or if the device limits both traces. If the host times do not
-determine the step time, the GPU time of the work that each phase launched is compared instead. If waits for the GPU make up at
-least half of a difference on the host, the sentence mentions the waits.
+By default, the host times of the phases are compared, because they add up to the step time. GPU times are compared if the GPU
+limits the step time.
 """
 
 from __future__ import annotations
@@ -50,25 +45,20 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason for a difference. `delta_ns` is the difference per step, and is positive if the second trace takes
-    longer.
-
-    `phase` is the phase or op to which the reason belongs, or "" if there is none. `names` lists the kernels and ops that
-    `text` mentions. Such names may be long.
-    """
+    """Describes one reason for a difference in time. `delta_ns` is positive if the second trace takes longer."""
 
     what: str
     delta_ns: int
     before_ns: int | None  # None if the first trace lacks the figure
     after_ns: int | None
-    phase: str
+    phase: str  # a phase or op, or ""
     text: str
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # kernels and ops that `text` mentions
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Sentences about why two traces differ. `delta_ns` is the second trace's step time minus the first trace's."""
+    """Explains in sentences why two traces differ. `delta_ns` is the second trace's step time minus the first trace's."""
 
     headline: str
     delta_ns: int | None
@@ -168,10 +158,6 @@ def _idle(comparison: Comparison) -> Iterator[Reason]:
 def _paired(
     before: Mapping[str, IdleTime], after: Mapping[str, IdleTime], ranks: Both[int]
 ) -> Iterator[tuple[str, list[IdleTime], list[IdleTime]]]:
-    """Yield a label for each compared device, and the idle times of the device in both traces.
-
-    A step is that of one rank. If the traces have different numbers of ranks, the means over all devices are compared.
-    """
     if ranks.recorded != ranks.replayed:
         yield f"a GPU (A: {len(before)}, B: {len(after)})", list(before.values()), list(after.values())
     elif len(before) == len(after):  # the traces may number the devices of ranks differently
@@ -185,7 +171,6 @@ def _paired(
 
 
 def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
-    """Return the idle time per step with the given cause, as a mean over the given devices."""
     known = [of.by_reason.get(reason, 0) // of.steps for of in idle if of.steps]
     return sum(known) // len(known) if known else None
 
@@ -199,7 +184,6 @@ def _communication(comparison: Comparison) -> Iterator[Reason]:
 
 
 def _compiled(comparison: Comparison) -> Iterator[Reason]:
-    """Yield the differences in graph breaks, compiled regions, and eager ops that only one of the traces fuses."""
     both = comparison.compiled
     if both is None:
         return

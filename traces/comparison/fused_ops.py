@@ -3,12 +3,8 @@
     for one in fused_ops(eager, compiled, eager_step, compiled_step):
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
-One step of each trace is compared. Kernels that both traces have, such as matrix products, are paired by `counterparts`. The
-other compiled kernels are fused kernels. A stretch is a sequence of fused kernels that is not interrupted by a kernel that both
-traces have. Inductor names a fused kernel after its ops, so an eager op belongs to fused kernels whose names contain the op. If
-several groups of fused kernels have the op in their names, the op belongs to the nearest group. The distance is the number of
-launches in the compiled step between the fused kernels and the paired kernels next to the eager op. A group of fused kernels is
-not divided further, because one op (such as a normalization) may run in several kernels.
+Inductor names a fused kernel after its ops, so an op belongs to fused kernels whose names contain the op. If several groups of
+fused kernels contain the op, the op belongs to the group with the fewest launches in between.
 """
 
 from __future__ import annotations
@@ -29,24 +25,17 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True, slots=True)
 class FusedOps:
-    """A group of consecutive fused kernels and the eager ops that these kernels replace, in one step. Times are GPU times
-    of all `calls`.
+    """Compares consecutive fused kernels with the ops that they replace. Times are GPU times of all `calls` in one step."""
 
-    `ops` counts the eager ops by name. `kernels` is empty for ops that do not occur in the name of any fused kernel, because
-    Inductor removes some ops and shortens long names.
-    """
-
-    kernels: tuple[str, ...]
+    kernels: tuple[str, ...]  # empty for ops that occur in the name of no fused kernel
     calls: int
     compiled_ns: int
-    ops: Mapping[str, int]
+    ops: Mapping[str, int]  # number of eager calls by op name
     eager_ns: int
 
 
 @dataclass
 class _Stretch:
-    """`places` are positions in the step's launches."""
-
     places: list[int] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -57,8 +46,7 @@ class _Stretch:
 
 
 def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int) -> tuple[FusedOps, ...]:
-    """Compare one step of each trace, given as row numbers of the tables of steps. The groups of fused kernels with the largest
-    difference in time come first."""
+    """Compare one step of each trace. Groups of fused kernels with the largest difference in time come first."""
     ours, theirs = _in_order(eager, eager_step), _in_order(compiled, compiled_step)
     pairs = counterparts(eager, compiled, [(eager_step, compiled_step)])
     place_of = [{row: place for place, row in enumerate(rows.tolist())} for rows in (ours, theirs)]
@@ -91,7 +79,6 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
 
 
 def _stretches(trace: Trace, rows: Column, is_fused: list[bool], known: set[str]) -> list[_Stretch]:
-    """Return the groups of consecutive fused kernels."""
     found: list[_Stretch] = []
     for place, row in enumerate(rows.tolist()):
         if is_fused[place]:
@@ -112,7 +99,6 @@ def _in_order(trace: Trace, step: int) -> Column:
 
 
 def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
-    """Return the names of all ops around each launch, and the name and the row of the innermost op."""
     host, strings = trace.host, trace.strings
     found = []
     for row, op in zip(rows.tolist(), op_of(trace)[rows].tolist(), strict=True):
@@ -122,7 +108,6 @@ def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
 
 
 def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest list of pairs that are in the same order in both traces."""
     ends: list[int] = []
     lengths = []
     for _, other in pairs:
@@ -137,7 +122,6 @@ def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _distance(anchors: list[tuple[int, int]], place: int, stretch: _Stretch) -> int:
-    """Return the distance between a group of fused kernels and the place of an eager op, counted in launches."""
     after = bisect_right(anchors, (place, NONE))
     first = anchors[after - 1][1] if after else NONE
     last = anchors[after][1] if after < len(anchors) else stretch.places[-1]

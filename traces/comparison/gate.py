@@ -1,5 +1,4 @@
-"""Checks a comparison of two traces against limits, for continuous integration. A budget is a limit for one figure of a step.
-Budgets are read from a TOML file.
+"""Checks a comparison of two traces against limits from a TOML file, for continuous integration.
 
     budgets = read_budgets(Path("budgets.toml"))
     result = check(budgets, comparison)
@@ -17,7 +16,7 @@ Budgets are read from a TOML file.
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
     recompiles = 0              # recompilations in the second trace
 
-If neither trace has the figure of a budget, the budget fails with a message.
+A budget fails if neither trace has the limited figure.
 """
 
 from __future__ import annotations
@@ -52,18 +51,16 @@ KEYS = (*_UNITS, *_CHANGES, *_COUNTS, "same_program")
 
 
 class GateError(TraceError):
-    """Raised for a budget file that cannot be used. The message names the file and the key, and says what to write instead."""
+    """Raised for a budget file that cannot be used. The message names the file and the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The check of one budget. Times are in ns, sizes in bytes, and shares are fractions. `value` is None if the checked
-    figure is missing.
-    """
+    """Contains the check of one budget. Times are in ns, sizes in bytes, and shares are fractions."""
 
     name: str
     budget: float
-    value: float | None
+    value: float | None  # None if the figure is missing
     passed: bool
 
 
@@ -86,8 +83,7 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def starting_budgets(of: Summary) -> dict[str, str]:
-    """Return suggested budgets for replays of a recording, as a dictionary of TOML values. No budget is suggested for a figure
-    that is missing from the recording.
+    """Return suggested budgets for replays of a recording, as a dictionary of TOML values.
 
     The suggested limit for the change in step time is 3 %, or twice the noise of the recorded steps if that is more.
     """

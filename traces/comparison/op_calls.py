@@ -1,10 +1,9 @@
-"""Group op spans into calls. A call is an op together with the ops inside it that do the same work under the name of another
-PyTorch release.
+"""Groups an op with the ops inside it that do the same work under the name of another PyTorch release.
 
     calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
 
-PyTorch 1.9 runs the backward pass of a convolution as `aten::cudnn_convolution_backward`, which calls `..._backward_input` and
-`..._backward_weight`. Newer releases run a single `aten::convolution_backward`. Both variants are treated as one call.
+For example, `aten::cudnn_convolution_backward` in PyTorch 1.9 and `aten::convolution_backward` in newer releases do the same
+work.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """Return, for each host row in `ops`, the outermost enclosing op with the same canonical name. NONE gives NONE."""
+    """Return, for each host span in `ops`, the outermost enclosing op with the same canonical name."""
     host = trace.host
     if not len(host):
         return np.asarray(ops)

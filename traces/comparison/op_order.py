@@ -1,11 +1,10 @@
-"""Counts how many op calls are in a different order in two sequences of calls. Calls that only one of the two sequences
-contains are not counted.
+"""Counts how many op calls are in a different order in two sequences of calls.
 
     moved("abcd", "acbd")      # 1: one of b and c
     moved("abcd", "abxcd")     # 0: x is extra, not moved
 
 The longest common subsequence is found as described in the paper "An O(ND) difference algorithm and its variations" (Myers,
-1986). The run time grows with the number of differences, so long runs of the same program are compared quickly.
+1986).
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ _MOST_EDITS = 500  # longer edits are not counted, because the cost grows with t
 
 
 def moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many calls are in a different order, among the calls that both sequences contain. If the two sequences differ
-    a lot, the returned number is only a lower bound."""
+    """Return how many calls are in a different order, or a lower bound if the two sequences differ a lot."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)

@@ -1,19 +1,10 @@
-"""Decides whether two traces ran the same program, and on what evidence. Figures of different programs cannot be compared.
-
-Traces of one program differ between PyTorch releases, and between the recorder and the replayer. For example, depending on the
-release, `aten::conv2d` launches its kernel in `aten::cudnn_convolution` or in `aten::convolution`. One of the traces may use
-the in-place variant of an activation function. Optimizers and backward passes may run different kernels in the two traces.
-
-All PyTorch releases do the same work in the forward pass and the loss, so the ops of the two phases are compared per step. Only
-ops that launch device work are compared: by name, largest input shape and input dtype. torch.optim puts a named range around
-each optimizer step, which shows the optimizer.
+"""Decides whether two traces ran the same program, and on what evidence.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-If a trace has only phase times and no ops, the workload signatures are compared instead (`traces.model.workload`). If a trace
-has only phase times and no workload signature, the verdict is unknown. Equal times are not used as evidence. A verdict of "same
-program" lists the facts that could not be compared.
+All PyTorch releases do the same work in the forward pass and the loss. The ops of these two phases are compared by name,
+largest input shape and input dtype. Equal times are not used as evidence.
 """
 
 from __future__ import annotations
@@ -65,8 +56,6 @@ _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Evidence(Enum):
-    """Names the evidence for a verdict."""
-
     IDENTICAL = "identical traces"
     OPS_AND_SHAPES = "ops and shapes"
     OP_NAMES = "names of ops"  # used if shapes were not recorded
@@ -77,11 +66,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on two traces. `reason` is a sentence without a full stop that mentions the facts that could not be
-    compared.
-
-    `not_compared` lists facts that could not be compared, such as "shapes", "dtypes" or "memory layouts".
-    """
+    """States the verdict on two traces. `not_compared` lists facts that a trace lacks, such as "shapes" or "dtypes"."""
 
     sameness: Sameness
     evidence: Evidence
@@ -98,12 +83,6 @@ _Counted = TypeVar("_Counted", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _DeviceOp:
-    """One op with device work. `shape` is the shape of the op's largest input.
-
-    `dtype` is the dtype of the first floating-point input, or of the first input if no input has a floating-point dtype. A
-    shape or dtype that was not recorded is None.
-    """
-
     step: int
     thread: int
     name: str
@@ -115,9 +94,7 @@ class _DeviceOp:
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
-    """Compare the chosen steps of two traces. The steps are row numbers of each trace's table `steps`, and an empty list of
-    rows means the whole trace.
-    """
+    """Compare the chosen steps of two traces. An empty list of steps means the whole trace."""
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     ours, theirs = _alike_nested((recorded, *_launching(recorded, recorded_steps)), (other, *_launching(other, other_steps)))
@@ -174,8 +151,6 @@ def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
 def _otherwise_made(
     recorded: tuple[Trace, list[_DeviceOp]], other: tuple[Trace, list[_DeviceOp]], steps: tuple[int, int]
 ) -> str:
-    """Return a difference between the two traces other than op names, or "" if there is none. Op counts, order and optimizer
-    are compared."""
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
         return f"the same ops, called a different number of times: {number}"
@@ -189,10 +164,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare traces without recorded shapes. `names` is the similarity of the two traces' op names.
-
-    The sizes of copies to the device show the batch size, and the names of kernels show the dtypes.
-    """
+    """Without shapes, the sizes of copies to the device show the batch size, and the names of kernels show the dtypes."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:
@@ -282,11 +254,6 @@ def _dtype_similarity(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tup
 
 
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
-    """Return an example of an op with different numbers of calls per step in the two traces, or "".
-
-    The counts differ if the programs have different numbers of layers, or if one program lacks an op such as dropout. If one of
-    the traces has no shapes, ops are counted by name alone.
-    """
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
     a, b = (
@@ -305,11 +272,6 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
 
 
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
-    """Return the number of op calls per step for each key. A key is the op's name, with or without shapes.
-
-    The first of several steps may contain additional calls that prepare inputs and optimizer state. Such additional calls are
-    not counted.
-    """
     by_step: dict[int, Counter[_Counted]] = defaultdict(Counter)
     for call, key in zip(calls, keys, strict=True):
         by_step[call.step][key] += 1
@@ -321,11 +283,6 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 
 
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
-    """Return the most frequent op name that only one trace has, or "".
-
-    If a PyTorch release renamed an op, each trace has one of the names, and both names are equally frequent. In this case, ""
-    is returned.
-    """
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
     lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
     here, there = (sum(counts.values()) for counts in lone)
@@ -337,10 +294,7 @@ def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, 
 
 
 def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
-    """Return how many ops are in a different order in the two traces, or "" if the order agrees in at least one step.
-
-    Ops in `_BETWEEN_LAYERS` are left out, because PyTorch releases prepare the operands of an op in different orders.
-    """
+    """Ops in `_BETWEEN_LAYERS` are left out, because PyTorch releases prepare the operands of an op in different orders."""
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
     apart = []
@@ -389,8 +343,7 @@ def _other_update(recorded: Trace, other: Trace) -> str:
 
 
 def optimizers_of(trace: Trace) -> set[str]:
-    """Return the class names of the optimizers whose `step` is called in this trace. If the trace does not show its optimizers,
-    the set is empty."""
+    """Return the class names of the optimizers whose `step` is called in this trace."""
     texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
     named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
     if not named and trace.workload is not None and trace.workload.optimizer:
@@ -406,17 +359,9 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """Return the op calls of both traces, using only op names that occur in both traces.
+    """Return the op calls of two traces, using only op names that occur in both traces.
 
-    An op in one trace may correspond to several ops in the other trace. For example, a replay sees only the call of
-    `_native_multi_head_attention`, but a recording also has the ops inside. An enclosing op is compared instead of its inner
-    ops if the other trace launches work directly from an op with the same name. If several enclosing ops qualify, the outermost
-    is used.
-
-    Some enclosing ops have the same canonical name as an op inside, such as `conv2d` around autocast's casts and
-    `cudnn_convolution`. If an op has the same canonical name as an op inside it, the inner op is compared. Other ops inside a
-    call are compared if ops with the same name occur in the other trace. Ops inside a call are left out if the other trace does
-    not have them, such as the `fill_` in `mse_loss_backward`.
+    A replay sees only the call of `_native_multi_head_attention`, for example, but a recording also has the ops inside.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
@@ -428,7 +373,6 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
 
 
 def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
-    """Return, for each row, the row of the op that is compared instead, or NONE if the row is left out. See `_alike_nested`."""
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
@@ -452,12 +396,7 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the ops of the forward pass and the loss that launch device work, and the step of each op. If the trace has no
-    forward pass, the ops of all phases are returned.
-
-    Communication between ranks is left out, because a recording shows it as ops and a replay shows it as collectives. Kernels
-    with which nn.DataParallel sends parameters are left out, because a recording has a single op around all of them.
-    """
+    """Communication between ranks is left out, because a recording shows it as ops and a replay shows it as collectives."""
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
     op, step = op_of(trace)[rows], launch_steps(trace)[rows]

@@ -41,8 +41,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Stores the host times at which the repeated steps start. `has_rest` is True if the recording ends during the last step.
-    """
+    """Stores the start times of repeated steps. `has_rest` is True if the recording ends during the last step."""
 
     starts_ns: list[int]
     has_rest: bool
