@@ -1,1 +1,1 @@
-"""The `trace` command line."""
+"""Implements the `trace` command line: commands, help pages, reports and the timeline app."""

@@ -1,18 +1,13 @@
-"""Splits a command line into two parts: the options of trace, and the script with the script's arguments.
+"""Splits a command line into the options of trace, and the user's script with its arguments.
 
     trace replay [our options] SCRIPT [arguments of the script]
     trace replay [our options] -m MODULE [arguments of the module]
     trace replay [our options] -- [words that follow `python`]
 
-Options before the script belong to trace. The first word of the command line that is not an option is the name of the script.
-All words after the script's name are passed to the script, including options such as `-o` and `--help`. Only the option
-`--trace FILE` belongs to trace even if it is given after the script. If `--trace` was also given before the script, or comes
-after a `--`, the option belongs to the script. Option names cannot be abbreviated.
-
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-The library click cannot separate the options of trace from the arguments of the script.
+All words after the script's name are passed to the script, except the option `--trace FILE`.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ class Split(NamedTuple):
 
 
 def split(words: list[str], options: Mapping[str, bool]) -> Split:
-    """Splits a command line. `options` has the names of trace's options, and True for each option that takes a value."""
+    """Split a command line. The argument `options` has True for each option that takes a value."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]
@@ -57,9 +52,7 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
 
 
 def _after_script(ours: list[str], script: list[str], names: int) -> Split:
-    """Moves the option `--trace` and its value from the script's arguments to the options of trace. `script` begins with the
-    script's name, or with `-m` and a module's name. `names` is 1 for a script's name, and 2 for `-m` and a module's name.
-    """
+    """Move the option `--trace` and its value from the script's arguments to the options of trace."""
     if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
         return Split(ours, script)
     for at in range(names, len(script)):
@@ -75,7 +68,7 @@ def _after_script(ours: list[str], script: list[str], names: int) -> Split:
 
 
 class ScriptCommand(Command):
-    """A command that runs a script. The last parameter of the command holds the script's name and the script's arguments."""
+    """Represents a command whose last parameter holds the script's name and the script's arguments."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         names = self.option_names(ctx)
@@ -95,14 +88,12 @@ class ScriptCommand(Command):
         return ["[OPTIONS]", "{SCRIPT | -m MODULE} [ARGUMENTS]..."]
 
     def option_names(self, ctx: Context) -> dict[str, bool]:
-        """Returns the names of the command's options, and True for each option that takes a value."""
         options = [param for param in self.get_params(ctx) if isinstance(param, TyperOption)]
         return {name: not option.is_flag for option in options for name in option.opts}
 
 
 def tool_environment_note() -> str:
-    """Returns a note if uv or pipx installed trace into an environment of its own. If uv or pipx installed trace into a
-    separate environment, scripts that trace runs cannot import the user's packages."""
+    """Return a warning if uv or pipx installed trace into an environment without the user's packages."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

@@ -1,9 +1,9 @@
-"""Parses memory sizes on the command line: `--gpu-memory 7.79GiB`, or one per device: `--gpu-memory 16GiB,8GiB`.
+"""Parses memory sizes on the command line, such as `--gpu-memory 7.79GiB`.
 
     sizes("7.79GiB")         # [8364448808]
     sizes("16G, 8000MB")     # [17179869184, 8000000000]
 
-The units GiB, MiB... and the letters G, M... are powers of 1024, and GB, MB... are powers of 1000. A bare number counts bytes.
+The units GiB and G are powers of 1024, and the unit GB is a power of 1000.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SMALLEST_BARE = 1024  # bytes: a smaller number without a unit is treated as a 
 
 
 def sizes(text: str) -> list[int]:
-    """Returns the comma-separated sizes in bytes. Raises TraceError for an invalid size and for 0."""
+    """Return the comma-separated sizes in bytes. Raise TraceError for an invalid size and for 0."""
     return [_size(part) for part in text.split(",")]
 
 

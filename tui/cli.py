@@ -1,9 +1,9 @@
-"""The `trace` command line: commands, options, and exit codes for errors. The commands themselves are in `tui.commands`.
+"""Defines the commands and options of the `trace` command line.
 
     trace import worker0.pt.trace.json.gz -o v100.msgpack
     trace replay train.py --trace v100.msgpack --epochs 1
 
-stdout is data, stderr is narration. This module imports neither torch nor numpy nor textual, so `trace --help` is fast.
+The module imports neither torch nor numpy, so `trace --help` is fast.
 """
 
 from __future__ import annotations
@@ -450,7 +450,7 @@ def doctor(json: JsonOption = False) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code. Every expected error is printed as one line on stderr."""
+    """Run one command line, and return the exit code. Print each expected error as one line on stderr."""
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     try:

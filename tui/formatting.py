@@ -33,7 +33,7 @@ _OBEYED = re.compile("\x1b\\[\\d*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u20
 
 
 def time_text(time_ns: float | None, *, signed: bool = False) -> str:
-    """Formats nanoseconds with up to four significant digits: "1.204 s", "176.1 ms", "12.3 µs" or "417 ns"."""
+    """Format nanoseconds with up to four significant digits, such as "1.204 s", "12.3 µs" or "417 ns"."""
     if time_ns is None:
         return ABSENT
     sign = "-" if time_ns < 0 else "+" if signed and time_ns > 0 else ""
@@ -46,7 +46,7 @@ def time_text(time_ns: float | None, *, signed: bool = False) -> str:
 
 
 def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
-    """Formats bytes as "31.7 GiB" or "512 B". If `signed` is true, positive numbers have a plus sign."""
+    """Format a number of bytes, such as "31.7 GiB" or "512 B"."""
     if size_bytes is None or (size_bytes < 0 and not signed):
         return ABSENT
     sign = ("-" if size_bytes < 0 else "+" if size_bytes > 0 else "") if signed else ""
@@ -58,27 +58,27 @@ def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
 
 
 def count_text(count: float) -> str:
-    """Formats a count as "8,772", or as "4.5" for a fraction below 100."""
+    """Format a count as "8,772", or as "4.5" for a fraction below 100."""
     return f"{count:,.0f}" if float(count).is_integer() or count >= 100 else f"{count:.1f}"
 
 
 def counted(count: float, noun: str) -> str:
-    """Formats a count with its noun: "1 step" or "1,204 steps"."""
+    """Format a count with its noun, such as "1 step" or "1,204 steps"."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def share_text(share: float | None) -> str:
-    """Formats a share: "97.2 %" for 0.972."""
+    """Format a share, such as "97.2 %" for 0.972."""
     return ABSENT if share is None else f"{100 * share:.1f} %"
 
 
 def rough_text(share: float | None) -> str:
-    """Formats a share that is only an estimate, without decimals: "21 %" for 0.214."""
+    """Format an estimated share without decimals, such as "21 %" for 0.214."""
     return ABSENT if share is None else f"{100 * share:.0f} %"
 
 
 def error_text(error: float | None) -> str:
-    """Formats a relative difference with its sign: "+1.3 %"."""
+    """Format a relative difference with its sign, such as "+1.3 %"."""
     if error is None:
         return ABSENT
     text = f"{100 * error:+.1f} %"
@@ -86,19 +86,17 @@ def error_text(error: float | None) -> str:
 
 
 def paint(text: str, style: str, *, colour: bool) -> str:
-    """Adds the terminal codes for a style ("bold", "dim", "red", "blue", "green") to `text`. Without `colour`, returns the text
-    unchanged."""
+    """Add the terminal codes for a style, such as "bold" or "red". Without `colour`, return the text unchanged."""
     return f"{_STYLES[style]}{text}{_RESET}" if colour and style and text else text
 
 
 def printable(text: str, *, colour: bool) -> str:
-    """Replaces control sequences in `text`, because names in a recording are untrusted. Styles made by `paint` are kept."""
+    """Replace control sequences in the text, because names in a recording are untrusted."""
     return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Formats a figure for each device. For more than four devices, only the lowest and the highest value are shown: "61.8 %
-    (cuda:0) to 99.0 % (cuda:4)"."""
+    """Format a figure for each device, or only the lowest and highest figures for more than four devices."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -106,22 +104,14 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
 
 
 def fit(text: str, width: int) -> str:
-    """Cuts `text` to at most `width` characters, with "…" at the cut.
-
-    Runs of whitespace become one space. Spaces at the beginning of a text are kept, because indentation shows how deeply a row
-    is nested.
-    """
+    """Cut the text to at most `width` characters, with "…" at the cut."""
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cuts texts to at most `width` characters, so that different texts stay different.
-
-    Texts that begin with the same characters are cut in the middle, so that their ends are shown. Texts that agree at both the
-    beginning and the end get numbers, such as "multi_tensor_apply…#2".
-    """
+    """Cut texts to at most `width` characters, so that different texts stay different."""
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
     if not alike or width < _LEAST_APART:
@@ -139,13 +129,13 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Returns a short name for each kernel, or the full name if two kernels would get the same short name."""
+    """Return a short name for each kernel, or the full name if two short names would be equal."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Joins the first names and counts the other names: "aten::mul + aten::add and 3 more"."""
+    """Join the first names and count the other names, such as "aten::mul + aten::add and 3 more"."""
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return " + ".join(map(kernel_text, names[:2])) + more
 
@@ -153,10 +143,9 @@ def names_text(names: Sequence[str]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Returns the lines of a table that is at most `width` wide. A table without rows has no lines.
+    """Return the lines of a table that is at most `width` characters wide.
 
-    The first column is cut to the remaining width, and the other columns are right-aligned. If `stretch` is true, the table is
-    exactly `width` characters wide, so the columns of several tables line up.
+    If `stretch` is true, the table is exactly `width` characters wide.
     """
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
@@ -172,7 +161,7 @@ def table(
 
 
 def curve_text(values: Sequence[float]) -> str:
-    """Draws a small chart with one character for each value. The largest value gets the highest character: "·▁▃█"."""
+    """Draw a small chart with one character for each value, such as "·▁▃█"."""
     most = max(values, default=0.0)
     return "".join(_HEIGHTS[math.ceil(value / most * 8) if most > 0 else 0] for value in values)
 
@@ -181,8 +170,7 @@ Value = str | int | float | None
 
 
 class Unit(Enum):
-    """The kind of values in a column. Each column has a unit, which determines the format of its values and the column's
-    heading in CSV files.
+    """Determines how the values of a table column are formatted.
 
         Unit.TIME.text(1_200_000)       # "1.2 ms"
     """
@@ -225,7 +213,7 @@ class Head(NamedTuple):
 
 
 class FigureTable(NamedTuple):
-    """Table of values that the terminal, the HTML report and the timeline app can show. The first column has names."""
+    """Stores a table of values that the terminal, the HTML report and the timeline app can show."""
 
     title: str
     heads: list[Head]
@@ -238,11 +226,7 @@ class FigureTable(NamedTuple):
 def side_by_side(
     title: str, head: str, figures: Sequence[Head], sides: Sequence[Mapping[str, tuple[Value, ...]]], words: Sequence[str]
 ) -> FigureTable:
-    """Makes a table of figures of one trace, or of two traces side by side. `sides` has the figures by row name for each trace,
-    and `words` has the displayed names of the traces.
-
-    For two traces, the first figure is shown for each trace, followed by the change.
-    """
+    """Return a table with the figures of one trace, or of two traces side by side."""
     if len(sides) == 1:
         return FigureTable(title, [Head(head), *figures], [(name, *values) for name, values in sides[0].items()])
     first, *others = figures

@@ -1,12 +1,11 @@
-"""Implements the `--help` pages of all commands, and the options -q, -v and --color.
+r"""Implements the `--help` pages of all commands, and the options -q, -v and --color.
 
     app = Commands(...)
 
     @app.command(rich_help_panel=LOOK, epilog="$ trace info v100.msgpack\n\nWhat goes under the options.")
     def info(trace: str, json: Annotated[bool, typer.Option("--json", rich_help_panel="Output")] = False) -> int: ...
 
-In the text after the options, lines that begin with "$ " are shown as examples. Typer's own help pages are not used, because
-they import the library rich, which is slow.
+Typer's own help pages are not used, because they import the slow library rich.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ COMMON = ("-q", "--quiet", "-v", "--verbose", "--color")  # the names of these o
 
 
 def _remember(key: str) -> Callable[[typer.Context, Any], Any]:
-    """Returns a function that stores the value of a common option (-q, -v or --color) for `tui.terminal`."""
-
     def remember(context: typer.Context, value: Any) -> Any:
         context.find_root().meta[key] = value
         return value
@@ -66,11 +63,11 @@ def _common(
         When, _option(COLOUR, "Colour: if stdout is a terminal and NO_COLOR is not set (auto), always, or never.", "--color")
     ] = "auto",
 ) -> None:
-    """Declares the options that all commands have."""
+    """Declare the options that all commands have."""
 
 
 class Command(TyperCommand):
-    """A command with the common options."""
+    """Adds the common options, such as `--quiet`, to a command."""
 
     def get_params(self, ctx: Context) -> list[Parameter]:
         if not any(param.name == "quiet" for param in self.params):
@@ -84,7 +81,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """`trace` itself, and commands with subcommands."""
+    """Represents `trace` itself, or a command with subcommands."""
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         _write_page(self, ctx, formatter)
@@ -102,7 +99,7 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Makes a command from a function whose argument is a dataclass of options. The command has one option for each field."""
+    """Make a command from a function whose argument is a dataclass. The command has one option for each field."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)
@@ -116,8 +113,7 @@ def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options
 
 
 def help_text(command: TyperCommand | TyperGroup, name: str, width: int) -> str:
-    """Returns the help page of a command as plain text, `width` columns wide. `name` is the command as a user types it: "trace
-    info"."""
+    """Return the help page of a command as plain text. The argument `name` is the full command, such as "trace info"."""
     context = Context(command, info_name=name, terminal_width=width, help_option_names=HELP_NAMES)
     formatter = context.make_formatter()
     _write_sized_page(command, context, formatter, width, colour=False)
@@ -125,7 +121,6 @@ def help_text(command: TyperCommand | TyperGroup, name: str, width: int) -> str:
 
 
 def _write_page(command: Command | Group, ctx: Context, formatter: HelpFormatter) -> None:
-    """Writes the help page of the command, as wide as the terminal."""
     width = min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
     _write_sized_page(command, ctx, formatter, width, look(sys.stdout)["colour"])
 
@@ -159,8 +154,6 @@ def _write_text(text: str, formatter: HelpFormatter) -> None:
 
 
 def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpFormatter, colour: bool) -> None:
-    """Writes (section, label, help) entries. Sections appear in the order in which the command declares their options, and the
-    common options come last."""
     found: dict[str, list[tuple[str, str]]] = {}
     for section, label, text in entries:
         found.setdefault(section, []).append((paint(label, "blue", colour=colour), " ".join(text.split())))
@@ -172,7 +165,7 @@ def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpForm
 
 
 def _entry(param: Parameter, ctx: Context) -> tuple[str, str, str]:
-    """Returns an option's section of the help page, its label and its help text."""
+    """Return the section, the label and the help text of an option."""
     record = param.get_help_record(ctx) or ("", "")
     if isinstance(param, TyperArgument):
         return "Arguments", param.metavar or record[0], param.help or ""

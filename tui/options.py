@@ -2,8 +2,7 @@
 
     ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack", speed=2.0)
 
-The module `tui.cli` makes a command from each dataclass. Unless names are given, the option for the field `gpu_memory` is
-called `--gpu-memory`.
+The field `gpu_memory` becomes the option `--gpu-memory`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def trace_argument(metavar: str, text: str) -> Any:
-    """Declares an argument that is the name of a trace, and lets the shell complete the name."""
+    """Declare an argument that names a trace, and let the shell complete the name."""
     return typer.Argument(metavar=metavar, help=text, autocompletion=trace_names)
 
 
@@ -36,13 +35,12 @@ def flag(name: str, text: str, group: str | None = None) -> Any:
 
 
 def option(metavar: str | None, text: str, *names: str, group: str | None = None, **limits: Any) -> Any:
-    """An option with a value. `limits` are passed to typer, for example `min`, `max` or `autocompletion`."""
+    """Declare an option with a value. The arguments `limits` are passed to typer."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, **limits)
 
 
 def share(text: str, name: str) -> float:
-    """Parses a percentage: returns 0.05 for "5%" or "0.05". Raises BadParameter for a number of 1 or more without a percent
-    sign."""
+    """Return 0.05 for "5%" or "0.05". Raise BadParameter for a number of 1 or more without a percent sign."""
     number, percent = text.strip().removesuffix("%").rstrip(), text.strip().endswith("%")
     if not re.fullmatch(r"\d+\.?\d*|\.\d+", number):
         raise typer.BadParameter(f"{text!r} is not a share; write 5% or 0.05", param_hint=name)

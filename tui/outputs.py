@@ -1,8 +1,9 @@
-"""Writes the results of commands to stdout or to files. A file is first written under a temporary name, so an incomplete file
-never has the final name.
+"""Writes the results of commands to stdout or to files.
 
     require_writable(Path("out/report.json"))  # before the long work; raises OSError
     write_json(Path("out/report.json"), facts)
+
+A file is first written under a temporary name, so an incomplete file never has the final name.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Opens the null device in place of each standard stream that the shell has closed (`trace info T >&-`). Unencodable
-    characters are written escaped."""
+    """Open the null device in place of each standard stream that the shell has closed (`trace info T >&-`)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -36,17 +36,16 @@ def open_standard_streams() -> None:
 
 
 def show_text(text: str) -> None:
-    """Prints text without the control sequences that names in an untrusted recording may contain."""
+    """Print text without control sequences, because names in a recording are untrusted."""
     print(printable(text, colour=look(sys.stdout)["colour"]))
 
 
 def json_text(facts: object) -> str:
-    """Returns the JSON text of a dataclass object that a command prints."""
     return json.dumps(as_json(facts), indent=2, allow_nan=False)
 
 
 def require_writable(path: Path | None) -> None:
-    """Checks that `path` can probably be written, and raises the OSError that writing would raise."""
+    """Raise the OSError that writing to the path would probably raise."""
     if path is None:
         return
     if path.is_dir():
@@ -59,7 +58,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:
-    """Raises TraceOutputError if the file name has a wrong ending. Devices and pipes may have any name."""
+    """Raise TraceOutputError if the file name has a wrong ending. Devices and pipes may have any name."""
     if not path.name.lower().endswith(suffixes) and (path.is_file() or not path.exists()):
         raise TraceOutputError(f"{path}: the file name must end in {' or '.join(suffixes)}")
 

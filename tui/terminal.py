@@ -2,8 +2,6 @@
 
     print(info_text(summary, "v100", **look(sys.stdout)))
     if not is_quiet(): print("trace: wrote v100.msgpack", file=sys.stderr)
-
-The options are stored in the context object of the library click. Without a running command, the defaults apply.
 """
 
 from __future__ import annotations
@@ -27,10 +25,10 @@ class Look(TypedDict):
 
 
 def look(stream: TextIO) -> Look:
-    """Returns how wide text on `stream` may be, and whether it may have colour. Piped text is 100 columns wide and has no
-    colour.
+    """Return how wide text on a stream may be, and whether the text may have colour.
 
-    The option --color takes precedence over NO_COLOR (no-color.org).
+    Piped text is 100 columns wide and has no colour. The option `--color` takes precedence over the environment variable
+    NO_COLOR (no-color.org).
     """
     terminal = stream.isatty()
     asked = _asked(COLOUR, "auto")
@@ -40,12 +38,10 @@ def look(stream: TextIO) -> Look:
 
 
 def is_quiet() -> bool:
-    """Returns True if the user gave --quiet, so that only results and errors are printed."""
     return bool(_asked(QUIET, False))
 
 
 def is_verbose() -> bool:
-    """Returns whether all details are printed (--verbose)."""
     return bool(_asked(VERBOSE, False))
 
 

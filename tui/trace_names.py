@@ -16,8 +16,7 @@ from tui.running.narration import say
 
 
 def find_trace(name: str) -> Path:
-    """Returns the file of a trace. Prints a message if the trace has been renamed since an earlier release. Raises
-    TraceLibraryError."""
+    """Return the path of a trace file, given a path or a library name. Raise TraceLibraryError for an unknown name."""
     path = find(name)
     new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
     if new_name is not None and any(entry.path == path for entry in entries()):
@@ -26,13 +25,12 @@ def find_trace(name: str) -> Path:
 
 
 def load_trace(name: str) -> Trace:
-    """Loads the trace with this name. Raises TraceLibraryError and TraceFormatError."""
+    """Load the trace with a given name. Raise TraceLibraryError or TraceFormatError."""
     return load_cell(name) if is_cell_name(name) else load(find_trace(name))
 
 
 def load_pace(name: str) -> tuple[Path, Trace]:
-    """Loads a trace that can be replayed, which means that it contains GPU work. Returns the file and the trace. Raises
-    TraceError."""
+    """Return the file and the trace. Raise TraceError if the trace has no GPU work."""
     path = find_trace(name).resolve()
     trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):

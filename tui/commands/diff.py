@@ -1,4 +1,4 @@
-"""Runs `trace diff`: compares two traces. The exit code says whether the two traces are equal within the tolerance."""
+"""Runs `trace diff`, which compares two traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALIKE, APART, CANNOT_BE_TOLD = 0, 1, 3
 
 @dataclass(frozen=True, kw_only=True)
 class DiffFacts(ComparisonFacts):
-    """The comparison of two traces. Times are in nanoseconds per step."""
+    """Contains the comparison of two traces, with times in nanoseconds per step."""
 
     gate: GateResult | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # the budgets, with `--gate`
 

@@ -1,4 +1,4 @@
-"""Runs `trace diff A B --by function`: compares how much GPU time each Python function launched in two traces."""
+"""Runs `trace diff A B --by function`, which compares the GPU time that each Python function launched."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from tui.trace_names import load_trace
 
 @dataclass(frozen=True, slots=True)
 class FunctionFacts(FunctionChange):
-    """A function in both traces. If only one trace contains a function, the figures of the other trace are null."""
+    """Compares the GPU time of one Python function in two traces.
+
+    If one trace lacks the function, its figures are null.
+    """
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace
 
 
 @dataclass(frozen=True)
 class DiffByFunctionFacts:
-    """The GPU time that each Python function launched, in both traces. Functions are sorted by the difference between the
-    traces, largest first."""
+    """Lists the Python functions in two traces, sorted by the change of their GPU time."""
 
     functions: list[FunctionFacts]
 
@@ -33,9 +35,7 @@ _MOST = 25  # maximum number of functions in the table, --json has all functions
 
 
 def by_function(first: str, second: str, json: bool) -> int:
-    """Prints the table of GPU time by function. Always returns the exit code 0, because the differences are only shown and not
-    judged. Raises TraceError if a trace has no Python call stacks.
-    """
+    """Print a table of GPU time by Python function. Raise TraceError if a trace has no Python call stacks."""
     changes = function_changes(load_trace(first), load_trace(second))
     lacking = [
         name

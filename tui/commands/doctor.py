@@ -1,12 +1,11 @@
-"""Runs `trace doctor`: checks what works on this machine, and suggests fixes for what does not.
+"""Runs `trace doctor`, which checks this machine, and suggests fixes for problems.
 
     $ trace doctor
     ok    torch            2.13.0+cpu, of /usr/bin/python3
     ok    a replay         3 steps of the bundled P100 in 4.1 s
     warn  locked memory    64.0 KiB: pinned memory beyond that is not page-locked; raise it with `ulimit -l unlimited`
 
-The checks that need torch run in child processes, so this process does not import torch. The exit code is 1 if a failed check
-means that replays cannot work on this machine.
+Checks that need PyTorch run in child processes.
 """
 
 from __future__ import annotations
@@ -71,15 +70,15 @@ print(json.dumps(told))
 
 
 class KernelFacts(TypedDict, total=False):
-    """The number of kernels in a profile of the GPU, or the error message if the GPU failed to run a kernel."""
-
     kernels: int
     gpu_error: str
 
 
 class TorchFacts(KernelFacts):
-    """What the program `_ASK_TORCH` prints. `build` is the CUDA or ROCm version, or "" for a CPU build. `profiled` is the
-    number of ops in a profile of the CPU."""
+    """Contains the output of the program `_ASK_TORCH`, which runs in a child process.
+
+    The string `build` is the CUDA or ROCm version, or empty for a CPU build.
+    """
 
     version: str
     build: str
@@ -95,7 +94,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result of one check. `advice` suggests a fix for the problem, or is empty if there is no problem."""
+    """Describes the result of one check. The text `advice` suggests a fix, or is empty without a problem."""
 
     check: str
     state: Health
@@ -105,7 +104,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """The checks of this machine. `works` is false if replays cannot work on this machine."""
+    """Lists the checks of this machine. The value `works` is false if replays cannot work on this machine."""
 
     works: bool
     findings: list[Diagnosis]
@@ -134,7 +133,6 @@ def run(json_wanted: bool) -> int:
 
 
 def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end. A command that does not end in time is killed."""
     try:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -175,7 +173,6 @@ def _kernels(told: KernelFacts, stderr: str) -> Diagnosis:
 
 
 def _replay() -> Iterator[Diagnosis]:
-    """Checks replays by running a short script of three steps with a recording from the library."""
     with tempfile.TemporaryDirectory(prefix="trace-doctor-") as folder:
         script = Path(folder) / "train.py"
         script.write_text(_TRAIN, encoding="utf-8")
@@ -214,7 +211,7 @@ def _locked_memory() -> Iterator[Diagnosis]:
 
 
 def _may_lock_anything() -> bool:
-    """Returns whether this process has the Linux capability CAP_IPC_LOCK, which overrides the limit on locked memory."""
+    """Return True if this process has CAP_IPC_LOCK, which overrides Linux's limit on locked memory."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(effective >> _CAP_IPC_LOCK & 1)

@@ -1,4 +1,4 @@
-"""Runs `trace explain A B`: explains in sentences why the second trace is slower or faster."""
+"""Runs `trace explain A B`, which explains why trace B is slower or faster than trace A."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""Runs `trace fit`, which finds the GPUs that a script fits on, and the largest batch size for each GPU.
+"""Runs `trace fit`, which finds the GPUs with enough memory for a script, and the largest batch sizes.
 
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The script first runs on a virtual GPU with unlimited memory, and its memory requests are recorded. A second run of the script
-at another batch size shows how each memory request grows with the batch size. A model of PyTorch's memory allocator then
-repeats the script's memory requests with the memory of each GPU. More GPUs therefore need no more runs. With `--verify`, the
-script runs again at the largest batch size found for each GPU, and at the next larger size.
+Two runs of the script record how its memory requests grow with the batch size. A model of PyTorch's memory allocator then
+repeats the memory requests with the memory of each GPU.
 """
 
 from __future__ import annotations
@@ -58,8 +56,6 @@ _TAIL_LINES = 5  # lines of a failed script's output to show
 
 @dataclass(frozen=True)
 class _FitRun:
-    """All memory requests of one run of the script, for each process and device."""
-
     logs: list[RequestLog]
     workload: WorkloadSignature
     steps: int  # number of training steps
@@ -68,14 +64,14 @@ class _FitRun:
 
     @property
     def batch(self) -> int | None:
-        """Returns the batch size, which is the first dimension of the model's first input. Returns None if unknown."""
+        """Return the first dimension of the model's first input, or None if unknown."""
         inputs = self.workload.inputs
         return inputs[0].shape[0] if inputs and inputs[0].shape else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """The memory that a script requests, and for each GPU whether the script fits."""
+    """Contains the memory that a script requests, and for each GPU whether the script fits."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]
@@ -103,7 +99,6 @@ def run(fit: FitOptions) -> int:
 
 
 def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
-    """Runs the first steps of the script. Raises TraceError if the script failed or did not use the GPU."""
     name = shlex.join(words)
     with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as said:
         out = Path(folder)
@@ -132,14 +127,13 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
 
 
 def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
-    """Returns the timeline of the first rank, or of the only process. `traces` is keyed by process id."""
+    """Return the timeline of the first rank. The argument `traces` is keyed by process ID."""
     by_rank = process_of_each_rank(traces, main=0) if traces else {}
     return traces[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(traces) == 1) else None
 
 
 def _machine(card: Card, count: int) -> Trace:
-    """Returns a trace that names the GPUs and has one step without any work. The times of GPU work are estimates, because only
-    the memory requests matter for `trace fit`."""
+    """Return a trace that names the GPUs and has one step without any work."""
     devices = [Device(rank=0, index=i, name=card.names[0], total_memory_bytes=_ROOM_BYTES) for i in range(count)]
     version = importlib.metadata.version("torch")
     built = re.search(r"\+cu(\d+)(\d)", version)
@@ -150,7 +144,6 @@ def _machine(card: Card, count: int) -> Trace:
 
 @cache
 def _capacity(memory_bytes: int, context_bytes: int = 0) -> Capacity:
-    """Return the capacity of a GPU on which the installed PyTorch runs."""
     installed = Machine(torch=importlib.metadata.version("torch"))
     return Capacity(memory_bytes, context_bytes, DEFAULT_OOM_TEXT, tie_rule_of(installed))
 
@@ -186,8 +179,9 @@ def _changes(log: RequestLog) -> bool:
 
 
 def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
-    """Runs the script at another batch size, and returns how its memory requests grow with the batch size. If the second run
-    gives no usable memory requests, returns an empty list and a note with the reason.
+    """Run the script at another batch size, and return how its memory requests grow.
+
+    Return an empty list if the second run recorded no usable memory requests.
     """
     batch = need.batch
     assert batch is not None
@@ -216,11 +210,7 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
 
 
 class _Peaks:
-    """Returns the peak of the script's allocated bytes at each batch size.
-
-    Memory peaks are compared with the library only if the script uses one GPU. The option's value must be equal to the batch
-    size of the model's input.
-    """
+    """Compares the script's memory peaks with memory peaks in the library."""
 
     def __init__(self, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need) -> None:
         self._need = need
@@ -229,9 +219,7 @@ class _Peaks:
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
-        """Returns the largest batch size that was measured on a GPU, or the reason why this batch size does not apply to the
-        script. Returns neither a batch size nor a reason if the batch sizes of the script and the library cannot be compared.
-        """
+        """Return the measured batch limit of a GPU, or the reason why the limit does not apply to the script."""
         if limit is None or self.batch is None:
             return None, None
         at = limit.fitted if self._scaled else self.batch
@@ -263,8 +251,6 @@ def _card_fit(
 
 
 def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
-    """Runs the script at each limit found. Checks for each GPU whether the memory requests of the script fit into the GPU's
-    memory."""
     runs: dict[int, list[RequestLog] | None] = {}
     told = []
     for one in found:
@@ -287,7 +273,6 @@ def _fit(logs: Sequence[RequestLog], capacity: Capacity, card: Card) -> bool:
 
 
 def _usual_option(words: Sequence[str]) -> str:
-    """Finds the script's option for the batch size in the script's arguments or source code. Returns "" if none is found."""
     if given := next((option for option in _BATCH_OPTIONS if _given(words, option) is not None), ""):
         return given
     script = Path(words[0])
@@ -301,8 +286,7 @@ def _given(words: Sequence[str], option: str) -> str | None:
 
 
 def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Finds the word of the command line that contains the value of an option. Returns the index of the word that contains the
-    value, and the text before the value, such as `--batch-size=`. Returns None if the option is absent.
+    """Return the index of the word with the option's value, and the text before the value.
 
     If `option` is a number n, the batch size is the script's n-th argument.
     """
@@ -318,8 +302,10 @@ def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
 
 
 def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
-    """Returns the script's command line with another batch size. An option whose name does not begin with "-" is added to the
-    command line in the form `batch=8`."""
+    """Return the script's command line with another batch size.
+
+    An option without a leading dash is added in the form `batch=8`.
+    """
     if (place := _position_of(words, option)) is not None:
         at, before = place
         return [*words[:at], f"{before}{batch}", *words[at + 1 :]]

@@ -1,23 +1,18 @@
-"""Finds for `trace fit` the step time of a script on each GPU, and the largest batch size that was measured on this GPU.
-
-If the library has measured step times of the script's network, the result uses the measured times. If the library has no
-measurement of the script's network, step times are estimated and marked as estimates.
+"""Finds the step time of a script on each GPU for `trace fit`, either measured or estimated.
 
     known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
     known.limit(card)               # MeasuredLimit(fitted=176, full=177, ...), of v100/resnet152, or None
 
 Note [A step that nobody measured]
-    The run's timeline has the ops of a step with their shapes. The time of each op on another GPU is estimated as in `trace
-    predict` (replayer/prediction/scaling.py). The estimate uses bytes, FLOPs, and the typical share of peak speed that similar
-    ops achieve. The sum over all ops is the GPU time. A slow host makes the step longer. If the library has the same workload
-    on other GPUs, the estimate is multiplied by their median ratio of measured to estimated time.
+    The time of each operation on another GPU is estimated as in `trace predict` (replayer/prediction/scaling.py). The GPU time
+    of a step is the sum over all its operations. A slow host makes the step longer. If the library has measurements of the
+    workload on other GPUs, the estimate is multiplied by the median ratio of measured to estimated time.
 
 Note [A rank's step]
-    Each rank computes as much as a single GPU. The rank's timeline has the bytes and ranks of each collective. The time of a
-    collective over the GPU's link is estimated (replayer/cost_model/collective_costs.py). Reductions overlap with the backward
-    pass, one after another, as in DistributedDataParallel (replayer/prediction/parallel.py). Reductions lengthen the step only
-    by the part after the backward pass. All other collectives count in full, so collectives that overlap with the forward pass
+    Each rank computes as much as a single GPU. The time of a collective is estimated from its size and the speed of the GPU's
+    link (replayer/cost_model/collective_costs.py). Gradient reductions lengthen a step only by the part after the backward
+    pass, as in DistributedDataParallel. All other collectives count in full, so collectives that overlap with the forward pass
     (FSDP) are overestimated.
 """
 
@@ -43,7 +38,7 @@ ESTIMATED = "estimated"  # an estimated step time has a source that begins with 
 
 @dataclass(frozen=True)
 class StepTime:
-    """The time of a step. `source` is the name of a library entry, or describes how the time was estimated."""
+    """Contains the time of a training step, and the library entry or estimate that gave the time."""
 
     step_ns: int
     source: str
@@ -53,10 +48,7 @@ class StepTime:
 
 
 class KnownTimes:
-    """Finds the step time of one training script at one batch size on each GPU. Without a timeline, nothing is estimated.
-
-    For a script that only evaluates (`trains` is False), the step time is the measured time of the forward pass, marked as an
-    estimate.
+    """Finds the step time of a training script on each GPU. For scripts without training, the forward pass counts as the step.
     """
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
@@ -67,11 +59,10 @@ class KnownTimes:
         self._by_card: dict[str, Column | None] = {}
 
     def limit(self, card: Card) -> MeasuredLimit | None:
-        """Returns the largest batch size that was measured on a GPU, or None if the library has no measurement."""
+        """Return the largest batch size that was measured on a GPU, or None without a measurement."""
         return next((MeasuredLimit.of(cell) for of, cell in self._cells if of is card), None)
 
     def step(self, card: Card) -> StepTime | None:
-        """Returns the step time on a GPU, or None if unknown."""
         alone = self._step_of_one_gpu(card)
         if alone is None or self._ran is None or not len(self._ran.collectives):
             return alone
@@ -119,8 +110,7 @@ class KnownTimes:
 
     @cached_property
     def _off(self) -> list[tuple[str, float]]:
-        """Returns for each GPU in the library the measured step time divided by the estimated one, and the name of the library
-        entry."""
+        """Return the ratio of measured to estimated step time for each library entry, and the entry's name."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 
@@ -129,10 +119,9 @@ class KnownTimes:
         return median(times for _, times in self._off) if self._off else 1.0
 
     def _estimated_ns(self, card: Card) -> float | None:
-        """Returns the GPU time of a training step (or an evaluation step), without communication between ranks.
+        """Return the GPU time of a step, without communication between ranks.
 
-        The first training step is left out, because the optimizer creates its state in the first step. With several GPUs, the
-        busiest GPU counts.
+        The first training step is left out, because the optimizer then creates its state.
         """
         durations_ns = self._durations_ns(card)
         if durations_ns is None or self._ran is None:
@@ -147,9 +136,9 @@ class KnownTimes:
         return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
-        """Returns how much collectives lengthen a step. Computation takes `times` as long as estimated.
+        """Return how much collectives lengthen a step. See Note [A rank's step].
 
-        See Note [A rank's step].
+        The argument `times` is the ratio of measured to estimated computation time.
         """
         from replayer.cost_model.collective_costs import CollectiveCosts
         from replayer.prediction.parallel import left_after_backward_ns
@@ -185,13 +174,10 @@ class KnownTimes:
 
     @cached_property
     def _computes(self) -> Column:
-        """Returns a boolean array that selects all GPU work except communication between ranks."""
         assert self._ran is not None
         return np.asarray(self._ran.device.is_work & ~communication_kernels(self._ran))
 
     def _durations_ns(self, card: Card) -> Column | None:
-        """Returns the estimated duration of each piece of GPU work on another GPU. Returns None if the durations are unknown.
-        """
         if card.names[0] not in self._by_card:
             self._by_card[card.names[0]] = self._scaled_ns(card)
         return self._by_card[card.names[0]]

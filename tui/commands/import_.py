@@ -1,5 +1,4 @@
-"""Runs `trace import`, which converts a JSON file of torch.profiler into a trace file and reports problems of the profiler's
-file.
+"""Runs `trace import`, which converts a JSON file of torch.profiler into a trace file.
 
     $ trace import worker0.pt.trace.json.gz -o v100.msgpack
     trace: 8772 kernels, 324 copies, 32124 host ops, 12838 memory events, 6 steps on Tesla V100-DGXS-32GB
@@ -29,7 +28,7 @@ _ENDINGS = (".zip", ".tgz", ".gz", ".tar", ".json", ".trace", ".pt")
 
 @dataclass(frozen=True, slots=True)
 class ImportFacts(Summary):
-    """A summary of the imported trace, and the path of the trace file."""
+    """Summarizes the imported trace, and contains the path of the trace file."""
 
     output: str
 
@@ -61,7 +60,7 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
 
 
 def default_name(recording: Path) -> str:
-    """Returns the default output file, such as "train.msgpack" for the profiler's file "train.pt.trace.json.gz"."""
+    """Return the default output file, such as "train.msgpack" for the profiler's file "train.pt.trace.json.gz"."""
     name = recording.resolve().name
     for ending in _ENDINGS:
         name = name.removesuffix(ending)

@@ -1,4 +1,4 @@
-"""Runs `trace info`: prints a summary of a trace, as text or as JSON."""
+"""Runs `trace info`, which prints a summary of a trace as text or as JSON."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     list_(Filters(gpu="v100"), json=False)
     show("v100/resnet50", json=False)
     add(Path("train.cells"), name="", json=False)
-    check([Path("train.cells")], json=False)    # 0: fit to be sent, 1: not, 2: cannot be read
+    check([Path("train.cells")], json=False)    # 0: accepted, 1: rejected, 2: cannot be read
     remove("v100/train", json=False)
 """
 
@@ -46,9 +46,7 @@ _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters entries of the library. Each filter is a word that a field of the entry must contain, or a pattern such as
-    `wide*` that the field must match. An empty filter accepts every entry.
-    """
+    """Selects library entries by words or by patterns such as `wide*`. An empty filter accepts every entry."""
 
     gpu: str = ""
     model: str = ""
@@ -62,7 +60,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class ListFacts:
-    """The library entries that match the user's filters."""
+    """Lists the library entries that match the user's filters."""
 
     entries: list[EntryFacts]
     faults: list[str]  # files of the library that cannot be read
@@ -70,7 +68,7 @@ class ListFacts:
 
 @dataclass(frozen=True)
 class RecordingFacts(EntryFacts):
-    """A recording of the library."""
+    """Describes a recording in the library."""
 
     path: str
 
@@ -83,7 +81,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class CellMemory:
-    """Memory by batch size. All three lists have the same length."""
+    """Contains the memory of a network at each batch size. All three lists have the same length."""
 
     batches: list[int]
     peak_bytes: list[int]
@@ -92,7 +90,7 @@ class CellMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """The measured step times of one network on one GPU. Each list has one value for each batch size in `batches`."""
+    """Contains the measured step times of one network on one GPU. Each list has one value for each batch size in `batches`."""
 
     name: str
     board: Board
@@ -116,7 +114,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddFacts:
-    """The entries that were copied into your own library."""
+    """Lists the entries that were copied into the user's own library."""
 
     added: list[str]
     file: str
@@ -125,7 +123,7 @@ class AddFacts:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """The problems that were found in each file, and the number of errors."""
+    """Lists the problems that were found in each file, and counts the errors."""
 
     files: dict[str, list[Fault]]
     errors: int
@@ -203,8 +201,7 @@ def show(name: str, json: bool) -> int:
 
 
 def _shown_cell(name: str) -> LibraryCell:
-    """Returns the measured step times of a library entry. The name may be an entry's name, or the path of a file that has only
-    one entry."""
+    """Return a library entry, given the entry's name or the path of a file with one entry."""
     path = Path(name)
     if path.suffix != SUFFIX or not path.is_file():
         return find_cell(name.partition("@")[0])
@@ -216,8 +213,7 @@ def _shown_cell(name: str) -> LibraryCell:
 
 
 def add(path: Path, name: str, json: bool) -> int:
-    """Copies a file of measured step times, or a recording, into the user's own library. Existing files are never
-    overwritten."""
+    """Copy a file into the user's own library, but never overwrite a file."""
     file = read_cells(path) if path.suffix == SUFFIX else None
     trace = load(find(path)) if file is None else Trace()
     gpu, model = gpu_of(trace, gpus()) if file is None else file.gpu, path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)
@@ -258,9 +254,7 @@ def add(path: Path, name: str, json: bool) -> int:
 
 
 def check(paths: list[Path], json: bool) -> int:
-    """Checks whether files can be added to the library. Returns 0 if all files can be added, 1 if a file has a problem, and 2
-    if a file cannot be read.
-    """
+    """Return 0 if the library accepts all files, and 1 if a file has a problem. Return 2 if a file cannot be read."""
     told: dict[str, list[Fault]] = {}
     failed = False
     for path in paths:
@@ -283,8 +277,7 @@ def check(paths: list[Path], json: bool) -> int:
 
 
 def remove(name: str, json: bool) -> int:
-    """Removes an entry from the user's own library. A file that holds several entries is rewritten without the removed
-    entry."""
+    """Remove an entry from the user's own library. The file keeps all other entries."""
     own = user_folder()
     recording = own / f"{name}{TRACE_SUFFIX}"
     target = recording
@@ -365,7 +358,6 @@ def _workload(cell: LibraryCell) -> dict[str, Any]:
 
 
 def _figures(cell: LibraryCell) -> list[list[str]]:
-    """Returns table rows with the time of each phase and the peak memory, for some of the measured batch sizes."""
     chosen = [batch for batch in _SHOWN_BATCHES if batch in cell.batches]
     chosen = sorted({*chosen, int(cell.batches[0]), cell.last_batch})
     head = ["batch", *cell.phases_ns, *(["peak memory"] if len(cell.peak_bytes) else [])]

@@ -27,7 +27,7 @@ _GPUS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionFacts(PredictedFigures):
-    """The predicted step times of a recorded program under other conditions. Times are in nanoseconds per step."""
+    """Contains the predicted step times of a program under other conditions. Times are in nanoseconds per step."""
 
     estimated: bool  # always true
     conditions: Conditions
@@ -37,7 +37,7 @@ class PredictionFacts(PredictedFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFacts:
-    """One prediction for each combination of the conditions that `--sweep` varies."""
+    """Contains one prediction for each combination of the conditions that `--sweep` varies."""
 
     estimated: bool = True  # always true
     sweep: str
@@ -80,8 +80,6 @@ def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:
 
 
 def _sweep(recorded: Trace, asked: PredictOptions, conditions: Conditions) -> list[Prediction]:
-    """Returns a prediction for each combination of the conditions that `--sweep` varies. Raises TraceError if none of the
-    combinations can be predicted."""
     axes = [axis.strip() for axis in asked.sweep.split(",") if axis.strip()]
     unknown = [axis for axis in axes if axis not in ("gpus", "batch", "nproc")]
     if unknown or not axes:

@@ -6,9 +6,8 @@
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Every process that trains writes `train.msgpack.<pid>.part` and the profiler's recordings next to the output. At the end, `trace
-record` merges the files of all processes into one trace with all ranks. If the recording is killed, the partial files remain
-readable: use `trace info train.msgpack.<pid>.part`.
+Each training process writes its own file, and `trace record` merges all files at the end. If the recording is killed, `trace
+info train.msgpack.<pid>.part` can still read the file of one process.
 """
 
 from __future__ import annotations
@@ -44,17 +43,15 @@ from tui.trace_names import load_pace
 
 @dataclass(frozen=True)
 class _ProcessFiles:
-    """The recorded files of one process."""
-
     path: Path
     pid: int
     profiles: tuple[Path, ...]  # in chronological order
 
 
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
-    """Records the script and returns the script's exit code. `stderr` is the file descriptor for the script's stderr.
+    """Record the script, and return the script's exit code.
 
-    With `is_brief`, no summary of the recording is printed.
+    The argument `stderr` is the file descriptor for the script's stderr.
     """
     output = record.output or Path(default_name(record.script))
     require_writable(output)
@@ -87,7 +84,6 @@ def _say_kept(parts: list[_ProcessFiles]) -> None:
 
 
 def default_name(script: list[str]) -> str:
-    """Returns the default output file: the name of the script or module, plus ".msgpack"."""
     if script[0].startswith("-m"):
         return (script[0][2:] or script[1]).rpartition(".")[2] + ".msgpack"
     return (Path(script[0]).stem or "trace") + ".msgpack"

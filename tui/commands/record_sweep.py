@@ -1,4 +1,4 @@
-"""Runs `trace record --sweep`, which records a script at several batch sizes and writes the step times as one library entry.
+"""Runs `trace record --sweep`, which records a script at several batch sizes.
 
     $ trace record --sweep "--batch-size=1..256" train.py
     trace: batch 1: 9 steps of 12.3 ms, forward 4.1 ms
@@ -7,9 +7,7 @@
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
-The batch size of a run is read from the model's inputs. The output file is rewritten after each run, so the results of finished
-runs are kept if the command is killed. If a run ends with an out-of-memory error, the remaining batch sizes are skipped, and
-the command succeeds.
+The output file is written again after each run, so a killed command loses only its last run.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """The script's option for the batch size, and all values with which the script is run."""
+    """Contains the script's option for the batch size, and the batch sizes to record."""
 
     text: str  # the sweep as typed by the user
     before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "
@@ -50,7 +48,7 @@ class Sweep:
 
     @classmethod
     def of(cls, text: str) -> Sweep:
-        """Parses `text`. Raises TraceError if the text is not an option followed by batch sizes."""
+        """Parse text such as "--batch-size=1..256", or raise TraceError."""
         at = max(text.rfind("="), text.rfind(" ")) + 1
         before, values = text[:at], _values(text[at:])
         if not before.strip(" =") or not values:
@@ -64,8 +62,9 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Runs the sweep. Returns 0 if at least one batch size was recorded and no run failed for another reason than lack of
-    memory. Otherwise returns the script's exit code.
+    """Record the script at each batch size, and return an exit code.
+
+    A run that is out of memory ends the sweep without an error if a smaller batch size was recorded.
     """
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
@@ -130,8 +129,7 @@ def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _values(text: str) -> tuple[int, ...]:
-    """Returns all batch sizes that a text describes: "16,24,32" lists them, "1..256" means 1, 2, 4, 8 up to 256, and "8..64+8"
-    means 8, 16, 24 up to 64."""
+    """Return the batch sizes in a text: "1..256" means 1, 2, 4, 8 up to 256, and "8..64+8" means 8, 16, 24 up to 64."""
     if (found := _RANGE.fullmatch(text)) is not None:
         first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
         if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):

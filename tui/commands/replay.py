@@ -2,7 +2,7 @@
 
     run(ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack"))  # the script's exit code
 
-The module `replayer.child` runs the script in a child process, and each process that used the GPU writes a timeline file.
+The module `replayer.child` runs the script in a child process.
 """
 
 from __future__ import annotations
@@ -92,15 +92,12 @@ def _run(replay: ReplayOptions, rooms: dict[str, object], recorded: Trace, out: 
 
 
 def _words(replay: ReplayOptions) -> list[str]:
-    """Returns the arguments for the Python interpreter: the script, or a module in place of the command `torchrun`."""
     if replay.script[0] == "torchrun" and not Path("torchrun").exists():
         return ["-m", "torch.distributed.run", *replay.script[1:]]
     return replay.script
 
 
 def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
-    """Returns the slowdown factor of each rank that the option `--slow` names. `nproc` is the number of ranks, or 0 if
-    unknown."""
     found: dict[str, float] = {}
     for part in text.split(",") if text else []:
         match = _SLOW.fullmatch(part.strip())
@@ -113,11 +110,7 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 
 
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
-    """Returns the configuration for a recording. `memory` is --gpu-memory. Raises TraceError if the recording lacks data that
-    the options need.
-
-    With `--clock recorded`, waiting for data takes as long as in the recording.
-    """
+    """Return the configuration of a replay. Raise TraceError if the recording lacks data that the options need."""
     gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_kernels_of_one(config.gpus, gpus, bool(len(work_rows(recorded))))
     loader = "recorded" if config.clock == "recorded" else config.loader
@@ -125,8 +118,6 @@ def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConf
 
 
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
-    """Returns the sizes in bytes from --gpu-memory. The option `--gpu-memory` gives one memory size for all devices or one for
-    each device."""
     given = tuple(sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
         raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size, or one per device")
@@ -134,8 +125,7 @@ def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
 
 
 def _did_gpu_work(replayed: Trace) -> bool:
-    """Returns whether the script launched GPU work. The result does not include timeline rows that only represent the recorded
-    time of a whole phase."""
+    """Return True if the script launched GPU work; the recorded time of a whole phase does not count."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 
@@ -178,8 +168,7 @@ def _estimate_sentence(prediction: Prediction) -> str:
 
 
 def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:
-    """Writes the requested files. If the timeline cannot be written, the report is still written. If the report cannot be
-    written, the timeline is still written."""
+    """Write the requested files. An error while writing one file does not prevent writing the next file."""
     try:
         if replay.output is not None:
             save(replayed, replay.output)

@@ -1,12 +1,13 @@
-"""Finds the library entry for `trace replay`, and makes a trace of the entry's step times for the comparison with the replay.
+"""Finds the library entry for `trace replay`, and builds a trace from the entry's step times.
 
     choice = choice_of("", gpu="v100", estimate=False)          # by the script's workload
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
     recorded = driven_by(replayed, blank)
 
 Note [A card that the library lacks]
-    The library may lack measurements of a GPU in traces/names/cards.py, or of the script's workload on that GPU. In this case
-    each op can be estimated. Such a replay cannot be compared with a recording, so the report marks the figures as an estimate.
+    The library may lack measurements of a GPU in traces/names/cards.py, or of the script's workload on that GPU. A replay can
+    then estimate the time of each operation. A replay with estimated times cannot be compared with a recording, so the report
+    marks all figures as estimates.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"}
 
 @dataclass(frozen=True)
 class ReplaySource:
-    """Where a replay takes its times from: a recording, a library entry, or estimates for a GPU."""
+    """Provides the times for a replay: from a recording, from a library entry, or estimated for a GPU."""
 
     name: str
     recorded: Trace
@@ -49,8 +50,8 @@ class ReplaySource:
     is_estimate: bool = False
 
     def file_in(self, folder: Path) -> Path:
-        """Returns the path of the trace file for the process that runs the script. If the times for the replay are not in a
-        file yet, the function writes them to a new file in `folder`."""
+        """Return the path of a trace file with the replay's times. Write the trace file to `folder` if no file has the times.
+        """
         if self.path is not None:
             return self.path
         path = saved_in(folder, self.name)
@@ -58,15 +59,14 @@ class ReplaySource:
         return path
 
     def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
-        """Returns the trace with which the replay is compared, and whether all times of the replay are estimates."""
+        """Return the trace to compare with the replay, and True if all times of the replay are estimates."""
         is_estimate = (self.gpu is not None or self.is_estimate) and not was_measured(replayed)
         recorded = self.recorded if self.gpu is None else driven_by(replayed, self.gpu, self.recorded)
         return recorded, is_estimate
 
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
-    """Returns where the replay takes its times from, according to the options `--trace`, `--gpu` and `--estimate`. Raises
-    TraceError."""
+    """Return where the replay takes its times from, according to the options `--trace`, `--gpu` and `--estimate`."""
     if gpu and estimate and gpus > 1:  # the library's entries are for one GPU
         return ReplaySource(gpu, card_alone(gpu, gpus), is_estimate=True)
     choice = choice_of(trace, gpu, estimate)
@@ -81,8 +81,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Returns whether a word of the command line is the name of a GPU. If a GPU's name is also the name of a trace file or of a
-    library entry, the result is False."""
+    """Return True if a word names a GPU, but neither a trace file nor a library entry."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False
@@ -92,9 +91,7 @@ def is_gpu_name(name: str) -> bool:
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
-    """Returns the library entry for the option `--gpu`, or for an option `--trace` that names a library entry. Returns None if
-    `trace` is the name of a recording. Raises TraceLibraryError.
-    """
+    """Return the library entry for the options `--gpu` and `--trace`. Return None if `--trace` names a recording."""
     if gpu and trace:
         raise TraceLibraryError(f"--gpu {gpu} and --trace {trace} both choose the times; give only one of them")
     if gpu:
@@ -113,8 +110,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks(gpu: str) -> bool:
-    """Returns whether a GPU is known to trace but no library entry was measured on the GPU. Raises TraceLibraryError for an
-    unknown GPU."""
+    """Return True if the library has no measurements of a GPU. Raise TraceLibraryError for an unknown GPU."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:
@@ -127,8 +123,7 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str, gpus: int = 1) -> Trace:
-    """Returns a trace without steps, for a GPU model that no library entry was measured on. See
-    Note [A card that the library lacks]."""
+    """Return a trace without steps for a GPU that the library lacks. See Note [A card that the library lacks]."""
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
     alone.grain = "kernel"
@@ -137,7 +132,7 @@ def card_alone(gpu: str, gpus: int = 1) -> Trace:
 
 
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
-    """Returns the report of a replay in which all times are estimated."""
+    """Return the report of a replay in which all times are estimated."""
     lines = [f"ESTIMATE: no measurements of this model on {replayed.devices[0].name}; times are predicted."]
     figures = {"training": comparison.compute_side}
     if comparison.evaluation is not None:
@@ -155,15 +150,13 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 
 
 def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
-    """Returns the GPU that the chosen library entry was measured on, and a trace of the GPU without steps."""
+    """Return the GPU of a library entry, and a trace of the GPU without steps."""
     file = read_cells(choice.files[0])
     return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
 
 
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
-    """Returns a trace with the step times of the library entry, which is compared with the replay. The trace has one step for
-    each kind of step that was replayed.
-    """
+    """Return a trace with the library entry's step times, for the comparison with the replay."""
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
@@ -172,13 +165,12 @@ def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
 
 
 def library_messages(replayed: Trace) -> tuple[str, ...]:
-    """Returns the messages that the replay wrote about its use of library entries."""
     notes = replayed.run_of(replayed.ranks[0]).replay
     return notes.library_messages if notes is not None else ()
 
 
 def sentences(replayed: Trace) -> list[str]:
-    """Describes where the times of replayed steps came from, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
+    """Describe where the replayed step times came from, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
     told: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
         for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:
@@ -197,19 +189,17 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
 
 
 def was_measured(replayed: Trace) -> bool:
-    """Returns whether any of the replay's times come from a library entry."""
+    """Return True if any of the replay's times come from a library entry."""
     return any(steps.calls for steps in _played(replayed))
 
 
 def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:
-    """Returns the library entries from which the replay's first rank took step times. The first rank stands for all ranks,
-    because all ranks use the same batch sizes."""
     notes = replayed.run_of(replayed.ranks[0]).replay
     return notes.cells if notes is not None else ()
 
 
 def require_phases_enough(strict: bool, gpus: int) -> None:
-    """Raises TraceLibraryError for options that need a recording with kernels."""
+    """Raise TraceLibraryError for options that need a recording with kernels."""
     if strict:
         raise TraceLibraryError("--strict needs recorded ops, but the library's measurements have only phases; drop it")
     if gpus > 1:

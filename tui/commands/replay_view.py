@@ -1,8 +1,7 @@
 """Runs `trace replay --view`, which shows the timeline app during a replay.
 
-The script's output is shown in the app (key `o`), and printed to the terminal when the app is closed. If the user closes the
-app while the script is running, the script continues in the terminal. The app reads the keyboard, so the script's stdin is
-empty.
+The script's output is shown in the app, and printed to the terminal when the app is closed. The script's stdin is empty,
+because the app reads the keyboard.
 """
 
 from __future__ import annotations
@@ -22,15 +21,17 @@ from tui.view.script_output import ScriptOutput, no_input
 
 
 def can_view() -> bool:
-    """Returns whether stdin and stderr are terminals. The app reads the keyboard from stdin and draws on stderr."""
+    """Return True if stdin and stderr are terminals, as the timeline app requires."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def run_with_view(
     rooms: Mapping[str, object], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
 ) -> ChildResult:
-    """Runs the script in a child process while the app is open, and returns the result of `run_child`. `folder` has the
-    replay's timelines."""
+    """Run the script in a child process while the timeline app is open.
+
+    The argument `folder` contains the timelines that the replay writes.
+    """
     live = Live((name, recorded), folder)
     failures: list[Exception] = []
     stdin = no_input()
@@ -60,8 +61,7 @@ def run_with_view(
 
 
 def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    """Waits until the script ends, but leaves the exit status for the code that started the script. SIGTERM and SIGHUP also
-    close the app."""
+    """Wait until the script ends, but leave the exit status for the code that started the script."""
     done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if done is None:
         return

@@ -1,10 +1,8 @@
-"""Runs `trace stalls`, which measures how long a script waits for data, and finds the cause and a fix.
+"""Runs `trace stalls`, which measures how long a script waits for data, and suggests a fix.
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs three times on the virtual GPU, in real time. In the first run, the script gets the same batch from memory in
-every step. In the second run, the script's own data loader reads cached files. In the third run, the data loader reads from a
-simulated disk. `traces.stalls.data_stalls` compares the runs.
+The script runs three times on the virtual GPU. The three runs read one batch from memory, cached files, and a simulated disk.
 """
 
 from __future__ import annotations
@@ -49,15 +47,14 @@ _RATE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallsFacts(Stalls):
-    """The data stalls of one script. Shares are of a step's time."""
+    """Contains the data stalls of one script, as shares of a step's time."""
 
     preparation_share: float  # share of a step spent waiting for batches when the data is cached
     fetch_share: float | None  # share of a step spent waiting for storage
 
 
 def disk_of(text: str) -> Disk:
-    """Returns the disk that `text` describes, either by a name ("ssd") or by its speed ("530MB/s"). Raises TraceError for
-    invalid text."""
+    """Return the disk with a name such as "ssd" or a speed such as "530MB/s". Raise TraceError for other text."""
     if text in DISKS:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())
@@ -69,7 +66,7 @@ def disk_of(text: str) -> Disk:
 
 
 def counts_of(text: str) -> tuple[int, ...]:
-    """Parses a list of worker counts: returns (1, 2, 4) for the text "1,2,4". Raises TraceError for invalid text."""
+    """Return (1, 2, 4) for the text "1,2,4". Raise TraceError for invalid text."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and 0 < int(part) <= MOST_WORKERS for part in parts):
         raise TraceError(f"--cores {text!r} is not a list of core counts; write 1,2,4 (at most {MOST_WORKERS})")
@@ -77,7 +74,6 @@ def counts_of(text: str) -> tuple[int, ...]:
 
 
 def run(asked: StallsOptions) -> int:
-    """Runs the comparison. Returns 0, or the script's exit code if the script failed."""
     cached, cores = share(asked.cached, "--cached"), counts_of(asked.cores)
     if not asked.gpu and not asked.trace:
         raise TraceError("no GPU given; use --gpu with a GPU of the library (--gpu v100) or --trace with a recording")
@@ -138,10 +134,7 @@ def _run(
     folder: Path, asked: StallsOptions, path: Path | None, choice: LibraryChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
-    """Runs the script once. Returns the run's timeline, the bytes and times of loading each batch, and the script's exit code.
-
-    `path` is None if step times come from a library entry instead of a recording.
-    """
+    """Return the run's timeline, the loading times of all batches, and the script's exit code."""
     out, socket = folder / "out", folder / "storage"
     out.mkdir(exist_ok=True)
     if path is None:

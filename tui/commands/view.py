@@ -1,4 +1,4 @@
-"""Runs `trace view`, which opens the timeline app, or prints a summary if there is no terminal."""
+"""Runs `trace view`, which opens the timeline app, or prints a summary without a terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """Parses a terminal size such as "130x40" into columns and lines."""
+    """Return the columns and lines of a terminal size such as "130x40"."""
     columns, x, lines = text.partition("x")
     if not (x and columns.isdecimal() and lines.isdecimal() and 20 <= int(columns) <= 1000 and 10 <= int(lines) <= 1000):
         raise typer.BadParameter("must be COLUMNSxLINES, as in 130x40", param_hint="--size")

@@ -1,4 +1,4 @@
-"""Makes the self-contained HTML page of `trace report` and the matplotlib figures of `trace plot`.
+"""Makes the HTML page of `trace report` and the matplotlib figures of `trace plot`.
 
 The figures need matplotlib, which is an optional dependency.
 """

@@ -1,13 +1,9 @@
-"""Makes the SVG charts of the HTML page: line charts, paired bars and stacked bars.
-
-The charts use the colours of the HTML page, which follow the reader's light or dark mode. Readers can select and copy the text
-in a chart.
+"""Makes line charts and bar charts for the HTML page of `trace report`, as SVG.
 
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
 
-The charts are drawn without matplotlib, because matplotlib is an optional dependency and cannot use the colours of the HTML
-page.
+The charts are drawn without matplotlib, because matplotlib cannot use the colours of the HTML page.
 """
 
 from __future__ import annotations
@@ -33,14 +29,16 @@ PLAIN = {
 
 
 def escape(text: str) -> str:
-    """Escapes text for XML, and replaces characters that XML forbids."""
+    """Escape text for XML, and replace characters that XML forbids."""
     return html.escape(printable(text, colour=False))
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A line of a chart. `side` is "a" for the first trace and "b" for the second, and determines the line's colour. `faded`
-    has the x values of points that are drawn in a paler colour."""
+    """Contains the points of a line in a chart. Points at the x values in `faded` are drawn in a paler colour.
+
+    The string `side` is "a" for the first trace and "b" for the second trace.
+    """
 
     name: str
     x: Column
@@ -60,9 +58,7 @@ def line_chart(
     limit: tuple[str, float] | None = None,
     has_whole_x: bool = False,
 ) -> str:
-    """Returns a line chart. `has_whole_x` means that x is a count. `band` is a range of y values to shade, and `limit` is a
-    horizontal line with a name.
-    """
+    """Return a line chart. The argument `band` is a range of y values to shade."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return ""
@@ -112,8 +108,7 @@ def line_chart(
 
 
 def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str]) -> str:
-    """Returns a chart that shows one or two bars in each row. Each row has a label, one value for each bar, and the text beside
-    each bar."""
+    """Return a bar chart with one or two bars in each row."""
     if not rows:
         return ""
     high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0
@@ -133,9 +128,7 @@ def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]
 
 
 def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, str], texts: Mapping[str, str]) -> str:
-    """Returns a bar chart in which each bar is a stack of coloured parts. `kinds` has the colour of each part of a bar, and
-    `texts` has the labels for the legend.
-    """
+    """Return a bar chart in which each bar is a stack of coloured parts."""
     high = max((sum(parts.values()) for _, parts in rows), default=0.0) or 1.0
     shapes, y = [], 4.0
     for label, values in rows:

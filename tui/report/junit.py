@@ -1,4 +1,4 @@
-"""Formats a comparison as JUnit XML, which build servers show as tests: one test for the verdict and one for each budget.
+"""Formats a comparison as JUnit XML, with one test for the verdict and one test for each budget.
 
     write_text(path, comparison_junit(comparison, "v100.msgpack", "replay.msgpack", gate=result))
 """

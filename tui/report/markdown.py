@@ -1,8 +1,6 @@
-"""Formats a comparison as Markdown for a build summary: verdict, main figures, phases and budgets.
+"""Formats a comparison of two traces as Markdown for a build summary.
 
     print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
-
-A chart is included as Mermaid code, which GitHub shows as a drawing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Builds the page of `trace report`: one self-contained HTML file about one trace, or about two traces side by side.
+"""Builds the HTML page of `trace report`, which shows one trace or compares two traces.
 
     page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
     Path("report.html").write_text(page)
 
-The HTML page has no scripts and loads no other files. Colours follow the reader's light or dark mode, and the page can be
-printed. Only part of the data is shown, so a recording of a million events gives an HTML page of about 100 kB.
+The HTML page is a single file, has no scripts and loads no other files.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class NamedTrace:
 
 
 def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
-    """Returns the HTML page for one trace or two (recording and replay, or two recordings)."""
     comparison = None
     if len(sides) > 1:
         analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
@@ -85,7 +83,6 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
 
 
 def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
-    """Returns the beginning of the HTML page: the verdict, four main figures and the notes."""
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
         texts = filter(None, [compilation_difference(comparison), *(said for said, _ in rest)])
@@ -104,7 +101,6 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
 
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
-    """Returns four main figures. For two traces, the figures cover only steps that both traces contain."""
     figures: list[tuple[str, list[float | None], Callable[[Any], str]]]
     if comparison is not None:
         of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)
@@ -158,16 +154,14 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
 
 
 def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> dict[str, list[int | None]]:
-    """Returns for each phase its median time on the host, in each trace. For two traces, the times cover the steps that `trace
-    diff` compares.
-    """
+    """Return the median host time of each phase in each trace."""
     if comparison is not None:
         return {name: [of.recorded_median_ns, of.replayed_median_ns] for name, of in comparison.phases.items()}
     return {name: [of.median_ns] for summary in summaries for name, of in summary.phases.items()}
 
 
 def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], str]:
-    """Returns the steps of the first rank of each trace, the x values of the steps in a chart, and the label of the x axis."""
+    """Return the steps of the first rank of each trace, and the x values and the label of the chart's x axis."""
     found = []
     for side in sides:
         steps = side.trace.steps
@@ -193,8 +187,6 @@ def _idle_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
-    """Returns a chart of the allocated memory over time, for the device of each trace that uses the most memory. Each curve of
-    the memory chart starts at the trace's first memory event."""
     lines, limit = [], None
     for label, letter, side in zip(labels, "ab", sides, strict=False):
         trace = side.trace
@@ -211,14 +203,15 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
-    """Returns the index of the device that used the most memory, and this device's memory over time. Returns None without
-    memory events."""
+    """Return the index of the device that used the most memory, and the device's memory over time.
+
+    Return None if the trace has no memory events.
+    """
     return max(memory_curves(trace).items(), key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
 
 
 def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
-    """Selects at most `points` points of a curve to draw. From each group of neighbouring points, the highest point is kept, so
-    peaks stay visible."""
+    """Keep only the highest point of each group of neighbouring points, so peaks stay visible."""
     if len(x) <= points:
         return x, y
     bounds = np.linspace(0, len(x), points + 1).astype(np.int64)
@@ -315,7 +308,6 @@ def _side(at: int, left: int) -> str:
 
 
 def _text(text: str) -> str:
-    """Escapes text for HTML, because names in a recording are untrusted."""
     return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 

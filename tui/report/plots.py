@@ -1,8 +1,6 @@
-"""Draws figures for `trace plot` with matplotlib, as SVG, PNG or PDF files.
+"""Draws the figures of `trace plot` with matplotlib, as SVG, PNG or PDF files.
 
     draw("memory", [NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)], Path("memory.pdf"))
-
-matplotlib is the optional extra [plots].
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
-    """Writes the figure to `path`. Raises TraceError if matplotlib is not installed, or if the traces lack the data for the
-    figure."""
+    """Write a figure to a file. Raise TraceError without matplotlib, or without the data for the figure."""
     try:
         import matplotlib
     except ImportError:
@@ -62,8 +59,6 @@ def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
 
 
 def _steps(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the time of each step. Steps that are not steady are hollow. A shaded band shows the range between the quartiles of
-    the first trace's step times."""
     from matplotlib.ticker import MaxNLocator
 
     own, numbers, x_label = step_axis(sides)
@@ -120,9 +115,6 @@ def _idle(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
 
 
 def _memory(axes: Axes, sides: Sequence[NamedTrace]) -> bool:
-    """Draws the allocated memory over time, for the device of each trace that uses the most memory. A line shows the GPU's
-    memory capacity, if the highest memory use is close to the capacity.
-    """
     highest = 0.0
     for side, colour in zip(sides, _COLOURS, strict=False):
         if (most := highest_memory(side.trace)) is None:

@@ -2,8 +2,6 @@
 
     why_no_kernels(["function ... failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"])
     # Obstacle("the process lacks the privilege to record kernels ...", "run as root ...")
-
-The cause is found by looking for a CUPTI error in the warnings of Kineto, the library behind torch.profiler.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import NamedTuple
 
 
 class Obstacle(NamedTuple):
-    """Why no kernels are recorded."""
+    """Describes why torch.profiler records no kernels, and how to fix the problem."""
 
     reason: str
     remedy: str
@@ -46,7 +44,7 @@ _UNKNOWN = Obstacle("torch.profiler reported no device work", "run trace doctor,
 
 
 def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
-    """Returns the reason that Kineto's warnings give for missing kernels."""
+    """Return the cause according to the warnings of Kineto, the library behind torch.profiler."""
     # longest first, because one name contains another
     text = "\n".join(warnings)
     for error in sorted(_BY_ERROR, key=len, reverse=True):

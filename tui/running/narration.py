@@ -1,9 +1,7 @@
-"""Prints messages on stderr about a script's run: how the script ended, or why there is nothing to save.
+"""Prints messages on stderr about how a script ended, or why there is nothing to save.
 
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
     hint_misplaced_option(["train.py", "--strict"], refused=True)
-
-If a script fails, Python has already printed the error, so the command adds at most one line.
 """
 
 from __future__ import annotations
@@ -27,17 +25,13 @@ if TYPE_CHECKING:
 
 
 def say(text: str, *, is_error: bool = False) -> None:
-    """Prints a line on stderr. With --quiet, only errors are printed."""
+    """Print a line on stderr. With `--quiet`, only errors are printed."""
     if is_error or not is_quiet():
         print(f"trace: {printable(text, colour=False)}", file=sys.stderr)
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Explains why nothing was `done` ("replayed", "recorded"). `unused` says what the script failed to do ("did not use the
-    GPU").
-
-    Prints nothing if the script failed, because Python has already printed the script's error.
-    """
+    """Explain why a run produced no results. Print nothing if the script failed, because Python has printed the error."""
     if result.returncode:
         return
     if result.pid not in result.booted:
@@ -49,7 +43,7 @@ def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
 
 
 def ending_text(returncode: int) -> str:
-    """Describes an exit code in words, such as "the script ended with exit code 3" or "SIGTERM ended the script"."""
+    """Describe an exit code, such as "the script ended with exit code 3" or "SIGTERM ended the script"."""
     if 128 < returncode <= 128 + signal.NSIG:
         with suppress(ValueError):  # the number is no signal, so the script chose the exit code
             return f"{signal.Signals(returncode - 128).name} ended the script"
@@ -57,11 +51,7 @@ def ending_text(returncode: int) -> str:
 
 
 def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
-    """Prints a hint if the user probably typed an option of trace after the script's name instead of before.
-
-    The hint is printed if the script rejected its command line (`refused`), or if the option's value is a trace file. The hint
-    is also printed for a long option name that does not appear in the script's source code.
-    """
+    """Print a hint if the user probably typed an option of trace after the script's name."""
     context = get_current_context(silent=True)
     if context is None or not isinstance(context.command, ScriptCommand):
         return
@@ -78,8 +68,7 @@ def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
 
 
 def _mentions(script: str, option: str) -> bool:
-    """Returns whether the name of an option appears in the script's source code. Returns True if the script's source code
-    cannot be read, as with -m MODULE."""
+    """Return True if the script's source code contains the option, or if the source code cannot be read."""
     try:
         text = Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError:

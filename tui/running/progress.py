@@ -2,8 +2,6 @@
 
     with working("reading worker0.pt.trace.json.gz"):
         trace = read_kineto(path)
-
-The library rich.progress is not used, because importing it takes longer than most of the work whose progress is shown.
 """
 
 from __future__ import annotations
@@ -24,11 +22,7 @@ _ERASE = "\r\x1b[K"
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows a line with `what` and the elapsed seconds while the `with` block runs, then erases the line. Requires a terminal
-    on stderr.
-
-    With --verbose, prints the duration afterwards instead. With --quiet, prints nothing.
-    """
+    """Show a line with the elapsed seconds while the `with` block runs, then erase the line."""
     if is_verbose():
         start_s = time.monotonic()
         yield

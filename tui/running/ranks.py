@@ -16,7 +16,7 @@ from tui.running.narration import say
 
 
 def require_ranks(count: int, available: int | None) -> None:
-    """Raises TraceError if `count` ranks cannot run. `available` is the available memory in bytes, or None if unknown."""
+    """Raise TraceError if `count` ranks need more memory than the `available` bytes."""
     if not count:
         return
     machine = ranks_per_machine(count)
@@ -32,7 +32,7 @@ def require_ranks(count: int, available: int | None) -> None:
 
 
 def require_torchrun(words: list[str]) -> None:
-    """Raises TraceError if `torchrun` is asked to start more ranks on one machine than PyTorch can address as GPUs."""
+    """Raise TraceError if `torchrun` would start more ranks on one machine than PyTorch can address as GPUs."""
     found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
     if found is not None and int(found[1]) > MOST_DEVICES:
         raise TraceError(
@@ -42,7 +42,7 @@ def require_torchrun(words: list[str]) -> None:
 
 
 def available_bytes() -> int | None:
-    """Returns the free memory of this machine in bytes, or None if unknown."""
+    """Return the free memory of this machine in bytes, or None if unknown."""
     try:
         told = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:

@@ -4,8 +4,7 @@
         run_child(..., meanwhile=meanwhile)
     # trace: step 40 of 500, 2.1 steps/s, 3 min 39 s left
 
-Each message is a new line, because the script also writes to the terminal, and the time between messages grows. The total
-number of steps is taken from an option of the script such as `--steps`, or from a recording of the same command.
+The total number of steps comes from an option of the script, such as `--steps`, or from the recording.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 @contextmanager
 def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yields a function that prints the replay's progress until the `with` block ends. The yielded function takes the process
-    id of the script.
-
-    `folder` contains the timelines that the replay writes, and `words` are the script and its arguments.
-    """
+    """Yield a function that prints the replay's progress, given the process ID of the script."""
     done = threading.Event()
     expected = expected_steps(words, recorded)
 
@@ -51,7 +46,7 @@ def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iter
 
 
 def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
-    """Returns the number of steps that the script will probably run, or None if unknown."""
+    """Return the number of steps that the script will probably run, or None if unknown."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if found := _STEPS_OPTION.match(word):
             number = found[1] or following
@@ -63,8 +58,7 @@ def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
 
 
 def progress_text(steps: int, expected: int | None, per_s: float) -> str:
-    """Describes the progress of a replay, such as "step 40 of 500, 2.1 steps/s, 3 min 39 s left". The remaining time is omitted
-    if unknown."""
+    """Describe the progress of a replay, such as "step 40 of 500, 2.1 steps/s, 3 min 39 s left"."""
     rate = f"{per_s:.3g} steps/s" if per_s >= 1 else f"{1 / per_s:.3g} s per step"
     if expected is None or steps > expected:
         return f"{counted(steps, 'step')}, {rate}"

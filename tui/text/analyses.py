@@ -1,4 +1,4 @@
-"""Formats analyses of traces as tables: idle time, launches, communication, rates, modules and the critical path.
+"""Formats analyses of traces as tables, such as idle time, launches and communication.
 
     for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
     for head, rows in both_sections(comparison.analyses): ...                   # of two
@@ -37,13 +37,13 @@ REASONS = {
 
 
 def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
-    """Yields sections of text, each as a title and a list of lines. A section without data has no lines."""
+    """Yield sections of text, each as a title and a list of lines. A section without data has no lines."""
     for title, head, cells in analysis_rows(of):
         yield title, table(head, cells, width=width, indent=2)
 
 
 def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yields tables, each as a title, a list of headings and a list of rows."""
+    """Yield tables, each as a title, a list of headings and a list of rows."""
     many = len(of.idle) > 4
     heads = ["", "mean of all"] if many else ["", *of.idle]
     yield "GPU idle by reason" + per_step_words(of.idle, together=many), heads, idle_rows(of.idle, together=many)
@@ -86,8 +86,7 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
 
 
 def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
-    """Returns table rows that show how often each rank was the last one to start a collective operation, and how late it was in
-    total. If there are many ranks, all ranks with similar figures share one row, which shows their means."""
+    """Return table rows that show how often each rank was the last one to start a collective operation."""
     similar = set(similar_ranks(found) if len(found) > _MOST_OPS else ())
     late = [row for row in found if row.rank not in similar]
     cells = [
@@ -107,9 +106,7 @@ def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
 
 
 def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yields tables that compare two traces, each as a title and a list of rows. Each row has a label and one value for each
-    trace. `streams` says which stream of the second trace corresponds to each stream of the first trace.
-    """
+    """Yield tables that compare two traces, each as a title and a list of rows."""
     pair = (sides.recorded, sides.replayed)
     idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
     labels = [label for label in REASONS.values() if any(label in side for side in idle)]
@@ -152,8 +149,7 @@ def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[K
 def paired_launches(
     sides: Both[Analyses], streams: Iterable[StreamShare]
 ) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
-    """Returns the launches on each CUDA stream of both traces, keyed by a name such as "cuda:0 stream 7/0". `streams` says
-    which stream of the second trace corresponds to each stream of the first trace."""
+    """Return the launches on each CUDA stream of both traces, keyed by names such as "cuda:0 stream 7/0"."""
     rows_of: list[dict[tuple[str, int | None], StreamLaunches]] = [
         {(row.device, row.stream): row for row in of.launches} for of in (sides.recorded, sides.replayed)
     ]
@@ -176,7 +172,7 @@ def _compared_rates(label: str, both: tuple[OpRates, OpRates]) -> list[list[str]
 
 
 def op_label(row: OpRates) -> str:
-    """Returns the kind of op and its shapes, if known: "convolution 32x3x224x224 64x3x7x7 float32"."""
+    """Return the kind of an op and its shapes, such as "convolution 32x3x224x224 64x3x7x7 float32"."""
     return f"{row.op} {row.shapes.replace(',', 'x').replace(';', ' ')} {row.dtype}".rstrip() if row.shapes else row.op
 
 
@@ -193,8 +189,9 @@ def _indented(path: str) -> str:
 
 
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
-    """Returns table rows with the GPU idle time per step for each reason. With `together`, times are averaged over all devices.
-    Reasons without time are omitted.
+    """Return table rows with the GPU idle time per step for each reason.
+
+    With `together`, the idle time is averaged over all devices.
     """
     columns = [idle] if together else [{device: of} for device, of in idle.items()]
     times = [idle_per_step(of) for of in columns]
@@ -202,7 +199,7 @@ def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
 
 
 def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
-    """Returns for each reason the mean GPU idle time in nanoseconds per step and device."""
+    """Return for each reason the mean GPU idle time in nanoseconds per step and device."""
     return {
         words: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) / max(len(idle), 1)
         for reason, words in REASONS.items()
@@ -210,7 +207,7 @@ def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
 
 
 def idle_sentence(idle: dict[str, IdleTime]) -> str:
-    """Describes the idle share of all devices and the main reasons: "43.9 %; on average per step: host-bound 58.7 ms, ..."."""
+    """Describe the idle share of all devices, such as "43.9 %; on average per step: host-bound 58.7 ms, ..."."""
     window_ns = sum(of.window_ns for of in idle.values())
     if not window_ns:
         return ""
@@ -245,8 +242,7 @@ def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
 
 
 def exposure_sentence(of: Communication | None) -> str:
-    """Describes in a sentence how much of the communication between ranks overlaps with computation. Returns "" if no
-    communication on a device was recorded."""
+    """Describe how much of the communication between ranks overlaps with computation."""
     whole_ns = 0 if of is None else of.exposed_per_step_ns + of.hidden_per_step_ns
     if of is None or not whole_ns:
         return ""
@@ -256,9 +252,7 @@ def exposure_sentence(of: Communication | None) -> str:
 
 
 def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
-    """Returns rows with one column per trace. The first rows of the table have the communication time per step and rank. The
-    rows after the communication times have the number of calls and the bytes of each communication operation.
-    """
+    """Return table rows with the communication time, calls and bytes of each trace."""
     both = [sides.recorded, sides.replayed]
     per_step = [None if of is None else (of.exposed_per_step_ns, of.hidden_per_step_ns) for of in both]
     labels = ("exposed, per step: the GPU has nothing else to do", "hidden behind computation, per step")

@@ -1,4 +1,4 @@
-"""Describes the bottleneck of a training run, such as the GPU, the host or data loading, and the possible speedup.
+"""Describes the bottleneck of a training run, such as the GPU, the host or data loading.
 
     bottleneck_text(summary)     # "The GPU waits for data. A step of 177.4 ms could be up to 57.1 ms shorter (32.2 %)."
 """
@@ -21,10 +21,7 @@ _WAITS_FOR = {"data": "data", "host": "the host", "other ranks": "communication 
 
 
 def bottleneck_text(summary: Summary) -> str:
-    """Returns the first sentence of a report: what the GPU waits for, and how much shorter a step could be.
-
-    Returns an empty string for a trace without steps.
-    """
+    """Describe what the GPU waits for, and how much shorter a step could be."""
     pace, of = summary.pace, summary.bottleneck
     if pace is None or of is None:
         return ""
@@ -64,7 +61,7 @@ def bottleneck_text(summary: Summary) -> str:
 
 
 def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
-    """Describes the bottleneck briefly, such as "data (up to 33.0 % to gain)". Returns "" without steps or without kernels."""
+    """Describe the bottleneck briefly, such as "data (up to 33.0 % to gain)"."""
     if pace is None or of is None:
         return ""
     if of.limit == "unknown":
@@ -80,8 +77,7 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
 
 
 def lag_sentence(pace: StepPace | None, which: str = "The GPU") -> str:
-    """Returns a warning if the GPU falls further behind the host in each step. Returns an empty string if the GPU keeps up with
-    the host."""
+    """Return a warning if the GPU falls further behind the host in each step."""
     if pace is None or not pace.falls_behind_ns:
         return ""
     return f"{which} falls {time_text(pace.falls_behind_ns)} further behind the host in each step."

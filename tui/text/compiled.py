@@ -1,4 +1,4 @@
-"""Formats notes on compiled code: regions of torch.compile, graph breaks and recompilations.
+"""Formats notes on compiled code, such as the regions of torch.compile, graph breaks and recompilations.
 
     compilation_difference(comparison)       # "The script compiles into 43 regions, the recording into 2."
 """
@@ -40,10 +40,7 @@ _FUSED = [
 
 
 def compilation_difference(comparison: Comparison) -> str:
-    """Returns a sentence if only one trace has compiled code, or if the traces have different numbers of compiled regions.
-
-    The sentence tells the reader how the compiled code affects the comparison.
-    """
+    """Return a sentence if two traces have different numbers of compiled regions."""
     both = comparison.compiled
     if both is None or not (both.recorded.is_compiled or both.replayed.is_compiled):
         return ""
@@ -64,7 +61,7 @@ def compilation_difference(comparison: Comparison) -> str:
 
 
 def compilation_notes(comparison: Comparison) -> list[str]:
-    """Returns sentences about the compiled code in the second trace."""
+    """Return sentences about the compiled code in the second trace."""
     both = comparison.compiled
     if both is None or not both.replayed.is_compiled:
         return []
@@ -82,7 +79,7 @@ def compilation_notes(comparison: Comparison) -> list[str]:
 
 
 def compiled_line(of: CompiledFigures | None) -> str:
-    """Describes the compiled code of one trace, such as "2 regions with 87 % of the GPU's work (...)"."""
+    """Describe the compiled code of one trace, such as "2 regions with 87 % of the GPU's work (...)"."""
     if of is None or not (of.regions or of.compilations):
         return ""
     counts = f", {counted(of.recompiles, 'recompilation')}" if of.recompiles else ""
@@ -94,7 +91,7 @@ def compiled_line(of: CompiledFigures | None) -> str:
 
 
 def graphs_line(of: CompiledFigures | None) -> str:
-    """Describes the CUDA graphs of one trace, such as "2 CUDA graphs with 29.4 % of the GPU's work"."""
+    """Describe the CUDA graphs of one trace, such as "2 CUDA graphs with 29.4 % of the GPU's work"."""
     if of is None or not of.graphs:
         return ""
     return f"{counted(len(of.graphs), 'CUDA graph')} with {share_text(of.graph_share)} of the GPU's work"
@@ -106,10 +103,7 @@ def compiled_tables(
     fused: Sequence[FusedOps] = (),
     most_kernels: int | None = KERNELS_SHOWN,
 ) -> list[FigureTable]:
-    """Returns tables about the compiled code in one or two traces, such as compiled regions, fused kernels and graph breaks.
-
-    The table of fused kernels shows the `most_kernels` kernels with the most GPU time, or all kernels for None.
-    """
+    """Return tables of the compiled regions, fused kernels and graph breaks in one or two traces."""
     known = [of or CompiledFigures() for of in sides]
     figures = _REGION if len(sides) == 1 else _REGION[:_SHARED]
     labels = {region.name: _label(region) for of in known for region in of.regions}
@@ -146,7 +140,6 @@ def _compilations(found: Sequence[Compilation]) -> dict[str, tuple[Value, ...]]:
 
 
 def _longest(table: FigureTable, most: int | None) -> FigureTable:
-    """Returns a table with only the rows that have the longest times in any trace."""
     columns = [place for place, head in enumerate(table.heads) if head.unit is Unit.TIME]
 
     def time_ns(row: tuple[Value, ...]) -> float:
@@ -161,8 +154,6 @@ def _figures(region: Region) -> tuple[Value, ...]:
 
 
 def _label(region: Region) -> str:
-    """Describes a compiled region by its number and its kernels: "0/1: 5 fused kernels (gelu_native_layer_norm...), mm, addmm".
-    """
     names = ", ".join(_fused_ops(kernel.name) for kernel in region.fused[:_NAMES_SHOWN])
     more = "..." if len(region.fused) > _NAMES_SHOWN else ""
     parts = [f"{counted(len(region.fused), 'fused kernel')} ({names}{more})"] if names else []
@@ -184,6 +175,6 @@ def _fused_row(of: FusedOps) -> tuple[Value, ...]:
 
 
 def _fused_ops(kernel: str) -> str:
-    """Returns the ops in the name of a Triton kernel, such as "gelu_add" for "triton_poi_fused_gelu_add_0"."""
+    """Return the ops in the name of a Triton kernel, such as "gelu_add" for "triton_poi_fused_gelu_add_0"."""
     ops = kernel.partition("_fused_")[2].rstrip("0123456789").strip("_") or kernel
     return ops if len(ops) <= _LONGEST_NAME else f"{ops[:_LONGEST_NAME]}..."

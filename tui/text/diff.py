@@ -76,9 +76,9 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """Returns the report for a terminal of `width` columns. With `details`, the report has all tables.
+    """Return the report for a terminal of `width` columns.
 
-    `recorded` and `other` are the displayed names of the traces. `next_step` is a command that the report suggests at its end.
+    The argument `next_step` is a command that the report suggests at its end.
     """
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.largest_reason(), ""]
@@ -109,8 +109,7 @@ def diff_text(
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
-    """Returns sentences that tell the verdict of the comparison and the reason. Each sentence has a style ("green", "red",
-    "bold" or "")."""
+    """Return the verdict of the comparison as sentences, each with a style such as "green" or "bold"."""
     verdict = comparison.verdict
     if verdict.same is None:
         said = "NOT JUDGED: the traces do not show whether this is the same program."
@@ -147,8 +146,7 @@ def _differences(comparison: Comparison) -> str:
 
 
 def warning_sentences(comparison: Comparison) -> list[str]:
-    """Returns sentences that warn the reader about the figures, most serious first.
-    """
+    """Return sentences that warn the reader about the figures, most serious first."""
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     said = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
     said += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
@@ -187,9 +185,7 @@ def warning_sentences(comparison: Comparison) -> list[str]:
 
 
 def estimate_sentences(comparison: Comparison) -> list[str]:
-    """Describes which part of the replay's GPU time was estimated, and how large the error of the estimates is. Kinds of
-    estimates with less than 0.1 % of the GPU time are omitted.
-    """
+    """Describe how much of the replay's GPU time was estimated, and how large the error is."""
     coverage = comparison.coverage
     if coverage is None:
         return []
@@ -214,7 +210,7 @@ def estimate_sentences(comparison: Comparison) -> list[str]:
 
 
 def time_cells(recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
-    """Returns four table cells: the recorded time, the other time, their difference and the relative error."""
+    """Return four table cells: the recorded time, the other time, their difference and the relative error."""
     if recorded_ns is None or replayed_ns is None:
         return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
     error = replayed_ns / recorded_ns - 1 if recorded_ns else None
@@ -223,15 +219,13 @@ def time_cells(recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
 
 
 def labels_of(changes: Sequence[NameChange]) -> list[str]:
-    """Returns a label for each change. If several ops launched kernels of one name, the label also names the op."""
     counts = Counter(change.name for change in changes)
     texts = kernel_texts([change.name for change in changes])
     return [f"{of.op}: {text}" if of.op and counts[of.name] > 1 else text for of, text in zip(changes, texts, strict=True)]
 
 
 def change_cells(of: NameChange | Replacement) -> list[str]:
-    """Returns table cells with the number of calls and the time in both traces, such as "4→2", "1.2 ms", "1.0 ms", "-0.2
-    ms"."""
+    """Return table cells with the calls and times in both traces, such as "4→2", "1.2 ms", "1.0 ms" and "-0.2 ms"."""
     counts = dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count))
     times = time_text(of.recorded_ns), time_text(of.replayed_ns)
     return ["→".join(counts), *times, time_text(of.replayed_ns - of.recorded_ns, signed=True)]
@@ -255,7 +249,6 @@ class _DiffPage:
         self.first, self.second = ("recorded", "replayed") if comparison.replay else ("A", "B")
 
     def names(self, recorded: str, other: str) -> list[str]:
-        """Returns the name of each trace with the number of compared steps."""
         counts, ranks = self.of.steps_compared, self.of.ranks
         ours = 0 if self.of.replay else counts.recorded
         rows = ((self.first, recorded, ours, ranks.recorded), (self.second, other, counts.replayed, ranks.replayed))
@@ -268,7 +261,6 @@ class _DiffPage:
         return lines
 
     def limits(self) -> list[str]:
-        """Returns the bottleneck of the step time. The report of a replay shows only the recording's bottleneck."""
         sides = list(zip((self.first, self.second), self.of.paces, self.of.bottlenecks, strict=True))
         told = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
         if self.of.replay:
@@ -277,8 +269,6 @@ class _DiffPage:
         return _wrapped(f"Bottleneck: {listed}.", self.width) if told else []
 
     def largest_reason(self) -> list[str]:
-        """If the step times differ by more than the tolerance, returns a sentence with the main reason. Returns nothing for
-        replays and for traces of different programs."""
         of = explain(self.of)
         small_ns = self.of.tolerance * (self.of.steps.recorded_median_ns or 0)
         if self.of.replay or not self.of.verdict.same or of.delta_ns is None or abs(of.delta_ns) <= small_ns:
@@ -294,13 +284,11 @@ class _DiffPage:
         return self.times(title, [*rows, *self.evaluation(), *self.peaks()])
 
     def medians(self) -> list[tuple[Spread, list[str]]]:
-        """Returns the median times of a step: the figures of both traces, and the table row that shows them."""
         of = self.of
         figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
         return [(one, [words, *time_cells(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
-        """Returns table rows with the memory of up to two devices: those that use the most memory."""
         both = {f"{memory_name(of)}, {device}": of.compared_bytes for device, of in self.of.memory.items()}
         known = [(name, a, b) for name, (a, b) in both.items() if a is not None and b is not None]
         rows = []
@@ -337,7 +325,6 @@ class _DiffPage:
         return self.of.steps.recorded_median_ns, self.of.steps.replayed_median_ns
 
     def evaluation(self) -> list[list[str]]:
-        """Returns a table row for the time of evaluation batches, if the traces contain evaluation."""
         spread = None if self.of.evaluation is None else self.of.evaluation.steps
         if spread is None:
             return []
@@ -347,7 +334,6 @@ class _DiffPage:
         return [["evaluation batch", *time_cells(spread.recorded_median_ns, spread.replayed_median_ns)]]
 
     def phases(self) -> list[str]:
-        """Returns three tables with the time of each phase: on the host, between CUDA events, and as GPU busy time."""
         if self.of.host_phases_comparable:
             lines = self.medians_of(self.of.phases, "", "Phases on the host, per step")
         else:
@@ -360,15 +346,13 @@ class _DiffPage:
         return lines + self.medians_of(self.of.phases, "busy_", "GPU busy time, by launching phase")
 
     def parts(self) -> list[str]:
-        """Returns tables with the times of the parts of nn.DataParallel. Times between CUDA events include GPU work that the
-        host does not wait for.
-        """
         lines = self.medians_of(self.of.parts, "", "Parts of nn.DataParallel on the host")
         return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
     def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
-        """Returns a table with one kind of median times of each phase. An empty `key` selects host times, "device_" the times
-        between CUDA events, and "busy_" GPU busy times.
+        """Return a table of median times by phase.
+
+        An empty `key` selects host times, "device_" the times between CUDA events, and "busy_" GPU busy times.
         """
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
         return self.times(title, [[name, *time_cells(*times)] for name, times in both.items() if not key or any(times)])
@@ -452,9 +436,6 @@ class _DiffPage:
         return lines + self.replaced(lists, title)
 
     def replaced(self, lists: ChangeLists, title: str) -> list[str]:
-        """Returns two table rows for each kernel that another kernel replaced. The upper row has the kernel names of the first
-        trace and all figures. The lower row has the kernel names of the second trace.
-        """
         rows = []
         for of in lists.replaced[:_SHOWN_CHANGES]:
             rows.append([f"{of.op}: {names_text(of.recorded_names)}".removeprefix(": "), *change_cells(of)])
@@ -474,8 +455,6 @@ class _DiffPage:
         return "the recording" if self.of.replay else "A"
 
     def times(self, title: str, rows: list[list[str]]) -> list[str]:
-        """Returns a table with the times of both traces, their change and the error. Rows that exceed the tolerance are
-        coloured."""
         lines = self.table([title, self.first, self.second, "change", "error"], rows)
         for number, row in enumerate(rows, start=1):
             error = row[-1]
@@ -498,14 +477,13 @@ class _DiffPage:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Wraps text into lines. Line breaks never separate a number from its percent sign."""
+    """Wrap text into lines, and keep each number and its percent sign on the same line."""
     whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
     lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _compiled_lines(page: _DiffPage) -> list[str]:
-    """Returns sentences and tables about compiled code, such as compiled regions and graph breaks."""
     if page.of.compiled is None:
         return []
     tables = compiled_tables([*page.of.compiled], (page.first, page.second), page.of.fused)

@@ -20,8 +20,7 @@ from tui.formatting import ABSENT, count_text, counted, paint, size_text, table,
 
 @dataclass(frozen=True)
 class Need:
-    """The memory that a script requests on a GPU with unlimited memory, in bytes. If the script uses several devices, the
-    figures are those of the device that needs the most memory."""
+    """Contains the memory in bytes that a script requests on a GPU with unlimited memory."""
 
     script: str
     batch: int | None  # None if unknown
@@ -36,10 +35,7 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """A library entry whose network looks like the script's network but needs a different amount of memory. If the
-    network needs a different amount of memory, the library entry's batch limit does not apply to the script. Peaks are in
-    bytes.
-    """
+    """Describes a library entry whose network looks like the script's network but needs different memory."""
 
     limit: MeasuredLimit
     batch: int
@@ -48,8 +44,7 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Whether a script fits on one GPU. A batch limit that was measured on the GPU takes precedence over the limit that the
-    simulated allocator gives."""
+    """Describes whether a script fits on one GPU. A measured batch limit takes precedence over a simulated limit."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size
@@ -67,18 +62,15 @@ class CardFit:
 
     @property
     def largest_batch(self) -> int | None:
-        """Returns the largest batch size that fits into the GPU's memory, or None if unknown."""
         return self.estimated_batch if self.limit is None else self.limit.largest(self.estimated_batch)
 
     @property
     def is_measured(self) -> bool:
-        """Returns whether the largest batch size was measured on this GPU."""
         return self.limit is not None and self.limit.is_exact
 
     @property
     def told(self) -> bool:
-        """Returns whether the script also fits at its own batch size according to the simulated allocator.
-        """
+        """Return True if the simulated allocator also fits the script at the script's own batch size."""
         return self.fits and self.outcome.fits
 
     @property
@@ -87,8 +79,6 @@ class CardFit:
 
     @property
     def headroom_bytes(self) -> int:
-        """Returns the bytes of GPU memory that the script leaves unused. If the script does not fit, the number of unused bytes
-        has no meaning."""
         return self.usable_bytes - self.outcome.reserved_bytes
 
     def facts(self) -> CardFacts:
@@ -120,7 +110,7 @@ class CardFit:
 
 @dataclass(frozen=True)
 class OutOfMemoryFacts:
-    """The request that does not fit."""
+    """Describes the memory request that does not fit into the GPU's memory."""
 
     step: int  # 1-based number of the step
     asked_bytes: int
@@ -128,7 +118,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """The largest batch size that was measured on the GPU for the same model."""
+    """Contains the largest batch size that was measured on a GPU for the same model."""
 
     entry: str  # the library entry with the measurement
     largest_batch: int | None
@@ -141,8 +131,7 @@ class LimitFacts:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Whether the script fits on one GPU. If the largest batch size was measured on the GPU, `trace fit` uses the measured
-    batch size."""
+    """Describes whether a script fits on one GPU, according to a measurement or a simulated allocator."""
 
     gpu: str
     memory_bytes: int

@@ -54,9 +54,7 @@ _MOST_FACTS = 24  # maximum lines of provenance
 
 
 def info_text(summary: Summary, name: str, *, details: bool = True, width: int = 80, colour: bool = False) -> str:
-    """Returns the output of `trace info` for a terminal of `width` columns. With `details`, all sections are included. `name`
-    is the trace's name as the user typed it.
-    """
+    """Return the output of `trace info` for a terminal of `width` columns."""
 
     def heading(text: str) -> str:
         return paint(text, "bold", colour=colour)
@@ -105,7 +103,6 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
 
 
 def _figures(summary: Summary, width: int) -> list[str]:
-    """Returns the main figures: GPU, step time, busy and idle shares, memory, and top kernels."""
     idle = summary.analyses.idle
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
     most = max(sizes, key=lambda device: sizes[device], default=None)
@@ -163,8 +160,6 @@ def _late_ranks(summary: Summary) -> str:
 
 
 def _notes(summary: Summary, width: int) -> list[str]:
-    """Returns the notes as wrapped lines. The note that a trace is only a prediction is left out, because the output begins
-    with this note."""
     lines = []
     for text in note_sentences(summary)[len(estimate_line(summary)) :]:
         lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
@@ -172,7 +167,7 @@ def _notes(summary: Summary, width: int) -> list[str]:
 
 
 def note_sentences(summary: Summary) -> list[str]:
-    """Returns sentences about problems of a trace, and about data that the trace lacks."""
+    """Return sentences about problems of a trace, and about data that the trace lacks."""
     problems = problems_of(summary.problems, summary.counts.kernels)
     said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
@@ -192,7 +187,6 @@ def note_sentences(summary: Summary) -> list[str]:
 
 
 def _slow_steps(summary: Summary) -> list[str]:
-    """Returns a note if some steps take far longer than the others and therefore distort the busy and idle times."""
     pace = summary.pace
     usual = [step for step in summary.steps if step.kind not in ("warmup", "evaluation", "incomplete")]
     slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= SLOW_STEP * pace.pace_ns]
@@ -207,7 +201,7 @@ def _slow_steps(summary: Summary) -> list[str]:
 
 
 def estimate_line(summary: Summary, indent: str = "") -> list[str]:
-    """Returns a line that marks the trace as an estimate, if the trace is a prediction."""
+    """Return a line that marks the trace as an estimate, if the trace is a prediction."""
     if not summary.run.predicted:
         return []
     error = "" if summary.run.expected_error is None else f"; expected error {rough_text(summary.run.expected_error)}"
@@ -215,7 +209,7 @@ def estimate_line(summary: Summary, indent: str = "") -> list[str]:
 
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
-    """Returns the origin of a trace and the software that made it, as pairs of label and text."""
+    """Return the origin and the software of a trace, as pairs of label and text."""
     run = replace(
         summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None
     )  # other facts that have their own sections
@@ -232,8 +226,7 @@ def _provenance(summary: Summary, width: int) -> list[str]:
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Flattens a nested dictionary into a list of pairs, with labels such as "flags.tf32". For a list of dictionaries, only the
-    length is returned."""
+    """Flatten a nested dictionary into a list of pairs, with labels such as "flags.tf32"."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -246,7 +239,6 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _label(key: str) -> str:
-    """Removes the unit from the name of a value, because the formatted value shows the unit."""
     return key.removesuffix("_ns").removesuffix("_bytes")
 
 
@@ -313,9 +305,6 @@ def _steps(summary: Summary, width: int) -> list[str]:
 
 
 def _step_kinds(summary: Summary, width: int) -> list[str]:
-    """Returns a table with the number and the median time of each kind of step. A note below the table says how much
-    torch.profiler slowed down the host.
-    """
     kinds, clean, scale = summary.step_kinds, summary.clean, summary.host_scale
     names = _KINDS if "profiled" in kinds else {"warmup": "warm-up"}
     rows = [[names.get(kind, kind), count_text(of.count), time_text(of.median_ns)] for kind, of in kinds.items()]

@@ -1,4 +1,4 @@
-"""Formats the memory peaks of a recording and its replay, and whether the replay fitted into the GPU's memory.
+"""Formats the memory peaks of a recording and its replay.
 
     peak_rows({"cuda:0": MemoryComparison(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
     # [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]]
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
-    """Returns table rows with the memory peak of each device in the recording and in the replay. If the total memory is
-    unknown, the rows also show how much the memory rises within a step.
-    """
+    """Return table rows with the memory peak of each device in the recording and in the replay."""
     rows = []
     for device, of in memory.items():
         rows.append(_row(device, of.recorded_peak_bytes, of.replayed_peak_bytes))
@@ -30,7 +28,7 @@ def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
 
 
 def memory_name(of: MemoryComparison) -> str:
-    """Returns what `MemoryComparison.compared_bytes` contains."""
+    """Return what kind of memory `MemoryComparison.compared_bytes` contains."""
     return "memory rise within a step" if of.rises_compared else "memory peak"
 
 
@@ -40,7 +38,7 @@ def _row(label: str, a: int | None, b: int | None) -> list[str]:
 
 
 def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Returns notes about memory that the peaks leave out, and about whether the GPU's memory was sufficient."""
+    """Return notes about memory that the peaks leave out, and about whether the GPU's memory was sufficient."""
     said = []
     if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
         said.append("Memory that was allocated before a recording began is not in its memory peak.")
@@ -48,8 +46,7 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
 
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Describes whether the memory was sufficient. Only devices that ran out of memory, or whose memory size the user gave, are
-    described."""
+    """Describe the devices that ran out of memory, and the devices whose memory size the user gave."""
     told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
     return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
 

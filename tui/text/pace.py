@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes about times in the replay's report that are not real time, or that include other work than the script's."""
+    """Return notes about times in the replay's report that differ from real time."""
     said = []
     speed = comparison.speed
     if speed not in (None, 1):
@@ -38,14 +38,14 @@ def pace_sentences(comparison: Comparison) -> list[str]:
 
 
 def loader_note(comparison: Comparison) -> str:
-    """Returns a note that advises the user to compare step times without data loading, and gives the reason."""
+    """Return a note that advises the user to compare step times without data loading."""
     if comparison.clock == "virtual":
         return "Compare the step time without data loading."
     return "Data loading ran on this machine, so compare the step time without it."
 
 
 def values_sentences(comparison: Comparison) -> list[str]:
-    """Returns notes about tensor values that the script read during the replay and that are not the real values."""
+    """Return notes about tensor values that the script read and that are not the real values."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
     said = []
@@ -63,8 +63,10 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Returns a note if the script waited for a CUDA event without ever recording it. In CUDA, waiting for an event that was
-    never recorded has no effect."""
+    """Return a note if the script waited for a CUDA event that was never recorded.
+
+    In CUDA, waiting for an event that was never recorded has no effect.
+    """
     count = comparison.events_never_recorded
     if not count:
         return []

@@ -16,8 +16,7 @@ _PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParalle
 def prediction_text(
     prediction: Prediction, name: str, cost: float | None, output: Path | None, *, width: int = 80, colour: bool = False
 ) -> str:
-    """Returns the text for one prediction. `cost` is the price per sample. The first line of the text says that the times are
-    only an estimate."""
+    """Return the text for one prediction. The argument `cost` is the price per sample."""
     lines = [
         paint(f"ESTIMATE, not a measurement: {name} {_asked(prediction)}", "bold", colour=colour),
         f"step {time_text(prediction.step.recorded_ns)} recorded, about {time_text(prediction.step.predicted_ns)} predicted"
@@ -62,8 +61,7 @@ def prediction_text(
 def sweep_text(
     predictions: Sequence[Prediction], costs: Sequence[float | None], name: str, *, width: int = 80, colour: bool = False
 ) -> str:
-    """Returns a table of predictions with one row for each combination of conditions. A bar in each row shows the
-    throughput."""
+    """Return a table of predictions with one row for each combination of conditions."""
     most = max((prediction.samples_per_s or 0 for prediction in predictions), default=0) or 1
     priced = any(cost is not None for cost in costs)
     head = ["GPUs", "batch", "step", "error", "samples/s", *(["cost per sample"] if priced else []), ""]
@@ -99,7 +97,7 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
 
 
 def error_words(prediction: Prediction) -> str:
-    """Describes the expected error of a prediction, or why the error is unknown."""
+    """Describe the expected error of a prediction, or why the error is unknown."""
     if prediction.expected_error is None:
         return f"unknown error, because {share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes"
     return f"expected error {rough_text(prediction.expected_error)}"
