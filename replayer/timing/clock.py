@@ -1,4 +1,4 @@
-"""The replay's clocks. The clock is passed as an argument, so that tests can use a clock that never sleeps.
+"""Provides the clocks of a replay.
 
     clock = WallClock()                         # --clock wall: the machine's time, with real waits
     clock = VirtualClock()                      # --clock virtual: a wait only advances the clock
@@ -6,26 +6,18 @@
     clock = ScaledClock(WallClock(), "2")       # --speed 2: recorded time runs twice as fast as the script's
     clock.wait_until(clock.now_ns() + 2_000_000)
 
-Waits have absolute deadlines, so the errors of many short waits do not add up.
-
 Note [Recorded time and the script's time]
-    The replay calculates in *recorded time*: durations are as recorded, and the timeline can be compared with the recording
-    directly. The script reads the *script's time* from Python's `time`. `--speed` changes how fast recorded time runs relative
-    to the script's time. At `--speed 2`, a wait of 100 recorded milliseconds takes 50 ms of the script's time. Work that takes
-    real time on this machine, such as Python code and data loading, is reported with twice its real duration.
-    `Event.elapsed_time` returns the script's time.
+    The replay computes with recorded durations, but the script reads its own time from Python's `time`. With `--speed 2`, a
+    recorded wait of 100 ms takes 50 ms of the script's time. Python code and data loading take real time, so `--speed 2`
+    reports them with twice their real duration.
 
 Note [Virtual time]
-    The virtual clock is the machine's clock plus all skipped waits. The script's real work takes real time, and only waits take
-    no time. A loop that polls the clock or an event ends, because real time passes. A skipped wait advances the time of all
-    threads of the process. Other processes, such as DataLoader workers, run at the machine's pace and do nothing during a
-    skipped wait. On a virtual clock, the script's waits for data are therefore meaningless.
+    The virtual clock shows the machine's time plus all skipped waits. Skipped waits do not advance other processes such as
+    DataLoader workers, so the script's waits for data are meaningless.
 
 Note [A clock that stands still]
-    The recorded clock ignores this machine's own time. The clock advances only by recorded host time, recorded waits for data
-    and GPU time, so a replay gives the same result on an idle and on a busy machine. A loop that polls the time or an event
-    must still end, so each query advances the clock by `POLL_NS`. A thread other than the main thread really sleeps, and then
-    moves the clock to its deadline.
+    The recorded clock ignores this machine's own time, so a replay gives the same times on an idle and on a busy machine. Each
+    query advances the clock by `POLL_NS`, because a loop that polls the time must end.
 """
 
 from __future__ import annotations
@@ -47,7 +39,7 @@ POLL_NS = 1_000  # time added per query of a clock that stands still; on real ma
 
 
 class Clock(Protocol):
-    """A clock that shows nanoseconds since the Unix epoch as integers. The time never runs backwards."""
+    """Measures time in nanoseconds since the Unix epoch. The time never runs backwards."""
 
     ahead_ns: int | None = None  # offset from `perf_counter_ns` to `now_ns`, or None if the offset can change
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
@@ -56,17 +48,14 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the time to a script that may be polling the clock in a loop. See Note [A clock that stands still]."""
+        """Return the time to a script that may poll the clock in a loop. See Note [A clock that stands still]."""
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
-        """Wait until `deadline_ns`. Return at once if the deadline has passed."""
+        """Wait until `deadline_ns`."""
 
     def pause(self) -> None:
-        """Stop the clock until `resume` is called. Waits still advance a stopped clock.
-
-        Calls nest. A wall clock cannot be paused.
-        """
+        """Stop the clock until `resume` is called. Calls of `pause` nest."""
         return None
 
     def resume(self) -> None:
@@ -74,7 +63,7 @@ class Clock(Protocol):
 
 
 class WallClock(Clock):
-    """Follows the machine's monotonic clock, with an offset so that it shows the time since the Unix epoch."""
+    """Follows the machine's monotonic clock, starting at the current Unix time."""
 
     ahead_ns: int
 
@@ -101,8 +90,7 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """A clock on which waits take no real time. The clock shows the machine's time plus the durations of all skipped waits. See
-    Note [Virtual time]."""
+    """Skips waits, which take no real time. See Note [Virtual time]."""
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
@@ -114,12 +102,7 @@ class VirtualClock(Clock):
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        """Set the state of the clock: the machine time at which the clock was paused, and the clock's offset from the machine
-        time.
-
-        `paused_ns` is None if the clock runs. The two values are stored in one tuple, so another thread never reads a new value
-        together with an old one.
-        """
+        """Both values are stored in one tuple, because threads read the clock without a lock."""
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
 
@@ -136,8 +119,7 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Wait until the clock reaches `deadline_ns`. The clock advances with real time, and jumps forward when another thread
-        waits."""
+        """Wait until the clock reaches `deadline_ns` through real time or through waits of other threads."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))
@@ -156,23 +138,17 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """In a forked child process, create a new lock and let the clock run again. Threads that held the lock or paused the
-        clock do not exist in the child process."""
+        """Create a new lock and restart the clock in a forked child process."""
         self._new_lock()
         self._pauses = 0
         self.resume()
 
     def replays(self) -> None:
-        """Prepare the clock when this process starts to replay a recording. A forked child process may also call this method,
-        after `after_fork`, if it starts its own replay."""
+        """Prepare the clock when this process starts to replay a recording."""
 
 
 class RecordedClock(VirtualClock):
-    """Advances only by waits.
-
-    In a forked child process that does not use the GPU, the clock also advances with real time. See
-    Note [A clock that stands still].
-    """
+    """Advances only by waits. See Note [A clock that stands still]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,12 +183,7 @@ class RecordedClock(VirtualClock):
 
 
 class ScaledClock(Clock):
-    """Runs at `speed` times the pace of another clock, for the option `--speed`. See
-    Note [Recorded time and the script's time].
-
-    Times are computed with integers and fractions, so a wait ends exactly at its deadline. `ahead_ns` is None, because the
-    offset from the machine's clock changes all the time.
-    """
+    """Runs `speed` times as fast as another clock. See Note [Recorded time and the script's time]."""
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
         self._clock = clock
@@ -240,15 +211,12 @@ class ScaledClock(Clock):
 
 
 def machine_unix_ns() -> int:
-    """Return the machine's real time, even if the functions of Python's module `time` are patched."""
+    """Return the machine's real time, even if Python's module `time` is patched."""
     return time_ns()
 
 
 def lower_timer_slack() -> bool:
-    """Reduce the timer slack of this thread from 50 us to 1 ns, so that `sleep` is more precise (Linux only).
-
-    Returns whether the timer slack was reduced. Without a smaller timer slack, waits still work but are less precise.
-    """
+    """Reduce the timer slack of this thread from 50 us to 1 ns for precise sleeps. Returns True on success (Linux only)."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,4 @@
-"""Keeps the virtual time of each CPU thread of the script, and assigns threads to rows of the timeline. After a thread has
-ended, a new thread can use the ended thread's row in the timeline.
-
-nn.DataParallel, for example, creates a new thread for each replica in each step. The timeline could have thousands of rows if
-each thread had its own row.
+"""Keeps the virtual time of each CPU thread of the script, and assigns threads to rows of the timeline.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
@@ -20,10 +16,9 @@ from traces.model.trace import Thread
 
 @dataclass(slots=True, eq=False)
 class HostThread:
-    """One host thread of the script. `host_ns` is the thread's virtual time.
+    """Represents one CPU thread of the script. `host_ns` is the thread's virtual time.
 
-    `position_ns` is the recorded host time (in ns) up to which the thread has replayed the recorded `segment`. Each thread has
-    its own position in the recorded segment, because several threads can run at once.
+    `position_ns` is the thread's position in the recorded phase `segment`, in nanoseconds of host time.
     """
 
     row: int
@@ -36,11 +31,11 @@ class HostThread:
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
     def start_from(self, maker: HostThread) -> None:
-        """Give a new thread the virtual time and the recorded position of the thread that created it."""
+        """Copy the virtual time and the recorded position from the thread that created this thread."""
         self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
 
     def wait_for(self, other: HostThread) -> None:
-        """If `other` is ahead of this thread, advance this thread to the virtual time and the recorded position of `other`."""
+        """Advance this thread to the virtual time and the recorded position of `other`."""
         self.host_ns = max(self.host_ns, other.host_ns)
         if other.segment is self.segment:
             self.position_ns = max(self.position_ns, other.position_ns)
@@ -48,31 +43,26 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in `segment`. When a thread enters a new segment, its position is set to `first_ns`."""
+        """Return the thread's position in `segment`, which starts at `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns
 
     def call_on(self, stream: VirtualStream) -> Caller:
-        """Make `stream` the current stream of this thread on the stream's device."""
         caller = self.callers[stream.device] = self._known.setdefault(stream, Caller(self, stream))
         return caller
 
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """The CPU thread and the CUDA stream of an op."""
+    """Stores the CPU thread and the CUDA stream of an op."""
 
     thread: HostThread
     stream: VirtualStream
 
 
 class _Tenancy:
-    """Keeps a timeline row reserved for a running thread.
-
-    The `_Tenancy` object is stored in thread-local data. When the thread ends, the object is deleted, and other threads can use
-    the row.
-    """
+    """Reserves a timeline row until the thread ends and Python deletes its thread-local data."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle
@@ -84,7 +74,7 @@ class _Tenancy:
 
 
 class HostThreads:
-    """All CPU threads of this process that have used the GPU. `rows` contains one timeline row per thread."""
+    """Stores all CPU threads of this process that have used the GPU."""
 
     def __init__(self) -> None:
         self.rows: list[Thread] = []
@@ -94,7 +84,7 @@ class HostThreads:
         self._lock = threading.Lock()
 
     def begin(self, now_ns: int) -> HostThread:
-        """Register the calling thread, which uses the GPU for the first time. The thread's virtual time is `now_ns`."""
+        """Register the calling thread with the virtual time `now_ns`."""
         with self._lock:
             try:
                 row = self._idle.pop()
@@ -107,8 +97,7 @@ class HostThreads:
         return HostThread(row, now_ns)
 
     def row_of(self, name: str) -> int:
-        """Return the timeline row for a thread that was started by C++ code instead of Python. For example, autograd starts one
-        thread per device in C++."""
+        """Return the timeline row for a thread that C++ code has started, such as an autograd thread."""
         with self._lock:
             row = self._shared.get(name)
             if row is None:
@@ -117,7 +106,7 @@ class HostThreads:
         return row
 
     def use_shared_row(self, thread: HostThread, name: str) -> None:
-        """Let the calling thread use the timeline row that is shared by all threads with the name `name`."""
+        """Use one timeline row for all threads with the same name."""
         tenancy: _Tenancy = self._local.tenancy
         if tenancy.row is None:
             return

@@ -1,54 +1,31 @@
-"""Finds, for each op of the running script, the recorded call that determines the op's duration.
+"""Finds the recorded call that determines the duration of each op.
 
-A `SegmentMatcher` compares one phase of the script's step with the same phase of the recorded step. Each op of the script is
-assigned to the next matching recorded call that no other op has taken. Three kinds of match are tried in this order: EXACT,
-EQUIVALENT and SCALED. In an EXACT match, op, shapes and dtype are the same. In an EQUIVALENT match, the shapes are the same,
-and the ops are different names for the same computation. In a SCALED match, the op is the same, but the shapes differ. Recorded
-kernels that no op has taken when the phase ends are called unmatched. The time of unmatched kernels is added at the end of the
-phase.
+An EXACT match has the same op, shapes and dtype. An EQUIVALENT match has the same shapes and another name for the same
+computation. A SCALED match has the same op with different shapes.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
     origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None without a match
 
 Note [The last time]
-    A training script does the same work in every step. The matches of a segment are therefore kept until the recorded step is
-    played again (`MatchHistory`). As long as the script repeats the same calls, the same matches apply, because matching
-    depends only on the calls. At the first different call, the kernels matched so far are marked as taken, and matching
-    continues call by call.
+    A training script makes the same calls in every step, so matches from the last step are reused. At the first different call,
+    matching continues call by call.
 
 Note [Another program]
-    A recording can also be used to replay a different program, but unmatched kernels are charged only to the recorded program.
-    At the end of the forward pass, the script is classified as one of three cases:
+    At the end of the forward pass, the matcher decides whether the script is the recorded program. Recorded kernels that match
+    no op are added to the replay only for the recorded program.
 
-    * SAME_PROGRAM: EXACT and EQUIVALENT matches took at least `SAME_SHARE` of the recorded time below ops. Also, at least this
-        share of the script's calls has such a match. A different release of the same program differs in a few ops. A different
-        model, batch size, resolution or dtype leads to different shapes. If the recording has no shapes, such a difference
-        shows only in the number of ops. A model with one layer more or less has the same ops in different numbers. The verdict
-        is not SAME_PROGRAM if recorded calls of common ops remain unmatched for more than `DIFFERENT_COUNT_SHARE` of the time,
-        or if this share of the script's calls finds no match.
-    * OTHER_SHAPES: the rule of SAME_PROGRAM holds if SCALED matches count too, as for another batch size. The host time
-        between ops is the recorded one.
-    * OTHER_PROGRAM: every other script. The host time between ops is unknown, so each op takes the median host time of the
-        recorded ops with its name. An op that was recorded without shapes is estimated, because its name does not show the
-        amount of work.
-
-    Each op is matched, scaled or estimated individually until a forward pass has decided that the program is the same.
-    Unmatched kernels are charged only after a forward pass has decided that the program is the same.
+    * SAME_PROGRAM: recorded calls with the same shapes exist for at least `SAME_SHARE` of the ops and of the recorded time.
+    * OTHER_SHAPES: the script runs the same ops with different shapes, such as another batch size.
+    * OTHER_PROGRAM: all other scripts. Each op takes the median host time of the recorded ops with its name.
 
 Note [Kernels without an op]
-    Profilers of 2020 and 2021 recorded some kernels without the op that launched them (sums of gradients in backward). If the
-    script is the recorded program, a call without a recorded op can take such a kernel. The kernel must be nearby, and the same
-    op must have launched a kernel with the same full name elsewhere in the recording. The call then has an EQUIVALENT match.
+    Profilers of 2020 and 2021 recorded some kernels without the op that launched them. In the recorded program, an op without a
+    match takes the time of such a kernel nearby if the op has launched the same kernel elsewhere.
 
 Note [Another segment]
-    The first step of a script can lack a phase at the beginning of later steps (a GAN's update of the generator). The segments
-    of the first step are then paired with the wrong recorded segments. If the paired recorded segment has an op only with other
-    shapes, the op takes the time of the first recorded call with its shapes in another segment of the phase. This match is
-    EXACT. The calls of the other segment stay free, and the call with other shapes is treated as borrowed.
-
-A SCALED match borrows the recorded call, so a later op with the recorded shapes can still match the call exactly. An op cannot
-borrow a recorded call from much later in the phase, because the host's time would jump ahead.
+    The first step of a script can lack a phase, such as a GAN's update of the generator. If the current phase has no recorded
+    call with the op's shapes, another phase with the same name provides the time.
 """
 
 from __future__ import annotations
@@ -77,7 +54,7 @@ Match = tuple[Origin, Instance]
 
 
 class RememberedMatch(NamedTuple):
-    """The match of one op call, and how much recorded GPU time of the phase (in ns) was still unmatched after the call."""
+    """Stores an op's recorded call, and the recorded GPU time in ns that remained unused after the op."""
 
     signature: OpSignature
     match: Match | None
@@ -85,7 +62,7 @@ class RememberedMatch(NamedTuple):
 
 
 class MatchHistory(NamedTuple):
-    """The matches from the previous step that used the same recorded phase, so that they need not be searched again."""
+    """Stores the recorded calls that the ops of the last step used."""
 
     calls: list[RememberedMatch]
     unmatched: list[int]
@@ -96,7 +73,7 @@ Histories = dict[RecordedSegment, MatchHistory]
 
 
 class StepMatcher:
-    """Compares a step of the script with the recorded step that provides the times."""
+    """Finds recorded calls for the ops of one training step."""
 
     def __init__(self, step: RecordedStep, keys: Mapping[OpSignature, MatchKeys], histories: Histories) -> None:
         self.step = step
@@ -108,8 +85,10 @@ class StepMatcher:
         self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin the next segment of this phase. If the script's model or batch differs from the recorded ones (`same_workload`
-        is False), recorded times of whole phases are not used."""
+        """Begin the next phase with this name.
+
+        If `same_workload` is False, the script's model or batch differs from the recording.
+        """
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -118,8 +97,7 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Take over the current step from the matcher `other`, which has matched the ops of the step so far. Returns the
-        current segment."""
+        """Continue the current step in place of another matcher, and return the current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -129,17 +107,16 @@ class StepMatcher:
         return segment
 
     def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Return the first recorded call with the key `exact` that is not in `here` but in another phase of the same name. See
-        Note [Another segment]."""
+        """Return the first recorded call with the key `exact` in another phase of the same name. See Note [Another segment]."""
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
                 return found[0]._replace(elsewhere=True)
         return None
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Return the recorded phases that did not occur in the script's step, each with a flag.
+        """Return the recorded phases that the script has not entered.
 
-        The flag is True if the script has entered at least one phase of the same name.
+        The flag is True if the script has entered another phase with the same name.
         """
         return [
             (segment, self.visited.get(name, 0) > 0)
@@ -149,8 +126,7 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """Assigns the ops in one phase of the script to recorded calls. `recorded` is None if the recorded step has no such
-    phase."""
+    """Finds recorded calls for the ops in one phase of the script, such as the backward pass."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
@@ -181,22 +157,18 @@ class SegmentMatcher:
 
     @property
     def calls(self) -> int:
-        """Return how many ops the script has called in this phase so far."""
         return self.followed + len(self._call_log)
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if the script's ops have matched less than half of the GPU time that was predicted for this phase.
-        The value is False in replicas of nn.DataParallel, because they run the recorded ops."""
+        """Return True if the ops so far have used less than half of the predicted GPU time."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return True if the recorded phase has enough unused calls for the script to repeat its latest calls. The latest calls
-        are those with index `calls` or higher. Returns None if most of the latest calls matched no recorded call.
+        """Return True if the recording has enough unused calls to repeat the script's latest calls.
 
-        Calls of an op with different shapes are counted together, because shapes change from token to token when text is
-        generated.
+        Returns None if most of the latest calls were not recorded.
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
@@ -209,14 +181,13 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Return True if nearly all ops of this phase so far matched recorded calls with the same shapes. A stricter rule,
-        applied at the end of the first forward pass, decides whether the script is the recorded program."""
+        """Return True if nearly all ops so far were recorded with the same shapes."""
         made = self._call_log if self.history is None else self.history.calls[: self.followed]
         alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
         return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher of a device. Returns `self` if the recording has no separate calls for the device."""
+        """Return the matcher of a device, or `self` if the recording has no separate calls for the device."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -227,23 +198,18 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Move the thread forward to a position in the recorded phase, and advance its virtual time by the recorded host time
-        in between."""
+        """Advance the thread to a position in the recorded phase by the host time in between."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 
     def reach(self, thread: HostThread, position_ns: int) -> None:
-        """Set the thread's position in the recorded phase, unless the thread is already further."""
         if position_ns > thread.position_ns:
             thread.position_ns = position_ns
         if position_ns > self.position_ns:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return the recorded call that provides the op's time, or None if no unused recorded call matches.
-
-        The recorded kernels of the matching call are marked as taken, so that no other op gets them. See Note [The last time].
-        """
+        """Return the recorded call that provides the op's time, or None if no unused call matches. See Note [The last time]."""
         if self.history is not None:
             calls = self.history.calls
             if self.followed < len(calls) and calls[self.followed].signature is signature:
@@ -262,7 +228,7 @@ class SegmentMatcher:
         return match
 
     def has_call(self, signature: OpSignature) -> bool:
-        """Return True if a recorded call of this op with the same shapes is still unused."""
+        """Return True if the recording has an unused call of this op with the same shapes."""
         if self.recorded is None:
             return False
         if self.history is not None:
@@ -274,15 +240,14 @@ class SegmentMatcher:
         return any(self.step.state[one.kernels[0]] == _FREE for one in free)
 
     def follow(self, end: int) -> None:
-        """Note that the script has repeated the calls in the match history up to index `end`."""
+        """Record that the script has repeated the calls of the last step up to index `end`."""
         assert self.history is not None
         self.ops += end - self.followed
         self.followed = end
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Match all calls again that the matcher `other` has matched. Kernels that are already on the timeline keep their
-        times."""
+        """Match all calls again that another matcher has matched."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)
@@ -314,7 +279,7 @@ class SegmentMatcher:
         return None if instance is None else (Origin.SCALED, instance)
 
     def _without_op(self, recorded: RecordedSegment, alike: list[Instance], near_ns: float) -> Instance | None:
-        """See Note [Kernels without an op]. `alike` lists the recorded calls of the same op, with any shapes."""
+        """See Note [Kernels without an op]."""
         if not self.step.of_same_program or not alike or len(recorded.below_ops) == len(recorded.kernels):
             return None
         kernels, state = self.step.step.kernels, self.step.state
@@ -360,7 +325,7 @@ class SegmentMatcher:
         return None
 
     def unmatched(self) -> list[int]:
-        """End the segment. Return the recorded kernels that no op has taken, in launch order."""
+        """Return the recorded kernels that no op has used, in launch order."""
         if self.recorded is None:
             return []
         if self.history is not None:
@@ -377,7 +342,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Return the unmatched kernels that were launched until `launched_ns` in the recording, and mark them as taken."""
+        """Return the unused kernels that were launched until `launched_ns`, and mark the kernels as used."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:
@@ -403,8 +368,7 @@ class SegmentMatcher:
         return Sameness.OTHER_SHAPES if self._has_other_counts(recorded) else Sameness.SAME_PROGRAM
 
     def _has_other_counts(self, recorded: RecordedSegment) -> bool:
-        """Return True if the script calls an op of the recording more often or less often than recorded. See
-        Note [Another program]."""
+        """See Note [Another program]."""
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()
         more = renamed = 0

@@ -1,14 +1,9 @@
-"""Executes many ops at once with numpy, which is faster than `Simulator.play` and `StreamScheduler.put` and gives the same
-times.
-
-A script calls the same ops in the same order in each training step (Note [The last time], matcher.py). Only the start times
-differ from step to step, so all other times are prepared once, as numpy arrays. Executing a batch of ops then takes about
-thirty numpy operations, instead of a dozen Python function calls per op. The columns follow the rules of timing_rules.py.
+"""Executes many ops at once with numpy, with the same results as `Simulator.play`.
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
-    PhaseGrainBatch     calls of a phase-grained segment
+    PhaseGrainBatch     calls of a phase for which only the total time was recorded
 
-`benchmarks/ablation.py` measures the gain of each class. `tests/replayer/timing/test_op_batch.py` compares the results.
+A training script calls the same ops in each step (Note [The last time] in matcher.py), so most times are computed once.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ Turns = tuple[bool, bool, bool]  # for each class of op: does such an op begin a
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """The op calls of a phase and the launched kernels as numpy arrays, with one array per property."""
+    """Stores the op calls of a phase and their kernels as numpy arrays."""
 
     signatures: list[OpSignature]
     classes: bytes
@@ -63,11 +58,9 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, other: bool = False
     ) -> OpBatchSchedule:
-        """Build the schedule from the op calls of a phase and the recorded calls that they matched. All kernels must have been
-        recorded on one CUDA stream.
+        """Build the schedule from op calls whose kernels were recorded on one CUDA stream.
 
-        If `other` is True, the script is not the recorded program. Each call then takes the median host time of its op, and an
-        op without a match launches one kernel of estimated duration.
+        If `other` is True, the script is not the recorded program, so each op takes its median host time.
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
@@ -150,10 +143,9 @@ class OpBatchSchedule:
         )
 
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the index after the last call that can be executed in one batch with call `begin`. The calls must equal
-        `signatures`. Returns `begin` if the calls differ from `signatures` or cannot be executed as a batch.
+        """Return the index after the last call that can be executed together with call `begin`.
 
-        `depth` is the launch queue's depth. A batch must launch fewer kernels than fit into the launch queue.
+        Returns `begin` if the calls differ from `signatures`. `depth` is the maximum number of kernels in CUDA's launch queue.
         """
         if begin >= len(self.signatures):
             return begin
@@ -163,11 +155,7 @@ class OpBatchSchedule:
         return end if self.first[end] - self.first[begin] < depth else begin
 
     def may_begin(self, begin: int, position_ns: int) -> bool:
-        """Return True if the stored times of call `begin` and later calls are valid for a thread that has reached `position_ns`
-        in the recorded phase.
-
-        The thread's position can be different if another thread has executed the calls before `begin`.
-        """
+        """Return True if the stored times are valid for a thread at `position_ns` in the recorded phase."""
         stored_ns = self.position_ns[begin]
         return position_ns == stored_ns or stored_ns < self.begins_ns[begin] >= position_ns
 
@@ -181,11 +169,9 @@ class OpBatchSchedule:
         called_ns: Column,
         scheduler: StreamScheduler,
     ) -> Column:
-        """Play the calls from `begin` to `end`. `called_ns` are their wall-clock times. Returns the times at which the calls
-        return to the script.
+        """Execute the calls from `begin` to `end`, and return the time at which each call returns.
 
-        The times are the same as if `Simulator.play` were called for each op on a thread that has reached `position_ns` in the
-        recorded phase.
+        `called_ns` lists the times at which the script made the calls.
         """
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         if position_ns != self.position_ns[begin]:
@@ -210,11 +196,7 @@ class OpBatchSchedule:
         return ends_ns
 
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
-        """Return the times at which the launch queue has room for each call's kernels, or None if the queue does not fill up.
-
-        A batch launches fewer kernels than the launch queue can hold, so the queue fills up only if it contains earlier
-        kernels.
-        """
+        """Return the times at which the launch queue has room, or None if the queue never fills up."""
         before = int(self.first[begin]) + stream.depth - len(stream.pending)
         if self.first[end - 1] < before:
             return None
@@ -242,11 +224,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Executes many ops at once in a phase for which only the total time was recorded. The GPU time of the phase is added as a
-    whole, so each single op takes no GPU time.
-
-    Each op still gets a row on the timeline with its start time. A batch ends before the first op that begins a new phase.
-    """
+    """Executes many ops of a phase for which only the total GPU time was recorded. Each op takes no GPU time."""
 
     count: int
     signatures: list[OpSignature]
@@ -255,15 +233,17 @@ class PhaseGrainBatch:
 
     @classmethod
     def of(cls, signatures: list[OpSignature], turns: Turns, timeline: TimelineWriter) -> PhaseGrainBatch:
-        """Build the batch of `signatures`. The list must not change afterwards."""
+        """Build the batch from `signatures`, which must not change afterwards."""
         classes = bytes([signature.phase_class for signature in signatures])
         ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]
         count = min((end for end in ends if end >= 0), default=len(signatures))
         return cls(count, signatures, turns, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
-        """Return the rows of the ops for the timeline's table of host events. `starts_ns` contains the start time of each op,
-        or one start time for all ops."""
+        """Return the timeline rows of the ops.
+
+        `starts_ns` is the start time of each op, or one start time for all ops.
+        """
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 
 

@@ -1,9 +1,9 @@
-"""Schedules the unmatched kernels of a phase (recorded kernels that no op of the script has taken) with a few numpy operations.
+"""Schedules recorded kernels that no op of the script has launched.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)
 
-The kernels get the same times as if `StreamScheduler.put` scheduled them one by one.
+The kernels get the same times as in `StreamScheduler.put`, which is slower.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Schedules the recorded kernels of a phase that no op has taken, in launch order. All kernels of the schedule were
-    recorded on the main stream."""
+    """Schedules recorded kernels of the main stream in launch order."""
 
     alone_ns: Column
     gap_ns: Column
@@ -34,9 +33,9 @@ class RemainderSchedule:
 
     @classmethod
     def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
-        """Build the schedule.
+        """Build the schedule from the kernels with the indices `chosen`.
 
-        `chosen` are indices of a step's kernels. Returns None if one of the kernels waits for another stream.
+        Returns None if a kernel waits for another CUDA stream.
         """
         at = np.array(chosen)
         if (columns.stream[at] != NONE).any() or (columns.edge >= 0).any():
@@ -48,10 +47,7 @@ class RemainderSchedule:
         return cls(alone_ns, columns.gap_ns[at], duration_ns, work_rows, int(duration_ns.sum()))
 
     def play(self, stream: VirtualStream, began_ns: int) -> DeferredRows:
-        """Put the kernels on `stream`.
-
-        `began_ns` is the virtual time at which the phase began. Returns the kernels' timeline rows.
-        """
+        """Add the kernels to `stream`, and return their timeline rows. `began_ns` is the virtual start time of the phase."""
         ends_ns = queue_ends(began_ns + self.alone_ns, self.gap_ns + self.duration_ns, stream.ready_ns)
         stream.push_all(ends_ns.tolist())
         starts_ns = ends_ns - self.duration_ns
@@ -60,7 +56,7 @@ class RemainderSchedule:
 
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
-    """Return the rows of the kernels for the timeline's table of GPU work. Unknown values are NONE."""
+    """Return the kernels' timeline rows, with NONE for unknown values."""
     # stored by column, because whole columns are overwritten
     rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():

@@ -1,5 +1,4 @@
-"""The virtual timeline. The stream scheduler computes when kernels and copies run on CUDA streams, and lets the host wait for
-them.
+"""Computes when kernels and copies run on CUDA streams.
 
     scheduler = StreamScheduler(recording, clock, timeline, stats)
     end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
@@ -53,17 +52,13 @@ class StreamScheduler:
         self.home = 0  # the script's device that corresponds to the recorded program's first device
 
     def stream(self, device: int, number: int, priority: int = 0) -> VirtualStream:
-        """Return the stream with this number. A stream is created when it is first requested."""
         stream = self.streams.get((device, number))
         if stream is None:
             stream = self.streams[device, number] = VirtualStream(device, number, priority, self.recording.launch_queue_depth)
         return stream
 
     def script_device(self, ordinal: int) -> int:
-        """Return the script's device that corresponds to a recorded device.
-
-        The first recorded device of a rank corresponds to the GPU that the rank uses, even if their numbers differ.
-        """
+        """Return the script's device that corresponds to a recorded device."""
         return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
 
     def ordinal(self, device: int) -> int:
@@ -87,16 +82,11 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule the recorded kernels of an op on `stream`, and on other streams if the op used several streams. Returns the
-        end time of the last kernel.
+        """Schedule the recorded kernels of an op, and return the end time of the last kernel.
 
-        Kernels that were recorded on the main stream are put on `stream`. If `stream` is not the default stream, all kernels
-        from the recorded stream of the op's first kernel are put on `stream` too. All other kernels are put on other streams,
-        as in the recording, because the op itself switches streams.
-
-        `chosen` lists the op's kernels, in launch order, by their indices in the recorded step. `began_ns` is the virtual time
-        at which the phase began. The recorded durations are multiplied by `scale`. `row` is the launching op's row in the
-        timeline's table of ops, or NONE if no op launches the kernels. `least_launch_ns` is the earliest launch time.
+        Kernels of the recorded main stream run on `stream`. `chosen` lists the kernels by their indices in the recorded step.
+        `began_ns` is the virtual start time of the phase. Recorded durations are multiplied by `scale`. `row` is the op's row
+        in the timeline, or NONE. `least_launch_ns` is the earliest launch time.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
@@ -125,11 +115,9 @@ class StreamScheduler:
         origin: Origin,
         copy: Copy,
     ) -> int:
-        """Like `put`, for a copy. All kernels of the copy are put on `stream`, because the script itself synchronizes `stream`
-        with other streams.
+        """Schedule a copy on `stream`, and return its end time.
 
-        If the recorded copy and the script's copy differ in kind or size, the duration is estimated. For example, a copy from
-        pinned memory is faster than a recorded copy from pageable memory.
+        The duration is estimated if the kind or size of the copy differs from the recorded copy.
         """
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
@@ -147,10 +135,7 @@ class StreamScheduler:
         return end_ns
 
     def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
-        """Schedule the recorded kernels of a phase that no op of the script has taken.
-
-        If no kernel waits for another stream, all kernels are scheduled together, which is faster.
-        """
+        """Schedule the recorded kernels that no op of the script has launched."""
         key = id(matches.step), *chosen
         if key not in self._leftovers:
             if len(self._leftovers) >= _LEFTOVERS:
@@ -166,8 +151,7 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Schedule an op that is not in the recording as one kernel of estimated duration. Returns the time at which the kernel
-        ends."""
+        """Schedule an unrecorded op as one kernel of estimated duration, and return the kernel's end time."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
@@ -179,10 +163,7 @@ class StreamScheduler:
         return end_ns
 
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
-        """Return a kernel of estimated duration for an op that was not recorded, and how the duration was estimated.
-
-        `launch_ns` is defined as for recorded kernels.
-        """
+        """Return a kernel of estimated duration and the source of the estimate."""
         duration_ns, origin = self.costs[signature]
         name = self.timeline.strings_of[signature][0]
         latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
@@ -191,30 +172,22 @@ class StreamScheduler:
     def log(
         self, stream: VirtualStream, kind: int, name: int, end_ns: int, duration_ns: int, row: int, size_bytes: int, origin: int
     ) -> None:
-        """Add a scheduled kernel or copy to the timeline."""
         self.stats.charged_ns[origin] += duration_ns
         row_ns = end_ns - duration_ns
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
     def set_other_program(self, other: bool) -> None:
-        """Set whether the script is known to be a different program from the recorded one. See Note [Another program] in
-        matcher.py."""
+        """Set whether the script differs from the recorded program. See Note [Another program] in matcher.py."""
         if other is not self.of_other_program:
             self.of_other_program = other
             self.costs.clear()
 
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
-        """Return True if the recorded call `instance` can provide the time of this op.
-
-        A call that was recorded without shapes is used unless the script is known to be a different program.
-        """
+        """Return True if the recorded call `instance` can provide the time of this op."""
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the median host time of the recorded calls of this op.
-
-        Returns the median host time of all recorded calls if the op is not in the recording.
-        """
+        """Return the median recorded host time of this op, or of all ops if this op was not recorded."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
@@ -228,23 +201,18 @@ class StreamScheduler:
         return int(estimate.ns), estimate.origin
 
     def _scale(self, signature: OpSignature, shapes: tuple[Shape, ...], dtype: str) -> float:
-        """Return the ratio of this op's work to the work of a recorded call with the given shapes."""
         if not shapes:
             return 1.0  # calls without recorded shapes cannot be scaled
         recorded, own = (shapes, self.recording.convolution_outputs.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def mark(self, host_ns: int, device: int = NONE) -> int:
-        """Return the time at which all work launched on a device so far ends. A CUDA event that is recorded now gets this time.
-
-        NONE means the script's first device.
-        """
+        """Return the time at which all launched work on a device ends. NONE means the script's first device."""
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
     def fill(self, device: int, since_ns: int, until_ns: int, name: str, origin: Origin = Origin.PHASE) -> None:
-        """Keep a device busy from `since_ns` to `until_ns` with one piece of work, named after a phase. If the device is still
-        busy at `since_ns`, the work starts when the device becomes free."""
+        """Keep a device busy from `since_ns` to `until_ns`."""
         stream = self.stream(device, 0)
         start_ns = max(stream.ready_ns, since_ns)
         rest_ns = until_ns - start_ns
@@ -259,8 +227,7 @@ class StreamScheduler:
             self.stats.waited_ns += self.clock.now_ns() - before_ns
 
     def script_waits(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Let the script wait for the GPU, for example because it reads a value or calls `torch.cuda.synchronize`. See
-        `block`."""
+        """Let the script wait for the GPU, for example in `torch.cuda.synchronize`."""
         if self.on_wait is not None:
             self.on_wait()
         self.block(thread, until_ns, after_ns)
@@ -268,7 +235,7 @@ class StreamScheduler:
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
         """Let the calling thread wait for the GPU until `until_ns`.
 
-        `after_ns` is the part of the op's host time that follows the wait.
+        `after_ns` is the op's host time after the wait.
         """
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:

@@ -1,12 +1,7 @@
-"""Computes when the kernels of each op of the script start and end on the virtual GPU.
+"""Computes when the kernels of each op start and end on the virtual GPU.
 
-`play` handles one op in several steps. The simulator first finds the current phase of the script (step_tracker.py) and the
-recorded call that matches the op (matcher.py). The simulator then computes the time at which the call starts on the host thread
-(timing_rules.py). Recorded kernels are added to the virtual CUDA stream (scheduler.py). The simulator sleeps if the virtual
-time is too far ahead of the wall clock.
-
-A replay does not sleep after each kernel. The host waits only where CUDA waits, or when its virtual time is too far ahead of
-the wall clock.
+The simulator finds the recorded call of an op (matcher.py) and adds the recorded kernels to a virtual CUDA stream
+(scheduler.py). The replay waits only where CUDA waits, or if its virtual time is too far ahead of the real time.
 """
 
 from __future__ import annotations
@@ -74,10 +69,9 @@ class Simulator:
     def play(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
     ) -> int:
-        """Play one op. Returns the time at which the op's work ends on the stream.
+        """Simulate one op, and return the time at which the op's work ends on the stream.
 
-        `now_ns` is the wall-clock time at which the script calls the op. `copy` describes a copy between the host and a device
-        or between two devices, and is None for other ops.
+        `now_ns` is the time at which the script calls the op. `copy` is None for ops that are not copies.
         """
         tracker = self.tracker
         segment = tracker.segment
@@ -123,8 +117,6 @@ class Simulator:
         return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
-        """Return True if the script's copy and the matching recorded copy have different sizes in bytes. The size in bytes
-        cannot always be computed from the shapes."""
         of_step = segment.step.step.kernels
         sizes = {of_step[k].size_bytes for k in kernels if of_step[k].kind == DeviceKind.MEMCPY}
         return not sizes <= {NONE, copy.size_bytes}
@@ -132,8 +124,7 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Play an op of a CUDA graph. The op takes no host time, because the whole graph is launched by one call (`row` of the
-        host table)."""
+        """Simulate an op of a CUDA graph, which takes no host time."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.turns[signature.phase_class]:
@@ -162,11 +153,7 @@ class Simulator:
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
 
     def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
-        """Play all ops that a CUDA graph has captured, as one launch. `stream` replaces the captured stream.
-
-        If the recording has a graph launch at the same position, the kernels of the recorded launch are played. If not, each
-        captured op is matched with a recorded call.
-        """
+        """Simulate the launch of a CUDA graph on `stream`."""
         if self.tracker.segment is None:
             self.tracker.op(thread, PLAIN, now_ns)
         add, queue = self.timeline.strings.add, list(stream.pending)
@@ -205,12 +192,7 @@ class Simulator:
         stream.pending.extend([*queue, stream.ready_ns])
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
-        """Play ops in call order. If the ops are the same as in the previous step, they are played together to save time.
-
-        Each list has one entry per op. Ops of replicas are interleaved. Copies and events are played one by one, because they
-        can make one device wait for another device. Ops that are neither copies nor events only have to keep their order on
-        each CUDA stream.
-        """
+        """Simulate ops in call order. Each list has one entry per op."""
         turns = self.tracker.turns
         if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):
             self._play_in_order(callers, signatures, called_ns)
@@ -316,10 +298,6 @@ class Simulator:
         now_ns: int,
         copy: Copy | None,
     ) -> int:
-        """Play an op that is not in the recording.
-
-        The op's duration is estimated, unless recorded kernels that matched no op of the script may already include its time.
-        """
         if self._strict:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         recorded = segment.recorded
@@ -342,12 +320,7 @@ class Simulator:
     def _is_covered(
         self, segment: SegmentMatcher, stream: VirtualStream, signature: OpSignature, row: int, copy: Copy | None
     ) -> bool:
-        """Return True if the phase's recorded device time already includes an unmatched op. Such an op must not be estimated
-        now.
-
-        If only phases were recorded, the device time of a phase includes all ops of the phase. If kernels were recorded, the op
-        may get recorded kernels that matched no other op when the phase ends.
-        """
+        """Return True if the recorded time of the phase already includes an op that was not recorded."""
         if segment.recorded is not None and segment.recorded.phase_grained:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return True

@@ -1,23 +1,14 @@
-"""Computes when an op starts on its host thread and when its kernels end on their CUDA stream.
-
-All times are integers in nanoseconds on the time axis of the recording. The module timing_rules.py does not sleep, keep state
-or use torch.
+"""Computes when an op starts on its CPU thread and when its kernels end on their CUDA stream.
 
     advance_ns, own_ns = host_times(position_ns=40, from_ns=100, to_ns=130)                     # 60, 30
     start_ns = call_start(host_ns=1_000, advance_ns=60, called_ns=1_010, room_ns=0)             # 1060
     kernel_end(launch_ns=1_070, latency_ns=5, ready_ns=1_100, gap_ns=1, duration_ns=50)         # 1151
 
-1. *Host pace* (`host_times`): the recorded host time between the previous op and this op, and the recorded host time in this
-    op. A recorded call may overlap or enclose calls that were already played, and the script may call in another order. So
-    only time beyond the segment's current position counts. A segment never takes more host time than was recorded.
-2. *Call* (`call_start`): an op starts at the recorded pace, when the script really calls the op, or when the launch queue
-    has room. The latest of these three times counts.
-3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the device and the previous work on its stream has
-    ended. Each of the two has its own recorded delay (Note [Why a kernel started when it did], indexer.py).
-
-`queue_ends` applies these rules to arrays. Calls on a host thread and kernels on a stream both run one after another, so one
-formula computes their end times. A call or kernel that has to wait ends one duration after its predecessor. A call or kernel
-that does not have to wait ends at a time that does not depend on the predecessor.
+1. *Host pace* (`host_times`): an op takes the recorded host time since the previous op.
+2. *Call* (`call_start`): an op starts at the recorded pace, but not before the script calls the op or the launch queue has
+   room.
+3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the GPU and the previous work on its stream has ended.
+   Both delays were recorded (Note [Why a kernel started when it did] in indexer.py).
 """
 
 from __future__ import annotations
@@ -28,11 +19,9 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return the host time before an op and the host time during the op, for a script that has reached `position_ns` in the
-    recorded phase.
+    """Return the host time before an op and the host time during the op, without waits for the GPU.
 
-    `from_ns` and `to_ns` are the start and end of the recorded call, counted from the start of its phase. The two returned
-    times do not include waits for the device.
+    `from_ns` and `to_ns` are the start and end of the recorded call in its phase.
     """
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
@@ -41,8 +30,7 @@ def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
     """Return the time at which the host starts an op.
 
-    `host_ns` is the time at which the host thread finished the previous op. The script called this op at `called_ns`. The
-    launch queue has room from `room_ns`.
+    `host_ns` is the end of the previous op. The script called the op at `called_ns`.
     """
     return max(host_ns + advance_ns, called_ns, room_ns)
 
@@ -53,15 +41,14 @@ def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, dura
 
 
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
-    """Return the end times of consecutive calls on one host thread, or of consecutive kernels on one stream.
+    """Return the end times of consecutive calls on one thread, or of consecutive kernels on one stream.
 
     Args:
         alone_ns: the end of each entry if no entry preceded it.
         spans_ns: the time from the previous entry's end to the entry's own end, if the entry is queued.
         before_ns: the end of the work before the first entry.
 
-    The end times follow the rule end[i] = max(alone[i], end[i-1] + span[i]). If c is the cumulative sum of span, then end[i] -
-    c[i] = max(alone[i] - c[i], end[i-1] - c[i-1]), so end - c is a running maximum.
+    The formula is end[i] = max(alone[i], end[i-1] + span[i]), computed as a running maximum.
     """
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns

@@ -1,2 +1,1 @@
-"""Finds the recorded step, phase and nn.DataParallel stage that the script is currently in. `StepTracker` is the entry
-point."""
+"""Finds the recorded step and phase that the script is currently in. `StepTracker` is the entry point."""

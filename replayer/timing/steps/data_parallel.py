@@ -1,24 +1,12 @@
-"""Times the stages of nn.DataParallel within a phase: scatter, replicas, gather, and their backward passes.
-
-Each stage of nn.DataParallel that the script runs is written as one row of the replayed trace. On the host, a stage begins and
-ends at its recorded offset from the start of the phase. If the recording has phases but no kernels, the device of a stage is
-kept busy for the recorded time of the stage when the stage ends. Before the next stage begins, the device is kept busy for the
-recorded time between the two stages.
+"""Times the stages of nn.DataParallel: scatter, replicas, gather, and their backward passes.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-Note [The k-th stage]
-    Within a segment, the k-th stage with a name and device gets the time of the k-th recorded stage with the same name and
-    device. In a phase-grained recording, stages begin and end at their recorded offset in the phase, on the host and on their
-    device. If a stage takes longer because this machine is slow, the next stage becomes shorter. The same rule applies to
-    phases.
-
-Note [Additional devices]
-    The recording has the time of a phase on one device only. Because replicas do the same work at the same time, the time
-    between stages is charged to each device that the script has used in the phase.
+Within a phase, the k-th stage with a name and device takes the time of the k-th recorded stage with the same name and device.
+The recorded time between two stages is added to each GPU, because replicas do the same work at the same time.
 """
 
 from __future__ import annotations
@@ -35,10 +23,7 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """A running stage of nn.DataParallel.
-
-    `recorded` is the recorded stage with the same name, device and count, or None if there is no such stage.
-    """
+    """Represents a running stage of nn.DataParallel. `recorded` is None if the recording has no such stage."""
 
     name: str
     device: int
@@ -71,8 +56,6 @@ class DataParallelStages:
 
     @property
     def recorded(self) -> list[RecordedStage]:
-        """Return the recorded nn.DataParallel stages of the current phase. The returned list is empty if the recording has
-        kernels."""
         recorded = self._segment.recorded if self._segment is not None else None
         return recorded.stages if recorded is not None and recorded.phase_grained else []
 
@@ -100,7 +83,7 @@ class DataParallelStages:
         self._rows, self._segment = [], None
 
     def begin(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """Begin a stage of the current phase. The stage is timed on `device`."""
+        """Begin a stage of nn.DataParallel on `device`."""
         key = (name, device)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
@@ -123,7 +106,7 @@ class DataParallelStages:
         return stage
 
     def end(self, thread: HostThread, stage: OpenStage) -> None:
-        """End the stage. No time is added if the phase that contains the stage has already ended."""
+        """End a stage of nn.DataParallel."""
         recorded = stage.recorded
         origin = Origin.EXACT
         if stage.segment is self._segment is not None:
@@ -141,11 +124,9 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Keep each device busy for a share of its recorded stage, namely the share of the stage's ops that were called so far.
-        If no stage is running, keep the devices busy for a share of the recorded time until the next stage.
+        """Add the GPU time of the ops so far, before the host waits for a GPU.
 
-        Called before the host waits for a device or queries whether a device has finished. Returns False if the recording has
-        no stages in the current phase.
+        Returns False if the recording has no nn.DataParallel stages in the current phase.
         """
         stages = self.recorded
         if not stages:
@@ -170,11 +151,10 @@ class DataParallelStages:
         return True
 
     def clear(self) -> None:
-        """Remove the stages of the set-up work before the first training step."""
         self._done.clear()
 
     def take(self) -> list[Row]:
-        """Remove and return the rows of the finished step, sorted by start time."""
+        """Remove and return the timeline rows of the last step, sorted by start time."""
         done, self._done = self._done, []
         return sorted(done, key=lambda row: row[3])
 

@@ -1,11 +1,8 @@
-"""Looks up the durations of phases in the library of measured models.
+"""Looks up the durations of training phases in the library of measured models.
 
     phases = LibraryPhases(library)
     segment.recorded = phases.begin("backward")      # None if the library has no time for the phase
     phases.end("backward", segment.recorded, device_ns)
-
-If the backward time of a library entry includes loss and zero_grad, the replay subtracts the time of loss and zero_grad. At
-most a tenth of the backward time is subtracted for loss and zero_grad.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from traces.model.trace import Origin
 
 
 class LibraryPhases:
-    """See Note [Times from the library] in step_tracker.py."""
+    """Provides phase durations from the library of measured models. See Note [Times from the library] in step_tracker.py."""
 
     def __init__(self, library: LibraryPace, slowdown: float = 1.0) -> None:
         self._library, self._slowdown = library, slowdown
@@ -24,8 +21,7 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Begin a phase. Returns a phase with the device time from the library, or None if the library has no time for the
-        phase `name`."""
+        """Return a phase with the GPU time from the library, or None if the library has no time."""
         known = self._library.phase(name)
         if known is None:
             return None
@@ -42,25 +38,24 @@ class LibraryPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """Return the library's step times for the model that the script calls now.
-
-        Returns None if the library has no times for the model. Each op of the call is then estimated.
-        """
+        """Return the library's times for the model that the script calls, or None if the library lacks the model."""
         call = self._library.take_call()
         if call is not None:
             self._library.called(call)
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return the current phase, extended by the time of one model call. `before_ns` is how long the device was busy in this
-        phase before the model call."""
+        """Return the current phase, extended by the time of one model call.
+
+        `before_ns` is the GPU time of the phase before the model call.
+        """
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:
         self._library.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """End the step. Returns the index in `LibraryPace.notes` of the note that says where the step's times come from."""
+        """Return the index of the note in `LibraryPace.notes` that names the source of the step's times."""
         return self._library.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:

@@ -1,30 +1,19 @@
-"""Plays the remainder of a phase: the recorded kernels that matched no op of the script.
-
-To play the remainder means to add its kernels to the virtual CUDA streams, although no op of the script launches them. The
-remainder of a phase is played when the phase ends, or earlier if the host waits for a device. The remainder is played only if
-the script is the recorded program (Note [Another program] in matcher.py), and only in the four cases of
-Note [When the remainder is charged]. If the script uses nn.DataParallel, one phase runs on several devices at once. Each device
-after the first then has a separate matcher, which is called a "lane".
+"""Adds the recorded kernels that no op of the script has launched.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
     remainder.charge(segment, thread)                               # the phase ends
 
 Note [When the remainder is charged]
-    The remainder is charged in four cases:
+    The remaining kernels are added if the script is the recorded program (Note [Another program] in matcher.py), in four cases:
 
     * The kernels were launched without an op.
-    * The recording probably has the same work under other names. Either the script's unmatched ops have at least a quarter of
-        the remainder's time (by estimate), or they have at least half as many tensors as the remainder has kernels.
-    * The remainder is at most a fifth of the phase's work, which can result from small differences between releases.
-    * The script entered the phase by name but launched nothing in it (`zero_grad` once filled zeros).
-
-    In all other cases, nothing is charged, because the script does less in the phase than was recorded (frozen layers, for
-    example).
+    * The script has enough unmatched ops that probably launched the kernels under other names.
+    * The remaining kernels take at most a fifth of the phase.
+    * The script entered the phase but launched nothing (`zero_grad` once filled zeros).
 
 Note [No more than the phase]
-    Profilers of 2020 recorded some kernels without their op. In such a recording, a call may be matched with a call at another
-    shape, while the call's own kernels stay in the remainder. The remainder is therefore charged only until the phase reaches
+    Profilers of 2020 recorded some kernels without their op. Remaining kernels are therefore added only until the phase reaches
     its recorded total time.
 """
 
@@ -43,7 +32,7 @@ from traces.model.workload import Sameness
 
 
 class PhaseRemainder:
-    """Plays the recorded kernels that no op matched, in launch order and on their recorded devices."""
+    """Adds recorded kernels that no op has launched, in launch order and on their recorded devices."""
 
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
@@ -52,19 +41,17 @@ class PhaseRemainder:
 
     @property
     def other(self) -> bool:
-        """Return True if the script is certainly not the recorded program. See Note [Another program] in matcher.py."""
+        """Return True if the script is not the recorded program. See Note [Another program] in matcher.py."""
         return self.sameness is Sameness.OTHER_PROGRAM
 
     def forget(self) -> None:
-        """Forget whether the script is the recorded program, because the set-up work before the first step cannot show it."""
         self.sameness = None
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher and the host thread for an op on a device other than the first.
+        """Return the matcher and the CPU thread for an op on another GPU.
 
-        During backward, each device has its own host thread, as in PyTorch's autograd. In a replay, the threads of the devices
-        run one after another.
+        As in PyTorch's autograd, each GPU has its own CPU thread in the backward pass.
         """
         lane = segment.lane(self._scheduler.ordinal(device))
         if lane is segment or segment.name != "backward":
@@ -76,7 +63,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, play the recorded kernels that no op matched, or estimate the unmatched ops of the script."""
+        """Add the remaining recorded kernels at the end of a phase."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -96,11 +83,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Play or estimate the unmatched work of a phase before the phase ends.
-
-        If the script is the recorded program, play the unmatched kernels that were launched up to the current position in the
-        recording. If the script is not the recorded program, estimate the ops that matched no recorded call.
-        """
+        """Add the remaining recorded kernels up to the current position in the recording."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -1,36 +1,24 @@
-"""Finds the script's current step and phase, and the recorded step and phase whose times the replay uses.
-
-When a phase of the script ends, the rest of the recorded phase is added: its remaining host time, and the kernels that matched
-no op.
+"""Finds the script's current step and phase, and the recorded step whose times the replay uses.
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
     tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
 
-Recorder and replayer share the code that divides a script into phases and steps (`traces/script/script_cut.py`).
-
 Note [What drives an evaluation step]
-    The replay takes the times of training steps from recorded training steps, and the times of evaluation steps from recorded
-    evaluation steps. The kind of the current step is known only when a module is called, after the step's batch was loaded and
-    copied. A step that loads or copies a batch with gradients disabled is assumed to be an evaluation step. Any other step is
-    assumed to be a training step if the script has trained before. If the assumption turns out to be wrong, a recorded step of
-    the other kind provides the remaining times, and work that was already played is not changed. If the recording has no
-    evaluation steps, a training step is used, and only the phases that the script enters are charged.
+    Evaluation steps take the times of recorded evaluation steps. A step that loads or copies a batch with gradients disabled is
+    assumed to be an evaluation step. If the assumption is wrong, later ops take the times of a training step.
 
 Note [Another call of the recorded step]
-    In a recording of inference, one step may contain many calls of the model, such as all tokens of a generation. The script's
-    step continues with another model call under two conditions. First, four fifths of the last call's ops matched recorded ops
-    with the same shapes. Second, the recorded step has at least as many unused calls of the same ops.
+    One recorded inference step may contain many calls of the model, such as all tokens of a generated text. The script's step
+    continues with another model call if the recorded step has enough unused calls of the same ops.
 
 Note [Waits between phases]
-    The recorder counts the script's work between two phases, such as `torch.cuda.synchronize()` after `backward()`, as part of
-    the second phase. In a recording without kernels, the time of a phase therefore begins when the previous phase ends.
+    The recorder counts a synchronization between two phases as part of the second phase. In a recording without kernels, the
+    time of a phase therefore begins when the previous phase ends.
 
 Note [Times from the library]
-    If times come from the library of measured models (`RecordedRun.library_pace`), there is no recorded step. A phase's device
-    time is looked up when the phase begins. The time of the forward pass is looked up when the script calls its model. The
-    library has no host times, so the host runs at this machine's pace. The host may be up to one step ahead of the device,
-    because CUDA's launch queue allows about one step.
+    The library of measured models has the GPU time of each phase, but no host times. The CPU therefore runs at this machine's
+    pace, up to one step ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -58,7 +46,7 @@ from traces.script.step_rule import Optimizers
 class StepTracker:
     """Tracks the script's position in the recording.
 
-    `step` matches the script's ops with the calls of the recorded step, and `segment` with the calls of the recorded phase.
+    `step` is the matcher of the current step, and `segment` is the matcher of the current phase.
     """
 
     def __init__(
@@ -98,9 +86,9 @@ class StepTracker:
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
-        """Handle an op of the script, and begin a new phase if the op belongs to one. Returns the phase of the op.
+        """Begin a new phase if necessary, and return the phase of the op.
 
-        `now_ns` is the wall-clock time at which the script called the op. The op may be played later.
+        `now_ns` is the time at which the script called the op.
         """
         self.script.op(thread, phase_class, now_ns)
         self.turns = self.script.turns
@@ -111,7 +99,7 @@ class StepTracker:
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Handle the call of a loss function that cannot be recognized by its ops."""
+        """Begin the loss phase when the script calls a loss function."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -124,11 +112,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step whose recorded values (`loss.item()` and similar reads) are returned to the
-        script.
-
-        The k-th step of the script gets the values of the k-th recorded step.
-        """
+        """Return the index of the recorded step whose values `loss.item()` and similar calls return."""
         if self._follows and self.number < len(self._recording.steps):
             return self._recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -149,7 +133,7 @@ class StepTracker:
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
-        """The script leaves a phase by name. The call has no effect if the script is not in phase `name`."""
+        """End the phase `name`, unless the script has already left the phase."""
         # Resume the replay's clock even if the phase has changed, because the script would hang if the clock stayed stopped.
         if name == "loader" and self._clock_paused_for_loader:
             self._clock_paused_for_loader = False
@@ -165,14 +149,14 @@ class StepTracker:
         return max(self._scheduler.clock.now_ns(), thread.host_ns)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """An optimizer's step has returned. A training step ends when the first optimizer's step returns."""
+        """End the training step if this is the step's first optimizer."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
 
     # --- what ScriptCut reports (traces/script/script_cut.py)
 
     def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
-        """End the script's current phase and begin the phase `name`."""
+        """End the current phase and begin the phase `name`."""
         if self.segment is None and not self._done and name not in ("loader", "other"):
             self._begin_before(thread, name)
         self._finish(thread, now_ns)
@@ -182,14 +166,13 @@ class StepTracker:
             self._scheduler.clock.pause()  # if the clock can pause, only the recorded wait counts
 
     def phase_left(self, thread: HostThread, name: str, now_ns: int) -> None:
-        """The script leaves a phase. The time that the host spends in a DataLoader is not simulated."""
         if name == "loader":
             self._leave_loader(thread, now_ns)
         elif self._by_phases:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """Drop the work before the first batch, because it belongs to no training step."""
+        """Drop the work before the first batch, because the work belongs to no training step."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.set_up_ends()
@@ -230,7 +213,7 @@ class StepTracker:
         return segment.has_as_much_left(calls if of is segment else 0)
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
-        """Add the rest of the recorded step, wait until that time has passed, and write the step to the trace."""
+        """Write the finished step to the trace after its recorded time has passed."""
         scheduler, evaluation = self._scheduler, step.is_evaluation
         self.step_evaluates(evaluation)
         self._finish(thread, step.end_ns)
@@ -269,11 +252,7 @@ class StepTracker:
             self.step = self._matcher(self._recording.step(self.trained))
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
-        """Leave the loader. The script really loads its data, so a replay uses the real wait for a batch instead of the
-        recorded wait. With `pad_loader`, a wait that is shorter than recorded is extended to the recorded time.
-
-        A virtual clock must not skip time while a DataLoader works, because its worker processes run in real time.
-        """
+        """A virtual clock runs while a DataLoader works, because worker processes need real time."""
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
         if segment is not None and segment.recorded is not None:
@@ -286,12 +265,7 @@ class StepTracker:
         thread.host_ns = max(thread.host_ns, ended_ns)
 
     def _begin_before(self, thread: HostThread, name: str) -> None:
-        """Begin the phase "other" for the time before the first named phase of a step. See Note [Before the first phase] in
-        phase_rule.py.
-
-        The recorded time before the first phase is added only after the script has used the GPU. Recordings by older versions
-        count the time before the first phase as part of the first phase.
-        """
+        """See Note [Before the first phase] in phase_rule.py."""
         segments = self.step.step.segments
         recorded = segments.get(("other", LEADING))
         if recorded is None:
@@ -377,7 +351,6 @@ class StepTracker:
         self._done.append((segment.name, self._begun_ns, end_ns, device_start_ns, mark_ns, int(origin)))
 
     def _drop_if_another(self, segment: SegmentMatcher) -> None:
-        """Stop using the recorded time of the phase if the called model is not the recorded model."""
         if segment.recorded is not None and segment.recorded.phase_grained and not self._workload.is_same():
             segment.recorded = None
 
@@ -390,11 +363,7 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def charge_so_far(self, thread: HostThread) -> None:
-        """Play all recorded work that was launched up to the current position in the recorded phase.
-
-        Called before the host waits for a device or queries whether a device has finished. If only phases were recorded, the
-        share of the phase to play is the number of ops so far divided by the number in the previous step.
-        """
+        """Add the recorded work up to the current position, before the host waits for a GPU."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)
@@ -409,18 +378,12 @@ class StepTracker:
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
     def begin_stage(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """Begin an nn.DataParallel stage (scatter, a replica or gather) on a device. The stage may begin a forward pass.
-        `stages.end` ends the stage."""
+        """Begin a stage of nn.DataParallel (scatter, a replica or gather) on a device."""
         if self.turns[PLAIN]:
             self.op(thread, PLAIN, self._scheduler.clock.now_ns())
         return self.stages.begin(thread, name, device)
 
     def _charge_unvisited(self, thread: HostThread) -> None:
-        """Add the time of recorded phases that the script did not repeat in this step, such as a second forward pass.
-
-        If a recording without kernels contains a backward pass that the script skips, the script is a different program, so no
-        time is added.
-        """
         if self._evaluates and self.step.step.kind != StepKind.EVALUATION:
             return
         unvisited = self.step.unvisited()
@@ -439,10 +402,7 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        """End the script.
-
-        An unfinished training step is dropped, and the host waits for the device, as a real process does at exit.
-        """
+        """End the script, drop an unfinished training step, and wait for the GPU."""
         # `--strict` raises no errors at exit.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:

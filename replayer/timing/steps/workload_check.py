@@ -1,4 +1,4 @@
-"""Checks whether the script runs the recorded workload (the same model, batch size and data types)."""
+"""Checks whether the script runs the recorded model, batch size and data types."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from traces.script.workload_observer import WorkloadObserver
 
 
 class WorkloadCheck:
-    """Compares the workloads of the script and of the recording until the script's workload is completely known.
-    """
+    """Compares the workloads of the script and of the recording."""
 
     def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
         self._recorded = recorded

@@ -1,2 +1,1 @@
-"""The replay's own recording. `timeline_writer.TimelineWriter` collects the rows of the replayed trace and writes them while
-the script runs."""
+"""Writes the trace of a replay. `timeline_writer.TimelineWriter` collects rows and writes them while the script runs."""

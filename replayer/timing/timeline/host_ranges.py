@@ -1,13 +1,11 @@
-"""Writes a range to the replayed trace for each call of an nn.Module, around the ops of the call.
+"""Writes a range to the trace for each call of an nn.Module.
 
     note = ranges.of_thread(thread.row).append
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-To save time, the thread of the script only stores one integer when a module call starts or ends. The thread that writes the
-trace computes the time ranges of the module calls later. A module's range lasts from the start of its first op to the end of
-its last op. In the trace file, module ranges are stored after the ops that they contain. Each op refers to its range
-(`parent`).
+The script's thread only stores one integer when a module call starts or ends. The thread that writes the trace computes the
+time ranges of module calls later.
 """
 
 from __future__ import annotations
@@ -42,25 +40,21 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return the list to which a thread appends a mark when a module call starts or ends. The list object never changes, so
-        callers can keep its `append` method."""
+        """Return the list to which a thread appends the starts and ends of module calls."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:
-        """Assign the starts and ends of module calls since the last `assign_rows` to the rows `row` to `row + ops` of the host
-        table."""
+        """Assign new module calls to the rows `row` to `row + ops` of the host table."""
         for marks in self._threads.values():
             if len(marks.flat) > (marks.assigned[-1][0] if marks.assigned else 0):
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Record the order in which ops were written if they were not written in call order. `row` is the host-table row of the
-        first op. `order[k]` is the position in call order of the k-th op that was written."""
+        """Record the order in which ops were written. `order[k]` is the original index of the k-th written op."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:
-        """Remove and return the starts and ends of module calls before row `row` of the host table. Module calls that are still
-        running end at row `row`."""
+        """Remove and return the module calls before row `row` of the host table."""
         self.assign_rows(row, 0)
         taken = []
         for thread, marks in self._threads.items():
@@ -109,8 +103,7 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """Return, for each module call, the index of the mark at which the call ends. For a call that has not ended, the index
-        is the total number of marks."""
+        """Return the index at which each module call ends, or the number of marks for a running call."""
         ends = np.full(len(self.name) + 1, len(self.name))
         by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]
@@ -120,7 +113,7 @@ class _RangeMarks:
 
 @dataclass(frozen=True, slots=True)
 class TakenRanges:
-    """Computes the time ranges of module calls for consecutive rows of the host table."""
+    """Computes the time ranges of module calls."""
 
     threads: list[tuple[int, list[int], list[tuple[int, int, int]]]]
     reordered: list[tuple[int, list[int]]]
@@ -137,9 +130,9 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return the host-table rows of the module ranges, and for each op and range the row of the enclosing range.
+        """Return the host-table rows of the module calls, and the enclosing row of each op and call.
 
-        `thread`, `start_ns` and `end_ns` contain one entry per op. The first op is in row `row` of the host table.
+        `thread`, `start_ns` and `end_ns` have one entry per op. The first op has row `row` of the host table.
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

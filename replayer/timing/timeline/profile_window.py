@@ -3,16 +3,12 @@
     window, next_ops = timeline.watched()           # a Trace of the work since timeline.watch()
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
-Kineto uses the clock of this machine, but the virtual GPU uses the time axis of its recording. Some times are known in both
-clocks: the start and end of the profile, the script's waits for a batch, and ops that both Kineto and the virtual GPU recorded.
-All other times of Kineto's events are interpolated between times that are known in both clocks. If both Kineto and the virtual
-GPU recorded an op, the row of the virtual GPU is kept, because its kernels refer to this row.
+The virtual GPU uses the time axis of its recording. Times of Kineto's events are interpolated between events that both clocks
+have measured.
 
 Note [Ops of one instant]
-    With `--clock recorded` and `--clock virtual`, the clock can stand still between ops, and ops take no time. A profile viewer
-    that assigns launches to ops by time would then assign all launches to one op. To separate the launches of different ops,
-    each op lasts at least one nanosecond per launch and begins after the previous op has ended. Python functions that took no
-    time and ran no op are left out, because their nesting could not be seen.
+    With `--clock recorded` and `--clock virtual`, several ops can have the same start time. In the profile, each op lasts at
+    least one nanosecond per kernel launch, because viewers assign launches to ops by time.
 """
 
 from __future__ import annotations
@@ -52,10 +48,7 @@ _BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 
 
 def with_launches(trace: Trace) -> Trace:
-    """Add a runtime call to `trace` for each kernel, inside the op that launched the kernel.
-
-    In `trace`, kernels refer to the ops that launched them, except that kernels of collectives refer to runtime calls.
-    """
+    """Add a CUDA runtime call for each kernel, inside the op that launched the kernel."""
     takes_ns = _tell_apart(trace)
     host, device = trace.host, trace.device
     linked = np.flatnonzero(np.append(host.kind == HostKind.OP, False)[device.launch])
@@ -83,11 +76,7 @@ def with_launches(trace: Trace) -> Trace:
 
 
 def _tell_apart(trace: Trace) -> Column:
-    """Move the ops of each thread apart so that they do not overlap. Returns the duration of each op without its waits, in ns.
-
-    See Note [Ops of one instant]. A wait that begins during an op or when the op ends (as in a blocking copy) belongs to the
-    op. The times of the op are changed so that the wait begins after the op's launches, and the op ends with the wait.
-    """
+    """Return the duration of each op in ns without its waits. See Note [Ops of one instant]."""
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
     takes_ns: Column = np.maximum(host.duration_ns, launches + 1)
@@ -109,8 +98,7 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts machine time to recorded time. Machine time and recorded time (in us) are both known at the start and end of the
-    profile, and at the ops of one thread."""
+    """Converts machine time to recorded time, in us."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -122,9 +110,7 @@ class _Clocks:
         self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
 
     def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
-        """Use the known times of other threads too, because a thread may wait for them (`backward()` waits for autograd's
-        thread).
-        """
+        """Use the known times of other threads too, because `backward()` waits for autograd's thread."""
         own = np.array([time for times, _ in others for time in times])
         recorded = np.array([time for _, times in others for time in times])
         inside = (own > self._own[0]) & (own < self._own[-1])
@@ -133,8 +119,7 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
-        """Move events that would begin or end during an op in `ops_us` to the end of the op. `ops_us` lists the start and end
-        of ops that only the virtual GPU recorded."""
+        """Move events that begin or end during an op in `ops_us` to the end of the op."""
         self._alone_us = np.array(sorted(ops_us))
 
     def recorded(self, own_us: float) -> float:
@@ -155,8 +140,8 @@ def merged(
 ) -> dict[str, Any]:
     """Return the content of a Kineto file with the events of the virtual GPU added.
 
-    The times of `window` plus `shift_ns` are Unix times. `ends` contains the start and the end of the profile, each as a pair
-    of this machine's Unix time and the recorded time, in ns. `waits` lists the script's waits for a batch during the profile.
+    The times of `window` plus `shift_ns` are Unix times. `ends` has the Unix time and the recorded time of the profile's start
+    and end, in ns.
     """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
@@ -221,11 +206,7 @@ def merged(
 
 
 def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
-    """For each range of the script (`record_function`, the profiler's steps), add a GPU range on each stream on which the range
-    launched work.
-
-    As in files of Kineto, a GPU range lasts from the start of its first kernel to the end of its last kernel.
-    """
+    """As in Kineto's files, a GPU range lasts from its first kernel's start to its last kernel's end."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)
     for event in events:
@@ -249,7 +230,7 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
 
 
 class WindowOp(NamedTuple):
-    """An op of the profile. The name is "" for work that no op launched."""
+    """Describes an op in a profile. The name is "" for kernels that no op launched."""
 
     thread: int
     name: str
@@ -259,8 +240,7 @@ class WindowOp(NamedTuple):
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """Yield the virtual GPU's ops in order of their start times, and then one entry for all work that no op launched. See
-    `watched` for `next_ops`."""
+    """Yield the virtual GPU's ops by start time, and finally one entry for kernels without an op."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(
@@ -277,12 +257,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return, for each op, the bytes allocated minus the bytes freed by the op and its inner ops. Memory that is attributed to
-    no op has the key NONE.
-
-    Each memory event is attributed to the op that begins next. If an op frees memory that another op allocated, the freed bytes
-    are attributed to no op.
-    """
+    """Return the bytes allocated minus the bytes freed by each op. Memory that belongs to no op has the key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
@@ -317,12 +292,7 @@ def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
 
 
 def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
-    """Return two sets of ids of Kineto's ops: the ops that ran on the virtual GPU, and the ops that the replayer itself called.
-
-    An op ran on the virtual GPU if Kineto recorded a dispatch op of the replayer inside the op. Ops that skip the replayer's
-    dispatch (torch_shortcuts.py) are not found. The replayer itself calls PyTorch ops only to compute the shapes and values of
-    results.
-    """
+    """Return the ids of ops that ran on the virtual GPU, and of ops that the replayer itself called."""
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
     within = [False] * len(ops)
@@ -338,11 +308,7 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
 
 
 def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
-    """Remove the virtual GPU's own Python functions from a profile. Returns the remaining events, and the ids of Python calls
-    that ran no op.
-
-    In torch.profiler's stacks, functions of the virtual GPU appear between the functions of the script.
-    """
+    """Return the events without the virtual GPU's own Python functions, and the ids of Python calls without ops."""
     spans, above = _in_nesting_order(_spans(events, *_NESTED))
     is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
     if not is_call.any():
@@ -358,8 +324,6 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
 
 
 def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
-    """Return the spans with outer spans first, and for each span the row of the enclosing span, or NONE.
-    """
     start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
     outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
     entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans], np.int64)
@@ -368,10 +332,7 @@ def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """Return the order of the events with outer events first, and for each event the row of the enclosing event, or NONE.
-
-    Each argument has one entry per event. Threads can be any distinct values. See `nesting_order` for the other arguments.
-    """
+    """Return the order of the events with outer events first, and the enclosing row of each event or NONE."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)
@@ -389,12 +350,7 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 
 
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
-    """Yield pairs of Kineto's event and the virtual GPU's event of the same op, for all ops of one name.
-
-    The k-th event of `there` is paired with the k-th event of `found`. If the lists differ in length, events are paired within
-    groups of the same operands. If a group has different numbers of events in the two lists, only events that ran on the
-    virtual GPU are paired. `virtual` contains the ids of Kineto's events that ran on the virtual GPU.
-    """
+    """Yield pairs of events of the same op: one event from Kineto and one event from the virtual GPU."""
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
         return
@@ -414,7 +370,6 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
 
 
 def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
-    """Pair the profiler's ranges for DataLoader waits with the waits for a batch that the replayer measured."""
     for event in events:
         if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
             middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)

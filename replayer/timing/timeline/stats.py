@@ -1,5 +1,4 @@
-"""Collects the figures for the report of a replay, such as device time, ops that matched no recorded call, and host time per
-step."""
+"""Collects numbers for the report of a replay, such as GPU time and host time per step."""
 
 from __future__ import annotations
 
@@ -14,10 +13,7 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Collects durations (in ns) and numbers of events since the first step began.
-
-    Values per step leave out the first step, which is slower because it plans each op.
-    """
+    """Collects durations (in ns) and numbers of events since the first training step began."""
 
     # device time by the origin of its duration
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})
@@ -35,11 +31,10 @@ class ReplayStats:
     step_ops: array[int] = field(default_factory=lambda: array("q"))
 
     def miss(self, op: str, shapes: tuple[Shape, ...]) -> None:
-        """Count an op that matched no recorded call."""
+        """Count an op that was not recorded."""
         self.missing[op, shapes] = self.missing.get((op, shapes), 0) + 1
 
     def restart(self) -> None:
-        """Reset all counts when the first step begins."""
         self.charged_ns = {int(origin): 0 for origin in Origin}
         self.uncharged_ns = self.reads_unrecorded = self.sizes_assumed = 0
         self.missing = {}
@@ -56,8 +51,7 @@ class ReplayStats:
     def host_figures(self, speed: float) -> HostFigures:
         """Return the host time per step and per op.
 
-        The host time per step is measured on the time axis of the recording. The host time per op is given in this machine's
-        time. Recorded time runs `speed` times as fast as this machine's time.
+        Recorded time runs `speed` times as fast as this machine's time.
         """
         if not self.step_ops:
             return HostFigures()

@@ -1,7 +1,4 @@
-"""Writes the trace of a replay while the script runs.
-
-Rows are collected as plain integers. A separate thread appends the rows to the trace file, 65536 at a time or once a second.
-The time and memory for each step do not grow with the length of the run.
+"""Writes the trace of a replay in a separate thread while the script runs.
 
     timeline = TimelineWriter(TraceStream(path), recorded)
     row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
@@ -79,15 +76,14 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Table rows that are created later by the writing thread. `count` is known now."""
+    """Represents table rows that the writing thread creates later."""
 
     count: int
     make: Callable[[], Column]
 
     @classmethod
     def of(cls, template: Column, written: dict[int, Column | int]) -> DeferredRows:
-        """Return the rows of `template`, with the columns in `written` replaced by new values. `template` must not change
-        afterwards."""
+        """Return the rows of `template` with new values for the columns in `written`."""
         return cls(len(template), partial(_written_over, template, written))
 
 
@@ -104,11 +100,7 @@ def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
 
 
 class BufferedRows:
-    """Collects the rows of one table. A single row is appended to the flat array `loose`, and several rows are added as a
-    matrix.
-
-    The writing thread joins the rows of a table later, so that the script's thread does not have to copy rows.
-    """
+    """Collects the rows of one table. Single rows are stored in the flat array `loose`."""
 
     __slots__ = ("_in_tables", "_tables", "_width", "loose")
 
@@ -148,7 +140,7 @@ def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
 
 
 def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
-    """Increase the times of memory events where necessary, so that no event of a device is earlier than the previous one."""
+    """Increase the times of memory events so that the times of each device never decrease."""
     for device in np.unique(table[:, _DEVICE]).tolist():
         rows = np.flatnonzero(table[:, _DEVICE] == device)
         times = np.maximum.accumulate(np.maximum(table[rows, _TIME], latest_ns.get(device, table[rows[0], _TIME])))
@@ -157,9 +149,9 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    """The script's wait for a batch.
+    """Describes a wait of the script for a batch.
 
-    Start and end are given in this machine's Unix time (`own_start_ns`) and on the time axis of the recording (`start_ns`).
+    `own_start_ns` is this machine's Unix time. `start_ns` is on the time axis of the recording.
     """
 
     own_start_ns: int
@@ -178,11 +170,7 @@ class _HandedOver:
     memory_ops: list[UnresolvedOps]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
-        """Return the rows of each table as one matrix.
-
-        `memory_ns` contains the time of the last memory event of each device, and is updated. The times of a device's memory
-        events never decrease, because memory totals depend on the order of the events.
-        """
+        """Return the rows of each table as one matrix. `memory_ns` has the last memory time of each device."""
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
             start_ns = tables["host"][:, HOST_COLUMNS.index("start_ns")]
@@ -192,15 +180,10 @@ class _HandedOver:
         return tables
 
     def next_ops(self) -> Column:
-        """Return, for each memory event, the host-table row of the op that begins next."""
+        """Return the host-table row of the op that begins after each memory event."""
         return host_rows(self.memory_ops)
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
-        """Return the tables by name.
-
-        The host table includes the ranges of module calls and the numbers that connect ops with their autograd nodes. See
-        `matrices` for `memory_ns`.
-        """
         tables = self.matrices(memory_ns)
         columns = {name: dict(zip(_GATHERED[name][1], matrix.T, strict=True)) for name, matrix in tables.items()}
         if len(self.ranges) or self.nodes:
@@ -221,14 +204,13 @@ class _HandedOver:
 
 
 class TimelineWriter:
-    """Collects the rows of a replayed trace, and writes them to a file in another thread.
+    """Collects the rows of a replayed trace, and writes the rows to a file in another thread.
 
-    The string table begins with the strings of the recording, so that recorded names keep their indices. If `live` is true, the
-    rows of a step are written as soon as the step ends.
+    If `live` is True, the rows of a step are written as soon as the step ends.
     """
 
     def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
-        """Start the writer. `devices` lists the devices of the replay if they differ from the recorded devices."""
+        """`devices` lists the devices of the replay if they differ from the recorded devices."""
         self._stream = stream
         self._live = live
         # rows refer to the devices and to the first thread
@@ -269,21 +251,18 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return a matrix with one row of the host table for each op. The caller must fill in the thread and the times of each
-        op. The rows are read-only."""
+        """Return one host-table row for each op, without thread and times. The rows are read-only."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add several kernels and copies, given as an int64 matrix with the columns of the device table. `work` adds a single
-        row."""
+        """Add kernels and copies as an int64 matrix with the columns of the device table."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events, given as a matrix with the columns of the memory table.
+        """Add memory events as a matrix with the columns of the memory table.
 
-        `untimed` must not change afterwards. A memory event gets the start time of its op, or the time `now_ns` if the op has
-        not begun.
+        A memory event gets the start time of its op, or `now_ns` if the op has not begun.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
@@ -296,26 +275,23 @@ class TimelineWriter:
         return row - 1
 
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
-        """Add a range with a name that the script chose (`record_function`)."""
+        """Add a range that the script has named with `record_function`."""
         self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
     def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
-        """Add a call of the CUDA runtime, and return its row in the host table. A wait is written as a runtime call, because
-        profile viewers do not count a waiting runtime call as host work."""
+        """Add a call of the CUDA runtime, and return its row in the host table."""
         self._host((thread, _CALL, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add several host ops. `table` is an int64 matrix with the same columns as the host table. Returns the first row. `op`
-        adds a single row."""
+        """Add ops as an int64 matrix with the columns of the host table, and return the first row."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
 
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:
-        """Add a phase of the current step. The row of the step itself is added when the step ends."""
         self.phase_rows += 1
         row = (self.step_rows, self.strings.add(name), start_ns, end_ns - start_ns)
         self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))
@@ -323,8 +299,8 @@ class TimelineWriter:
     def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
         """Add a stage of nn.DataParallel to the current step.
 
-        `phase` is the index of the stage's phase in the current step. The phase has no row yet, because a phase's row is added
-        after the rows of its stages. `on_device` contains the values of the columns from `device` to the last.
+        `phase` is the index of the phase in the current step. `on_device` has the values of the columns from `device` to the
+        last.
         """
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
@@ -332,15 +308,16 @@ class TimelineWriter:
     def collective(
         self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, times_ns: tuple[int, int, int]
     ) -> None:
-        """Add an operation between ranks. `dtype` may be empty. `times_ns` contains the time of the call on the host, and the
-        start and end times of the kernel.
+        """Add a collective operation.
+
+        `times_ns` has the time of the call and the start and end times of the kernel.
         """
         add, (call_ns, start_ns, end_ns) = self.strings.add, times_ns
         texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
         self._rows["collectives"].loose.extend((*texts, size_bytes, call_ns, start_ns, end_ns - start_ns))
 
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
-        """End the step. All phases since the end of the previous step belong to the step."""
+        """End the step, which contains all phases since the previous step."""
         self._rows["steps"].loose.extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
         self.step_rows += 1
         if self._live:
@@ -350,16 +327,14 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Return True if the collected rows should be handed to the writing thread now. While a module call is running, rows
-        are handed to the writing thread only if very many have been collected."""
+        """Return True if the collected rows should be handed to the writing thread now."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Start to keep a copy of all rows that are added. `watched` returns the copied rows. The rows are also written to the
-        file."""
+        """Start to keep a copy of all added rows, which `watched` returns."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
@@ -369,11 +344,7 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace with the ops, device work and memory events since `watch` was called.
-
-        The returned column contains, for each memory event, the host-table row of the op that begins next, or NONE. Calls of
-        modules are left out, because torch.profiler does not record them by default.
-        """
+        """Return a trace of all rows since `watch`, and the op that begins after each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
@@ -398,15 +369,14 @@ class TimelineWriter:
         return header, places[next_ops]
 
     def relieve(self) -> None:
-        """Give the collected rows to the writing thread if there are many, or if the last handover was a second ago."""
+        """Give the collected rows to the writing thread if there are many, or once a second."""
         if self.is_due:
             self._hand_over()
 
     def flush(self, header: Trace) -> None:
-        """Write the current rows and header. When `flush` returns, all rows that were added before the call are in the file.
+        """Write the current rows and header to the file.
 
-        Raises OSError or TraceError if the writing thread has failed, or TimeoutError (an OSError) if it has not written the
-        rows within `_WRITES_WITHIN_S`.
+        Raises OSError or TraceError if the writing thread has failed, and TimeoutError after `_WRITES_WITHIN_S`.
         """
         self._hand_over()
         written = threading.Event()
@@ -418,10 +388,7 @@ class TimelineWriter:
         self._stream.header(header)
 
     def close(self, header: Trace) -> None:
-        """Write the remaining rows and the final header, and close the file.
-
-        Raises the same errors as `flush`.
-        """
+        """Write the remaining rows and the final header, and close the file. Raises the same errors as `flush`."""
         self._hand_over()
         self._queue.put(None)
         self._writer.join(_WRITES_WITHIN_S)
