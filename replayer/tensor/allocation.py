@@ -1,23 +1,15 @@
-"""Defines the class `Allocation`, which represents the virtual GPU memory of one tensor storage, and functions that create
-virtual tensors.
-
-All tensors with the same storage share one `Allocation`. The memory is freed when Python's reference counting deletes the last
-tensor that uses it, as on a real GPU. While autograd keeps a tensor for the backward pass, the tensor's Python object and its
-memory stay alive. The attribute `known` describes the values in the memory as far as the replay knows them. After `zeros` or
-`fill_`, `known` is the one value that all elements have. After a small copy from the host, `known` is a copy of the host's
-data. If the values are unknown, `known` is None.
+"""Represents the virtual GPU memory of tensors, and creates virtual tensors.
 
     allocation = allocate(gpu, device=0, size_bytes=4096)
     make(meta, allocation)      # a VirtualTensor
 
 Note [A dictionary at once]
-    C++ creates a tensor without an instance dictionary. Setting two attributes would create a dictionary that shares its keys
-    with other instances. The interpreter needs 33 ns to read an attribute from a key-sharing dictionary, and 10 ns with an
-    ordinary dictionary. Each op reads three attributes, so `set_attributes` gives each tensor an ordinary dictionary.
+    The interpreter needs 33 ns to read an attribute from a dictionary that shares its keys with other instances, and 10 ns from
+    an ordinary dictionary. Each op reads three attributes, so `set_attributes` gives each tensor an ordinary dictionary.
 
 Note [Views in inference mode]
-    In inference mode, all new tensors are inference tensors, except views of normal tensors, which share the version counter of
-    the normal tensor. The dispatch function creates views without `make_view` until the script first uses inference mode.
+    In inference mode, views of normal tensors stay normal tensors and share their version counter. The dispatch function
+    creates views without `make_view` until the script first uses inference mode.
 """
 
 from __future__ import annotations
@@ -55,17 +47,13 @@ _KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the ho
 
 
 def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
-    """Return True if the replay keeps the values of tensors with this shape and dtype in host memory. The replay keeps the
-    values of small tensors and of one-dimensional byte tensors, because byte tensors often contain pickled objects or generator
-    states that are read again.
-    """
+    """Return True for small tensors and byte tensors, whose values the replay keeps in host memory."""
     count = math.prod(shape)
     return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
 
 
 class Uniform(NamedTuple):
-    """A tensor whose elements all equal `value`. If `assumed` is True, the value is a guess
-    (values/assumed_values.py)."""
+    """Represents values that all equal `value`. If `assumed` is True, the value is a guess (values/assumed_values.py)."""
 
     value: float | int | bool
     dtype: torch.dtype
@@ -73,12 +61,11 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Unknown values. Two tensors with the same `Content` object have equal values, for example a tensor and its
-    clone."""
+    """Represents unknown values. Two tensors with the same `Content` object have equal values."""
 
 
 class Truth(Enum):
-    """Unknown content with a known property."""
+    """Represents unknown values with a known property."""
 
     ZERO_OR_ONE = "the result of a comparison, perhaps as numbers"
     IN_RANGE = "the result of comparing floats with bounds; in a healthy run, the floats are within the bounds"
@@ -86,14 +73,13 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Unknown contents like Truth.ZERO_OR_ONE. Each element of the tensor is known to be 0 or 1, and at most
-    `at_most` elements are 1."""
+    """Represents a tensor of zeros and ones, with at most `at_most` ones."""
 
     at_most: int
 
 
 class Allocation:
-    """The memory of one storage. `block` is None for 0 bytes. Use `allocation_of` to create an Allocation."""
+    """Represents the memory that all tensors with the same storage share. `block` is None for 0 bytes."""
 
     __slots__ = ("__weakref__", "block", "known")
 
@@ -112,20 +98,16 @@ class Allocation:
 
     @property
     def size_bytes(self) -> int:
-        """Return the requested size in bytes. The allocator may have rounded the size up."""
+        """Return the requested size in bytes, before the allocator rounds the size up."""
         return self.block.size_bytes if self.block is not None else 0
 
     def exchange(self, other: Allocation) -> None:
-        """Swap memory with the allocation `other`."""
         self.block, other.block = other.block, self.block
         self.known = None
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """Create the allocation for an allocator's block.
-
-    This function is three times as fast as an `__init__` method that sets the same attributes.
-    """
+    """Return a new `Allocation`. A constructor call would take three times as long."""
     made = Allocation()
     made.block = block
     made.known = None
@@ -133,10 +115,7 @@ def allocation_of(block: AllocationHandle | None) -> Allocation:
 
 
 def allocate(gpu: VirtualGpu, device: int, size_bytes: int) -> Allocation:
-    """Allocate memory on a device, for use by the device's current stream.
-
-    Raise torch.OutOfMemoryError with PyTorch's message if the memory is full.
-    """
+    """Allocate memory for the device's current stream. Raise torch.OutOfMemoryError if the memory is full."""
     try:
         return allocation_of(gpu.devices[device].allocator.malloc(size_bytes, gpu.current.stream(device).number))
     except OutOfMemory as full:
@@ -156,8 +135,7 @@ def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
 
 
 def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
-    """Create a virtual tensor that is a view of `source` and has the shape and strides in `meta`. See
-    Note [Views in inference mode]."""
+    """See Note [Views in inference mode]."""
     cls = cls or meta.wrapping[0]
     if STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
         with _inference_mode(False):
@@ -176,8 +154,6 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
 
 
 def adopt(tensor: TorchAny, other: TorchAny) -> None:
-    """Give the virtual tensor `tensor` the shape, dtype and memory of the virtual tensor `other`, like `tensor.data =
-    other`."""
     _set_data(tensor, other)
     tensor.tensor_meta = other.tensor_meta
     tensor.allocation = other.allocation

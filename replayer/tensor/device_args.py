@@ -21,10 +21,9 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Convert a CUDA device, given as string, integer or torch.device, to the device type "lazy", which C++ code needs. Other
-    arguments are returned unchanged.
+    """Convert a "cuda" device to the "lazy" device of C++ code, and return all other arguments unchanged.
 
-    Raises CUDA's error "invalid device ordinal" if the recording has no GPU with this index.
+    Raise CUDA's error "invalid device ordinal" if the recording has no GPU with this index.
     """
     if type(device) is str:
         if not device.startswith("cuda"):
@@ -44,10 +43,10 @@ def _known_to_backend(index: int) -> torch.device:
 
 
 def checked_index(index: int) -> int:
-    """Return `index` if this device exists. Initializes torch.cuda if necessary.
+    """Return `index` if this device exists, and initialize torch.cuda if necessary.
 
-    Raises torch.AcceleratorError with CUDA's message if the recording has no GPU with this index. Raises RuntimeError in a
-    child process that was forked after its parent had used the GPU.
+    Raise torch.AcceleratorError if the recording has no GPU with this index. Raise RuntimeError in a child process that was
+    forked after its parent had used the GPU.
     """
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
@@ -56,17 +55,13 @@ def checked_index(index: int) -> int:
 
 
 def index_of(device: torch.device | None) -> int:
-    """Return the index of a device. A device without an index, such as "cuda", means the current device.
-
-    Raise the same errors as `checked_index`.
-    """
     if device is None or device.index is None:
         return gpu().current.device()
     return 0 if device.index == 0 else checked_index(device.index)
 
 
 class CudaError(Enum):
-    """Lists errors of the CUDA runtime, each with its number, its text, and its name if PyTorch prints it."""
+    """Lists errors of the CUDA runtime with their numbers and texts."""
 
     INVALID_VALUE = 1, "cudaErrorInvalidValue", "invalid argument"  # such as memory of a process that has ended
     INVALID_DEVICE = 101, "", "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
@@ -94,8 +89,7 @@ class CudaError(Enum):
 
 
 def report_failed_assert(line: str) -> None:
-    """Print the message of a kernel's failed assertion, as CUDA does. As on a real GPU, the Python error is raised only when
-    the host next waits for the GPU."""
+    """Print the message of a CUDA kernel's failed assertion."""
     print(line, file=sys.stderr)
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 
@@ -107,8 +101,6 @@ _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
 
 
 def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:
-    """Replace "cuda" devices in the arguments of `Tensor.to` by "lazy" devices. The device may be the first positional argument
-    or a keyword argument."""
     if args:
         first = args[0]
         kind = type(first)

@@ -1,14 +1,9 @@
-"""Runs one op on virtual tensors.
-
-The dispatch function looks up the op's plan (a stored result of shape inference), creates the result tensors, and launches the
-op's kernels.
-
-The dispatch function takes most of a replay's time. A training step of ResNet-50 calls the dispatch function about 700 times.
-For speed, `dispatch` is one long function that uses local variables and creates the most common results without calling other
-functions.
+"""Runs PyTorch ops on virtual tensors.
 
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
+
+For speed, `dispatch` is one long function that uses local variables.
 """
 
 from __future__ import annotations
@@ -31,9 +26,7 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return two functions for running ops. The first returned function is the `__torch_dispatch__` of virtual tensors. The
-    second returned function does the same but ignores handlers that are registered for particular ops.
-    """
+    """Return the `__torch_dispatch__` of virtual tensors, and a variant that ignores handlers of particular ops."""
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default

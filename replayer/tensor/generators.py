@@ -1,13 +1,10 @@
-"""Random generators of virtual devices. The state of a generator consists of a seed and an offset of the Philox algorithm, as
-in CUDA.
-
-Random ops advance the Philox offset by as much as PyTorch's CUDA kernels (CUDAGeneratorImpl.cpp,
-native/cuda/DistributionTemplates.h). Under `--values compute`, PyTorch's CPU generator draws the random numbers, with a seed
-made from the Philox seed and offset. After `torch.cuda.manual_seed` or `set_rng_state`, the same random numbers are drawn
-again. The CPU generator's state is restored after each draw. The numbers differ from those of a real GPU.
+"""Provides the random generators of virtual devices, whose state is a Philox seed and offset as in CUDA.
 
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
+
+Random ops advance the Philox offset by as much as PyTorch's CUDA kernels (CUDAGeneratorImpl.cpp,
+native/cuda/DistributionTemplates.h). Under `--values compute`, PyTorch's CPU generator draws the random numbers.
 """
 
 from __future__ import annotations
@@ -49,14 +46,12 @@ class PhiloxState:
         self.offset += -(-numbers // _PER_CALL) * _PER_CALL
 
     def next_host_seed(self, numbers: int) -> int:
-        """Return a seed for running a random op on the CPU, and advance the Philox offset."""
         seed = (self.seed * 0x9E3779B97F4A7C15 + self.offset * 0xD1B54A32D192ED03) % (1 << 64)
         self.advance(numbers)
         return seed
 
     def kept_in(self, capture: GraphCapture) -> None:
-        """Reset the Philox offset to its current value when the capture of the CUDA graph ends. Capturing a CUDA graph draws no
-        random numbers, so only replays of the graph advance the offset."""
+        """Restore the Philox offset when the capture of a CUDA graph ends, because capturing draws no random numbers."""
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
@@ -111,8 +106,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the generator's state from a tensor of 16 bytes, or of 8 bytes if an old PyTorch release saved it. Raise the same
-        errors as torch."""
+        """Set the generator's state from a tensor of 16 bytes, or of 8 bytes from an old PyTorch release."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -124,7 +118,6 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return Generator(self._index, PhiloxState(self.philox.seed, self.philox.offset))
 
     def graphsafe_get_state(self) -> Generator:
-        """Return a new generator object that shares its state with `self`."""
         return Generator(self._index, self.philox)
 
     def graphsafe_set_state(self, other: Generator) -> Self:
@@ -160,8 +153,7 @@ def _restored(index: int, state: torch.Tensor) -> Generator:
 
 
 class DefaultGenerators(Sequence[Generator]):
-    """Replaces `torch.cuda.default_generators`, a sequence with one random generator per device. A generator is created when a
-    script or an op first uses it."""
+    """Replaces `torch.cuda.default_generators`, a sequence with one random generator per device."""
 
     def __init__(self) -> None:
         self._made: dict[int, Generator] = {}
@@ -183,8 +175,7 @@ class DefaultGenerators(Sequence[Generator]):
 
 
 def virtual_generator(generator: TorchAny) -> Generator | None:
-    """Return the virtual generator that a script passed to an op. The lookup is needed because C++ code passes a new Python
-    object for the generator to the op, not the original object."""
+    """Return the virtual generator for the Python object that C++ code passes to a random op."""
     found: Generator | None = STATE.generators.get(generator._cdata)
     return found
 
@@ -197,7 +188,6 @@ def _generator_in(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Torc
 
 
 def philox_of(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device: int) -> PhiloxState:
-    """Return the generator state that a random op on `device` uses."""
     given = _generator_in(args, kwargs)
     defaults: TorchAny = torch.cuda.default_generators
     found: Generator | None = defaults[device] if given is None else virtual_generator(given)
@@ -213,7 +203,6 @@ def require_device(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device
 
 
 def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Raise PyTorch's error if a CUDA generator is used for a random tensor on the CPU."""
     if type(_generator_in(args, kwargs)) is Generator:
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         device = tensors[0].device if tensors else kwargs.get("device")
@@ -222,7 +211,7 @@ def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> No
 
 @contextmanager
 def host_numbers(seed: int) -> Iterator[None]:
-    """Seed PyTorch's default CPU generator with `seed`, and restore the generator's previous state when the context ends."""
+    """Seed PyTorch's default CPU generator, and restore its previous state when the context ends."""
     kept = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -236,7 +225,6 @@ def is_random(func: torch._ops.OpOverload) -> bool:
 
 
 def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device: DeviceProperties) -> int:
-    """Return how far a random op's kernel advances the Philox offset."""
     name = func._schema.name.rpartition("::")[2]
     tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
     if name == "randperm":
@@ -259,7 +247,7 @@ def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device:
 
 
 def _per_thread(count: int, itemsize: int, device: DeviceProperties) -> int:
-    """Return how many random numbers each kernel thread draws to fill `count` elements (PyTorch's `calc_execution_policy`)."""
+    """See `calc_execution_policy` in PyTorch."""
     threads = device.max_threads_per_multi_processor or _USUAL_THREADS
     blocks = min((device.multi_processor_count or _USUAL_MULTIPROCESSORS) * (threads // _BLOCK), -(-count // _BLOCK))
     return ((count - 1) // (_BLOCK * blocks * (2 if itemsize == 8 else 4)) + 1) * _PER_CALL

@@ -1,7 +1,4 @@
-"""Reads the sequence number of the current op's autograd node.
-
-Autograd gives each node of its graph a sequence number. Profilers use the sequence numbers to link each backward op to its
-forward op.
+"""Reads the sequence number of the current op's autograd node, with which profilers link backward to forward ops.
 
     number = node_numbers(torch)
     number()    # (14, NONE): this op created node 14 of the graph; (14, 1): this op is part of node 14's backward
@@ -25,9 +22,7 @@ class _Latest(threading.local):
 
 
 def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
-    """Return a function that reads the sequence number of the op that is being dispatched. Autograd creates the op's node,
-    which has the number, before it calls `__torch_dispatch__`.
-    """
+    """Return a function that reads the autograd sequence number of the op that is being dispatched."""
     current: TorchAny = torch._C._current_autograd_node
     next_number: TorchAny = torch._C._autograd._get_sequence_nr
     latest = _Latest()

@@ -1,7 +1,6 @@
-"""Defines plans. A plan is the stored result of shape inference: it describes which tensors a call of an op returns and which
-arguments it changes. Plans are cached, because inferring shapes is slow.
+"""Defines plans. A plan stores which tensors an op returns and which arguments the op changes.
 
-plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
+    plan.outcome    # New(meta, 96): `relu`; View(meta, (0, -1)): `x.t()`; Same((0, -1)): `x.add_(1)`
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ Where = tuple[int | str, int]
 
 
 class New(NamedTuple):
-    """The call returns a new tensor, for which `size_bytes` of memory are allocated."""
+    """The op returns a new tensor."""
 
     tensor_meta: TensorMeta
     size_bytes: int
 
 
 class View(NamedTuple):
-    """The call returns a view of an argument."""
+    """The op returns a view of an argument."""
 
     tensor_meta: TensorMeta
     of: Where
 
 
 class Same(NamedTuple):
-    """The call returns one of its arguments."""
+    """The op returns one of its arguments."""
 
     of: Where
 
 
 class Constant(NamedTuple):
-    """The result is not a tensor."""
+    """The op returns no tensor."""
 
     value: TorchAny
 
@@ -53,9 +52,9 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """The call changes the shape, the strides or the memory of an argument.
+    """The op changes the shape, the strides or the memory of an argument.
 
-    If the call is `a.set_(b)`, the argument `a` gets the memory of `b`, and `rebound` is the position of `b`.
+    After `a.set_(b)`, the argument `a` has the memory of `b`, and `rebound` is the position of `b`.
     """
 
     of: Where
@@ -65,8 +64,7 @@ class Reshaped(NamedTuple):
 
 
 class OutcomeKind(IntEnum):
-    """Kinds of outcomes. The file dispatch.py creates results of the kinds NEW, SAME and VIEW. `Plan.results` creates all other
-    results."""
+    """Lists what an op can return."""
 
     NEW = 0  # one new tensor
     SAME = 1  # a positional argument with unchanged metadata
@@ -76,15 +74,11 @@ class OutcomeKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Which tensors a call of an op returns, and which arguments it changes.
+    """Stores which tensors an op call returns, and which arguments the call changes.
 
-    `writes` lists the arguments that the call changes in place, as pairs (position or name, whether the argument is a list).
-    `written` lists the positions of arguments that the op overwrites with unknown values. `written` is None if the call changes
-    no values. If `set_values` is not None, it is called after the op and stores the result's values as far as they can be
-    computed.
-
-    The attribute `kind` says what the call returns. There are no subclasses for the kinds, because Python reads attributes
-    faster if a line of code always sees objects of the same class.
+    `writes` lists the arguments that are changed in place, as pairs (position or name, whether the argument is a list).
+    `written` lists the positions of arguments that get unknown values. `set_values` is called after the op to store known
+    values.
     """
 
     signature: OpSignature

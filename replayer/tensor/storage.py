@@ -1,9 +1,5 @@
 """Implements the storage of a virtual tensor, which has a size and an address but no contents.
 
-When a script reads bytes of a virtual storage, they are created on demand.
-
-VirtualStorage derives from `torch.UntypedStorage`, so `torch.save`, `torch.load` and `TypedStorage` accept its objects.
-
     storage = x.untyped_storage()
     storage.nbytes(), storage.device     # 24, device(type='cuda', index=0)
     storage.cpu()                        # 24 bytes on the host, after a device-to-host copy
@@ -25,8 +21,7 @@ from replayer.torch_types import TorchAny
 
 
 class VirtualStorage(torch.UntypedStorage):
-    """A storage over an allocation. Storage objects that refer to the same memory are equal, and have the same `_cdata` and
-    `data_ptr`."""
+    """Represents GPU memory like a torch.UntypedStorage. Storage objects that refer to the same memory are equal."""
 
     allocation: Allocation
     _index: int
@@ -84,8 +79,7 @@ class VirtualStorage(torch.UntypedStorage):
         raise NotEmulated("torch.UntypedStorage._share_cuda_", "send the tensor through a queue of torch.multiprocessing")
 
     def resize_(self, size_bytes: int) -> Self:
-        """Change the size of the storage in bytes. A size of 0 frees the memory. Resizing the storage affects all tensors that
-        share it."""
+        """Change the size of the storage in bytes. A size of 0 frees the memory."""
         if size_bytes != self.allocation.size_bytes:
             self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
         return self
@@ -123,7 +117,6 @@ class VirtualStorage(torch.UntypedStorage):
         return self
 
     def __getitem__(self, index: TorchAny) -> TorchAny:
-        """Return one byte as an integer, or copy a slice of bytes to a storage on the host. In CUDA a slice is a view."""
         return self.as_bytes()[index].item() if isinstance(index, int) else self.cpu()[index]
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
@@ -158,7 +151,6 @@ class VirtualStorage(torch.UntypedStorage):
         return VirtualStorage.over(made, self._index)
 
     def _deepcopy_once(self, memo: dict[TorchAny, TorchAny]) -> Allocation:
-        """If several tensors share this storage, a deepcopy copies the memory only once."""
         done: dict[int, Allocation] = memo.setdefault("torch", {})
         key = self._cdata
         if key not in done:

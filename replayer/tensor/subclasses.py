@@ -1,15 +1,12 @@
 """Supports virtual tensors of other tensor classes, such as subclasses of nn.Parameter, lazy parameters and torchvision's
 tv_tensors.
 
-For each tensor class of the script, a class is generated that derives from the script's class and from VirtualTensor. The
-generated class has the same name as the script's class.
-
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 
 Note [Ops on subclasses]
     The replayer's dispatch handles only objects of exactly the class VirtualTensor. The generated classes have another
-    `__torch_dispatch__`, which converts arguments to plain virtual tensors and calls the dispatch. As for every subclass,
-    `__torch_function__` converts the results back to the subclass.
+    `__torch_dispatch__`, which converts arguments to plain virtual tensors. As for every subclass, `__torch_function__`
+    converts the results back to the subclass.
 """
 
 from __future__ import annotations
@@ -50,7 +47,6 @@ def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
 
 
 def plain_class(tensor: TorchAny) -> type:
-    """Return the class of the tensor that results if this virtual tensor is copied to the host."""
     plain: type = type(tensor).plain_class
     return plain
 

@@ -3,11 +3,10 @@
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 
 Note [Weak references of C++]
-    PyTorch's swap raises an error for tensors that C++ refers to weakly. A torch.profiler profile with record_shapes keeps weak
-    references to every tensor that an op has used. Autocast keeps weak references to the weights that it has cast. Swapping
-    such tensors is safe, because the profiler and autocast use a weak reference only to identify a tensor by the address of its
-    C++ object, and to keep the address from being reused. This module lowers the weak reference count while PyTorch's swap
-    runs. The offset of the weak reference count in a C++ object is measured on a new tensor.
+    PyTorch's swap raises an error for tensors that C++ refers to weakly, as torch.profiler and autocast do. Swapping such
+    tensors is safe, because the profiler and autocast use a weak reference only to identify a tensor by its address. This
+    module lowers the weak reference count while PyTorch's swap runs. The offset of the weak reference count in a C++ object is
+    measured on a new tensor.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap the C++ tensors. Raises NotEmulated if PyTorch's C++ code has weak references to `tensor`, and this release of
-    PyTorch hides the number of weak references."""
+    """Swap the C++ tensors. Raise NotEmulated if a PyTorch release hides the number of weak references to `tensor`."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

@@ -1,27 +1,21 @@
 # mypy: allow-untyped-calls
-"""Defines a CUDA tensor without values.
-
-A virtual tensor has a shape, strides, a dtype, a device, an autograd graph and GPU memory, but no values.
-
-PyTorch's C++ code sees a virtual tensor on a device "lazy:0", but Python code sees "cuda:0". This file defines the methods of
-virtual tensors that scripts call. Ops are run by `dispatch.py`, copies by `ops/copies.py`, and reads of values by
-`ops/host_reads.py`.
+"""Defines virtual tensors, which have a shape, a dtype, a device, an autograd graph and GPU memory, but no values.
 
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
 
+PyTorch's C++ code sees a virtual tensor on a device "lazy:0", but Python code sees "cuda:0".
+
 Note [Lazy]
-    Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has guards for CPU, meta and
-    lazy tensors (torch/csrc/lazy, which does nothing without a backend), and accepts a Python guard for PrivateUse1. Autograd
-    would ask a Python guard for its device type 1 764 times per step of a ResNet-50, even while it unwinds from an error. These
-    calls of the Python guard would take a tenth of the step, and a Python guard supports only one device. For lazy tensors,
-    autograd stays in C++, supports any number of devices, and does not wait for streams.
+    Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has C++ guards only for CPU,
+    meta and lazy tensors (torch/csrc/lazy). A Python guard is possible for PrivateUse1, but autograd would call this guard 1
+    764 times per step of a ResNet-50, and a Python guard supports only one device. For lazy tensors, autograd stays in C++,
+    supports any number of devices, and does not wait for streams.
 
 Note [Attributes of scripts]
     `tensor_meta` and `allocation` are in the instance's dictionary. Slots are impossible, because `model.to("cuda")` changes
-    the class of a parameter, and Python rejects such a change for classes with slots. Tensor classes of fastai and MONAI copy
-    the dictionary of one tensor to another tensor. The dictionary that scripts see does not contain `tensor_meta` and
-    `allocation`, so a copy of the dictionary does not change a tensor's memory.
+    the class of a parameter, and Python rejects such a change for classes with slots. The dictionary that scripts see does not
+    contain `tensor_meta` and `allocation`, so a copy of the dictionary does not change a tensor's memory.
 """
 
 from __future__ import annotations
@@ -53,11 +47,7 @@ _data: TorchAny = torch._C.TensorBase.data
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
-    """The metaclass of virtual tensors, which makes `type(x) == torch.Tensor` true for them, and `type(p) == nn.Parameter` for
-    virtual parameters.
-
-    `type(x) is torch.Tensor` stays false. Calling a virtual tensor class creates an object of the plain class.
-    """
+    """Makes `type(x) == torch.Tensor` true for virtual tensors, and `type(p) == nn.Parameter` for virtual parameters."""
 
     plain_class: type[TorchAny]
 
@@ -72,8 +62,7 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"]):
-    """A dictionary of the attributes that a script has set on a virtual tensor. Changing the dictionary changes the attributes
-    of the tensor."""
+    """Gives access to the attributes that a script has set on a virtual tensor."""
 
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
@@ -124,7 +113,7 @@ def _replace_attributes(tensor: VirtualTensor, given: Mapping[str, TorchAny]) ->
 
 
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
-    """A tensor on the virtual GPU. Virtual tensors are created with `allocation.make`."""
+    """Represents a tensor on the virtual GPU."""
 
     plain_class: ClassVar[type[TorchAny]] = torch.Tensor
     parameter_class: ClassVar[type[VirtualParameter]]
@@ -166,7 +155,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return made
 
     def as_subclass(self, cls: type) -> TorchAny:
-        """Return a view of this tensor that is an instance of `cls`. Autograd sees the op `aten::alias`."""
         with temporarily_set(STATE.view, cls=virtual_class(cls, VirtualTensor)):
             return torch.ops.aten.alias.default(self)
 
@@ -210,8 +198,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return True
 
     def record_stream(self, stream: TorchAny) -> None:
-        """Make sure that the tensor's memory is not reused before `stream`, a torch.cuda.Stream, has finished its current
-        work."""
         block = self.allocation.block
         if block is not None:
             virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
@@ -260,10 +246,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """Set elements. When a number is assigned to an element, PyTorch first creates a CPU tensor (`THPVariable_setitem`).
-
-        If `x[0]` is a scalar, the assignment `x[0] = 1.0` is a copy from the host, and the script waits for the copy. If `x[0]`
-        has several elements, the assignment fills them with the number.
+        """Set elements. If one element is set to a number, the script waits for a copy from the host (`THPVariable_setitem`).
         """
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
@@ -359,11 +342,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 
 class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
-    """A parameter on the virtual GPU. For a virtual parameter `p`, `isinstance(p, nn.Parameter)` and `type(p) == nn.Parameter`
-    are true.
-
-    Ops on parameters give virtual tensors.
-    """
+    """Represents a parameter on the virtual GPU, for which `type(p) == nn.Parameter` is true."""
 
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
     _is_param = True  # what isinstance reads
@@ -374,13 +353,9 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Assign `tensor.data = data` if one of the two is a host tensor and the other a virtual tensor.
+    """Assign `tensor.data = data` if one is a host tensor and the other a virtual tensor.
 
-    A host tensor cannot be turned into a virtual tensor, so the C++ tensors behind the two Python objects are swapped. The
-    Python object of `tensor` stays the same, so an optimizer's references to it remain valid. The gradient of `tensor` moves
-    too. Autograd graphs from before the assignment keep the old C++ tensors.
-
-    Raises PyTorch's error if the tensor is not a leaf of the autograd graph.
+    The Python object of `tensor` stays the same, so an optimizer's references remain valid.
     """
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)

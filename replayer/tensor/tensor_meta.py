@@ -1,12 +1,11 @@
 """Defines the metadata of virtual tensors: shape, strides, storage offset, dtype and device.
 
-Tensors with equal metadata share one `TensorMeta` object. Metadata objects can be compared by identity (`is`), which makes
-cache lookups fast.
-
     metas = TensorMetaTable(VirtualTensor)
     meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
     meta is metas.of((2, 3), (3, 1), 0, torch.float32, 0)  # True
     meta.extent_bytes  # 24
+
+Tensors with equal metadata share one `TensorMeta` object, so metadata can be compared by identity (`is`).
 """
 
 from __future__ import annotations
@@ -41,23 +40,17 @@ def in_words_of_cuda(error: RuntimeError) -> RuntimeError:
 
 
 def on_one_device(error: Exception) -> Exception:
-    """Return the error of a CPU kernel, with the CPU tensor types in its message replaced by those of CUDA. The changed error
-    message describes all tensors as GPU tensors."""
     text = _CPU_TYPE.sub(r"torch.cuda.\1", str(error))
     return error if text == str(error) else type(error)(text)
 
 
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
-    """Return whether `value` is a virtual tensor or virtual parameter with a strided layout.
-
-    Return False for sparse tensors, and for tensors of classes that the script defines.
-    """
+    """Return True for strided virtual tensors, except those of classes that the script defines."""
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class
 
 
 def contiguous_stride(shape: Shape) -> Shape:
-    """Return the strides of a contiguous tensor with this shape."""
     stride = []
     step = 1
     for size in reversed(shape):
@@ -67,10 +60,10 @@ def contiguous_stride(shape: Shape) -> Shape:
 
 
 class TensorMeta:
-    """The metadata of a virtual tensor. `stride` and `offset` count elements.
+    """Describes the shape, strides, dtype and device of a virtual tensor. `stride` and `offset` count elements.
 
-    `extent_bytes` is the distance in memory from the start of the first element to the end of the last. `size_bytes` counts
-    only the elements. `dense` is True if the elements, in any order, fill a memory range without gaps or overlaps.
+    `extent_bytes` is the distance in memory from the start of the first element to the end of the last. `dense` is True if the
+    elements, in any order, fill a memory range without gaps or overlaps.
     """
 
     __slots__ = (
@@ -112,9 +105,7 @@ class TensorMeta:
 
 
 class TensorMetaTable:
-    """The table of interned metadata. If an entry of the table is lost, a second object with equal metadata is created, which
-    does no harm.
-    """
+    """Stores each distinct `TensorMeta` once."""
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
@@ -130,7 +121,7 @@ class TensorMetaTable:
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:
-        """Return the metadata that a host tensor will have after a copy to GPU `index`."""
+        """Return the metadata of a host tensor's copy on GPU `index`."""
         return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:

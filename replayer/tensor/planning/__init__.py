@@ -1,5 +1,5 @@
-"""Shape inference for virtual tensors, and a cache of its results.
+"""Infers the shapes of virtual tensors, and caches the inferred shapes.
 
-The class `plan_cache.PlanCache` caches the results of the module `shape_inference`, and the module `results` creates tensors
-from cached results.
+The class `plan_cache.PlanCache` caches the results of the module `shape_inference`. The module `results` creates tensors from
+cached shapes.
 """

@@ -3,15 +3,10 @@
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
 Note [Unknown sizes]
-    A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. Unknown sizes follow
-    the same rules as unknown values that the script reads (values/assumed_values.py). A mask is assumed to select the share of
-    elements that `AssumedValues.share` returns. The result of `unique` is assumed to have the same share of the input's values
-    or rows. If the input of `unique` has integers, two distinct values are assumed, because integers may be labels, and scripts
-    check that there are no more labels than classes. Unknown integers are assumed to be 0, so the result of `bincount` has
-    `minlength` elements. `repeat_interleave` is assumed to repeat each row once. The shape function of a package's op may ask
-    for a size (`torch.library.get_ctx().new_dynamic_size()`), as that of torchvision's nms does. The op is then assumed to keep
-    the same share of its first argument's rows. The report shows the number of assumed sizes. Under `--values constant` and
-    `--strict`, DataDependentShape is raised instead of assuming a size.
+    A script that differs from the recorded script must still run to its end, so unknown sizes are assumed. A mask is assumed to
+    select the share of elements that `AssumedValues.share` returns. If the input of `unique` has integers, two distinct values
+    are assumed, because scripts check that there are no more labels than classes. Under `--values constant` and `--strict`,
+    DataDependentShape is raised instead of assuming a size.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ from replayer.torch_types import TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
-    """Raise DataDependentShape if assumptions are switched off."""
+    """Return `assume()`, or raise DataDependentShape if assumptions are switched off."""
     here = gpu()
     if not here.values.assumes_sizes:
         raise DataDependentShape(op)
@@ -35,8 +30,7 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
 
 
 class _SizeContext:
-    """Replaces PyTorch's class FakeImplCtx while the shape function of a custom op runs, so that unknown sizes become plain
-    numbers."""
+    """Replaces PyTorch's class FakeImplCtx, so that the shape functions of custom ops get plain numbers as sizes."""
 
     def __init__(self, op: str, rows: int) -> None:
         self._op = op
@@ -51,12 +45,10 @@ class _SizeContext:
 
 
 def asks_for_sizes(error: RuntimeError) -> bool:
-    """Return True if shape inference failed because the result's shape depends on tensor values."""
     return "data-dependent shape" in str(error) and "get_ctx" in str(error)
 
 
 def run_shape_rule(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run the shape function that a package has registered for its custom op. `args` and `kwargs` contain meta tensors."""
     from torch._library import fake_impl, simple_registry
 
     rule: TorchAny = simple_registry.singleton.find(func._schema.name).fake_impl.kernel

@@ -1,12 +1,12 @@
 """Converts the tensors in an op's arguments to meta tensors or host tensors, and collects their shapes, dtypes and devices.
 
-class OnMeta(CallArguments):
-    device_type = "meta"
-    def virtual(self, value, where): return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    class OnMeta(CallArguments):
+        device_type = "meta"
+        def virtual(self, value, where): return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-arguments = OnMeta(VirtualTensor)
-func(*[arguments.of(value) for value in args])
-arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
+    arguments = OnMeta(VirtualTensor)
+    func(*[arguments.of(value) for value in args])
+    arguments.device(current=0), arguments.seen      # 0, [((2, 3), "float32")]
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Base class of argument converters.
-
-    The method `virtual` converts virtual tensors (instances of `tensor_class`), and the method `plain` converts all other
-    tensors.
-    """
+    """Converts virtual tensors with the method `virtual`, and all other tensors with the method `plain`."""
 
     device_type = "cpu"  # in place of the virtual GPU
 
@@ -51,8 +47,8 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def named(self, func: torch._ops.OpOverload, kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
-        """Convert keyword arguments. Output arguments (`out=`) are not collected in `seen`, because imported recordings omit
-        them too (traces/kineto/spans/out_variants.py)."""
+        """Convert keyword arguments. The shapes of output arguments (`out=`) are not collected, because recordings omit them.
+        """
         results, converted = _results(func), {}
         for name, value in kwargs.items():
             inputs = len(self.seen)
@@ -71,8 +67,7 @@ class CallArguments:
         return value
 
     def device(self, current: int) -> int:
-        """Return the device of the first virtual tensor among the arguments, or `current` if no argument is a virtual
-        tensor."""
+        """Return the device of the first virtual tensor, or `current` if no argument is a virtual tensor."""
         return next(iter(self.devices), current)
 
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:

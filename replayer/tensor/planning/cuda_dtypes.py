@@ -2,10 +2,8 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op's first tensor argument. The errors are those of an NVIDIA
-H200 with PyTorch 2.11 for the operators of PyTorch's OpInfo database in 18 dtypes. For ops that only other operators call, the
-errors are those of PyTorch 2.14 on the simulated device of tests/cuda. `tests/cuda/dtypes.py` makes such a table from the
-answers of benchmarks/gpu_rules.py.
+The file cuda_dtypes.json lists the unsupported dtypes, measured on an NVIDIA H200 with PyTorch 2.11 (benchmarks/gpu_rules.py).
+For ops outside PyTorch's OpInfo database, the dtypes come from PyTorch 2.14 on the simulated device of tests/cuda.
 """
 
 from __future__ import annotations
@@ -28,10 +26,7 @@ _INDICES = (torch.int64, torch.int32, torch.bool)
 
 
 def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    """Raise PyTorch's error if the CUDA kernel of the op does not support the dtype of the first tensor argument.
-
-    Tensors without elements are accepted, because PyTorch runs no kernel for them.
-    """
+    """Raise PyTorch's error if the CUDA kernel of the op does not support the dtype of the first tensor argument."""
     name = op_name(func)
     missing = _missing().get(name) or _missing().get(name.replace(".Scalar", ".Tensor"))
     tensors = [] if missing is None else [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
@@ -53,8 +48,7 @@ _WIDER_ON_CUDA = frozenset({"abs", "flip", "isin", "median", "nanmedian", "nansu
 
 
 def refusal_like(func: torch._ops.OpOverload, of_cpu: Exception) -> RuntimeError | None:
-    """Convert a CPU kernel's error about an unsupported dtype to the CUDA kernel's error. Returns None for ops whose CUDA
-    kernel supports more dtypes than the CPU kernel."""
+    """Convert a CPU kernel's error about a dtype to CUDA's error, or return None if CUDA supports the dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     name = op_name(func)
     if refused is None or name.partition(".")[0] in _WIDER_ON_CUDA:
@@ -64,19 +58,16 @@ def refusal_like(func: torch._ops.OpOverload, of_cpu: Exception) -> RuntimeError
 
 
 def scalar_type(dtype: torch.dtype) -> str:
-    """Return the name of a dtype in PyTorch's C++ error messages, such as "Half"."""
+    """Return the dtype's name in C++ error messages, such as "Half"."""
     return _DTYPES.get(dtype, str(dtype))
 
 
 def op_name(func: torch._ops.OpOverload) -> str:
-    """Return the op's name in the table. An op and its in-place variant, such as `add` and `add_`, have the same name in the
-    table."""
     return f"{str(func._schema.name).removeprefix('aten::').removesuffix('_')}.{func._overloadname}"
 
 
 @cache
 def _missing() -> dict[str, dict[str, str]]:
-    """Return the unsupported dtypes of each op and the kernel names for error messages, as {op: {dtype: kernel name}}."""
     table: dict[str, dict[str, list[str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in table.items()}
 
@@ -87,8 +78,6 @@ def no_kernel(kernel: str, scalar: str) -> RuntimeError:
 
 @cache
 def _refusal_type() -> type[RuntimeError]:
-    """Return the type of PyTorch's error for unsupported dtypes, which is RuntimeError in older releases and
-    NotImplementedError in newer ones."""
     try:
         torch.bincount(torch.zeros(1))
     except RuntimeError as error:

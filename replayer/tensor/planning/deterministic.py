@@ -1,4 +1,4 @@
-"""Under `torch.use_deterministic_algorithms`, raises PyTorch's errors for ops without a deterministic CUDA kernel.
+"""Raises PyTorch's errors for ops without a deterministic CUDA kernel under `torch.use_deterministic_algorithms`.
 
     torch.use_deterministic_algorithms(True)
     alert(torch.ops.aten.nll_loss2d_forward.default, args)
@@ -82,7 +82,6 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
 
 
 def alert(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    """Raise PyTorch's error if an op has no deterministic CUDA kernel, or warn if the script has set `warn_only=True`."""
     op = func._schema.name.removeprefix("aten::")
     rule = _BY_ARGUMENTS.get(op)
     name = _NAMES.get(op, "") if rule is None else rule(*args)

@@ -1,16 +1,13 @@
-"""If the tensor arguments of a call are on different devices, this module decides whether PyTorch accepts the call, and where
-the call runs.
+"""Decides whether PyTorch accepts an op call with tensors on different devices, and where the call runs.
 
     mixed_call(torch.ops.aten.mm.default, (gpu_matrix, cpu_matrix), {})
     # RuntimeError: Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on
     # cuda:0 (when checking argument in method wrapper_CUDA_mm)
 
 Note [Whose device rule]
-    PyTorch generates the device check of each CUDA kernel from `native_functions.yaml`, a file of the installed release (in the
-    package torchgen). If an op's entry in this file has no `device_check: NoCheck`, the generated check compares the devices of
-    all tensors, output arguments first. If the entry has `NoCheck`, the op's kernel checks the devices. Most kernels with
-    `NoCheck` use TensorIterator, and `_RULES` lists the others. PyTorch decomposes an op without a CUDA kernel into simpler
-    ops, and checks the devices of these ops.
+    PyTorch generates the device check of each CUDA kernel from `native_functions.yaml` (in the package torchgen). Without
+    `device_check: NoCheck`, the generated check compares the devices of all tensors, output arguments first. With `NoCheck`,
+    the op's kernel checks the devices, usually with TensorIterator. `_RULES` lists the other kernels.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """Where a call runs if its tensors are on different devices."""
+    """Lists where an op call with tensors on different devices can run."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"
@@ -46,7 +43,7 @@ class Mixed(Enum):
 
 @dataclass(frozen=True)
 class _Entry:
-    """One op of native_functions.yaml."""
+    """Represents one op of native_functions.yaml."""
 
     name: str
     overload: str
@@ -55,7 +52,6 @@ class _Entry:
     checked: bool  # PyTorch generates a device check.
 
     def wrapper(self, key: str, is_out: bool) -> str:
-        """Return the name of PyTorch's generated C++ function for this op, which appears in error messages."""
         name = f"{self.name}_out" if is_out else self.name
         if self.structured and key == "CUDA":
             return f"wrapper_CUDA_{name}_{self.overload}" if self.overload else f"wrapper_CUDA_{name}"
@@ -65,10 +61,9 @@ class _Entry:
 def runner(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
 ) -> Callable[..., TorchAny] | None:
-    """Return None if the call runs on the virtual GPU, or else a function with the parameters (func, args, kwargs) that runs
-    the call.
+    """Return a function that runs the op call, or None if the call runs on the virtual GPU.
 
-    Raises PyTorch's error if the tensors are on different devices, unless the op allows different devices.
+    Raise PyTorch's error if the tensors are on different devices, unless the op allows different devices.
     """
     if is_random(func):
         target = next(iter(_tensors(args)), None)
@@ -93,7 +88,7 @@ _OVERLAPPING = "more than one element of the written-to tensor refers to a singl
 
 
 def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Raise PyTorch's error if an op writes to a tensor whose elements overlap in memory (ATen/MemoryOverlap.cpp)."""
+    """See ATen/MemoryOverlap.cpp."""
     name = func._schema.name.rpartition("::")[2]
     if not func._schema.is_mutable or torch.Tag.inplace_view in func.tags or name in _MAY_OVERLAP:
         return
@@ -109,10 +104,6 @@ def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Tor
 
 
 def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Return a function that checks the devices of the arguments as PyTorch does for `func`, and then calls `handler`. Devices
-    are usually checked during shape inference. Ops with a special handler skip shape inference, so this function adds the check
-    to the handler."""
-
     def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         run = runner(func, args, kwargs)
         return handler(*args, **kwargs) if run is None else run(func, args, kwargs)
@@ -133,8 +124,10 @@ def _require_cuda_kernel(func: torch._ops.OpOverload) -> None:
 
 
 def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
-    """Return where a call runs if its tensors are on different devices. Raises PyTorch's error if the op does not allow the
-    combination of devices."""
+    """Return where an op call with tensors on different devices runs.
+
+    Raise PyTorch's error if the op does not support tensors on different devices.
+    """
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":
@@ -191,8 +184,7 @@ def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[
 
 @dataclass(frozen=True)
 class _Operands:
-    """The tensor arguments of a call, as pairs (parameter name, tensor). `out` contains output arguments (`out=`), and
-    `written` contains arguments that the op changes in place."""
+    """Stores the tensor arguments of a call as pairs (parameter name, tensor)."""
 
     out: tuple[tuple[str, torch.Tensor], ...]
     inputs: tuple[tuple[str, torch.Tensor], ...]
@@ -239,7 +231,6 @@ def _yaml() -> str:
 
 @cache
 def _places() -> dict[str, int]:
-    """Return the offset of each op's entry in the text of native_functions.yaml."""
     return {found[1]: found.start() for found in re.finditer(r"^- func: ([\w.]+)\(", _yaml(), re.MULTILINE)}
 
 
@@ -276,7 +267,7 @@ def _require_common_device(operands: _Operands, wrapper: str) -> None:
 
 
 def _compare(operands: _Operands, cpu_scalars: int) -> None:
-    """Check devices as TensorIterator does. Up to `cpu_scalars` inputs may be CPU tensors without dimensions."""
+    """Check devices as TensorIterator does."""
     written = [*(tensor for _, tensor in operands.out), *operands.written]
     inputs = [tensor for _, tensor in operands.inputs if not any(tensor is each for each in written)]
     try:
@@ -296,8 +287,6 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
 
 
 def _is_uneven(operands: _Operands) -> bool:
-    """Return True if a foreach op's tensors are on different devices or on the CPU, because PyTorch then runs the op tensor by
-    tensor."""
     listed = [tensor for name, tensor in operands.inputs if isinstance(operands.values[name], (list, tuple))]
     return len({tensor.device for tensor in listed}) > 1 or listed[0].is_cpu
 
@@ -373,7 +362,6 @@ def _index_fill(operands: _Operands) -> Mixed:
 
 
 def _of_self(operands: _Operands) -> Mixed:
-    """Accept any devices. The call runs on the device of its first input tensor."""
     return Mixed.ON_HOST if operands.inputs[0][1].is_cpu else Mixed.ON_DEVICE
 
 
@@ -409,7 +397,7 @@ def _rnn(operands: _Operands) -> Mixed:
 
 
 def _convolution(operands: _Operands) -> Mixed:
-    """Raise the error of the convolution backend that PyTorch would choose (`_convolution` in native/Convolution.cpp)."""
+    """See `_convolution` in ATen/native/Convolution.cpp."""
     data, weight = operands.tensor("input"), operands.tensor("weight")
     on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), operands.values)
     torch.ops.aten.convolution.default(*on_meta.values())
@@ -427,7 +415,6 @@ def _convolution(operands: _Operands) -> Mixed:
 
 
 def _batch_norm(operands: _Operands) -> Mixed:
-    """Raise the error of cuDNN's or PyTorch's batch norm kernel, whichever PyTorch would choose."""
     data, training = operands.tensor("input"), operands.values["training"]
     affine = operands.values["weight"], operands.values["bias"]
     by_cudnn = batch_norm_by_cudnn(data, *affine, operands.values["running_mean"], training)
@@ -436,7 +423,7 @@ def _batch_norm(operands: _Operands) -> Mixed:
 
 
 def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: torch.Tensor, layout: torch.layout) -> None:
-    """Check the devices of a compressed sparse tensor's indices and values, as in ATen/native/sparse/SparseCsrTensor.cpp."""
+    """See ATen/native/sparse/SparseCsrTensor.cpp."""
     by_row = layout in (torch.sparse_csr, torch.sparse_bsr)
     names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
     for name, indices in zip(names, (compressed, plain), strict=True):

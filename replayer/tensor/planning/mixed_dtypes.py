@@ -36,7 +36,6 @@ def require_dtypes(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
 
 
 def cpp_type(dtype: torch.dtype) -> str:
-    """Return the C++ type of a dtype, such as "c10::Half"."""
     return _CPP_TYPES.get(dtype, str(dtype))
 
 
@@ -69,8 +68,6 @@ def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
 
 
 def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, depthwise: bool) -> None:
-    """Raise the error of the convolution kernel that PyTorch would choose for integers. No convolution kernel accepts
-    integers."""
     if depthwise and not transposed:
         raise no_kernel("conv_depthwise3d" if dims == 3 else "conv_depthwise2d_forward_cuda", scalar_type(data.dtype))
     if not torch.backends.cudnn.enabled:
@@ -84,7 +81,7 @@ def _refuse_convolution(data: torch.Tensor, dims: int, *, transposed: bool, dept
 def batch_norm_by_cudnn(
     data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, statistics: object, training: bool
 ) -> bool:
-    """Return whether PyTorch runs a batch norm with cuDNN (`_select_batch_norm_backend` in native/Normalization.cpp)."""
+    """Return True if PyTorch runs a batch norm with cuDNN (`_select_batch_norm_backend` in native/Normalization.cpp)."""
     return (
         torch.backends.cudnn.enabled
         and data.is_cuda
@@ -121,14 +118,12 @@ def _histc(data: torch.Tensor, *_: object) -> None:
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
-    """Raise the error of ATen/native/cuda/ReduceLogicKernel.cu, which runs for two or more elements."""
+    """See ATen/native/cuda/ReduceLogicKernel.cu, which runs for two or more elements."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 
 
 def _fourier(data: torch.Tensor, dims: Sequence[int], _normalization: int, last: int | bool = False) -> None:
-    """Raise cuFFT's error. In half precision, cuFFT accepts only sizes that are powers of two. `last` is the size of the last
-    dimension of a transform to real numbers."""
     if data.dtype is torch.bfloat16:
         raise RuntimeError("cuFFT doesn't support tensor of type: BFloat16")
     sizes = [data.size(dim) for dim in dims]
@@ -184,7 +179,6 @@ def _lstsq(_left: object, _right: object, _rcond: object = None, *, driver: str 
 
 
 def _as_strided(data: TorchAny, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> None:
-    """Raise PyTorch's error if a view would extend beyond the end of its storage."""
     if not hasattr(data, "allocation") or 0 in size:
         return
     itemsize, start = data.element_size(), data.storage_offset() if offset is None else offset
@@ -202,8 +196,7 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 def partial_overlaps(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
 ) -> tuple[Overlap, ...]:
-    """Find argument pairs of an elementwise op that would partly overlap if they shared a storage, as in `x[1:].add_(x[:-1])`.
-    The pairs are stored in the op's plan, because they depend only on shapes, strides and offsets."""
+    """Return argument pairs that would partly overlap if they shared a storage, as in `x[1:].add_(x[:-1])`."""
     if torch.Tag.pointwise not in func.tags:
         return ()
     written: list[tuple[Where, TorchAny]] = []
@@ -218,8 +211,7 @@ def partial_overlaps(
 
 
 def _overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
-    """Return True if two tensors with the same storage would partly overlap (`get_overlap_status` in
-    ATen/MemoryOverlap.cpp)."""
+    """See `get_overlap_status` in ATen/MemoryOverlap.cpp."""
     if one is other or not (one.dense and other.dense and one.numel and other.numel):
         return False
     begins = one.offset * one.itemsize, other.offset * other.itemsize
@@ -230,7 +222,6 @@ def _overlap_in_part(one: TorchAny, other: TorchAny) -> bool:
 
 
 def require_apart(overlaps: Sequence[Overlap], args: TorchAny, kwargs: TorchAny) -> None:
-    """Raise PyTorch's error if both arguments of a pair in `overlaps` have the same storage."""
     for one, other in overlaps:
         if argument_at(one, args, kwargs).allocation is argument_at(other, args, kwargs).allocation:
             raise RuntimeError(

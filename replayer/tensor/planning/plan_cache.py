@@ -1,9 +1,4 @@
-"""Caches the results of shape inference. A cached result is called a plan, and describes what a call of an op does to virtual
-tensors.
-
-Shape inference takes about 150 microseconds per op, and all training steps make the same few hundred calls. Shape inference
-therefore runs only once for each combination of op, shapes and dtypes. The result is stored as a `Plan`. For each result of the
-op, a plan says whether it is a new tensor, a view of an argument, an argument itself, or a constant.
+"""Caches what each op call does to virtual tensors, because shape inference takes about 150 microseconds per op.
 
     route = plans.route(torch.ops.aten.relu.default)
     plan = route.finders[len(args)](args, kwargs)   # None if it was not learned yet
@@ -37,11 +32,6 @@ PLANS_LIMIT = 50_000  # of all ops; a full cache is cleared
 
 
 def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
-    """Return the dispatch key of a Python kernel that a script has registered for CUDA, or None.
-
-    Returns None if the op has a shape function (or, under `--values compute`, a CPU kernel), because the script's kernel is
-    then not needed.
-    """
     name = str(func._name)
     kept = f"{func.namespace}/{name.partition('::')[2]}"
     kernels = [key for key in _OF_SCRIPTS if f"{kept}/{key}" in torch.library._impls]
@@ -78,8 +68,7 @@ class Route:
 
 
 class PlanCache:
-    """The plans of all ops, and the metadata objects that virtual tensors share. `tensor_class` is the class of virtual
-    tensors."""
+    """Caches one plan for each combination of op, shapes and dtypes."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
@@ -101,10 +90,9 @@ class PlanCache:
         return made
 
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
-        """Return a function that runs a composite op as a sequence of simpler ops, or None if the op is not composite.
+        """Return a function that runs a composite op as simpler ops, or None if the op is not composite.
 
-        The returned function is needed in inference mode, because PyTorch then passes composite ops to `__torch_dispatch__`
-        without decomposing them.
+        In inference mode, PyTorch passes composite ops to `__torch_dispatch__` without decomposing them.
         """
         if func in self.with_kernel:
             return None
@@ -125,16 +113,14 @@ class PlanCache:
         return signature
 
     def clear(self) -> None:
-        """Delete all plans. The cache must be cleared when it is full or when the default dtype changes."""
         for route in self.routes.values():
             route.plans.clear()
         self._count = 0
 
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
-        """Run shape inference for a call, and store the result as a plan.
+        """Run shape inference for a call, and cache the plan.
 
-        Raises PyTorch's error for wrong arguments. Raises DataDependentShape if the result's shape depends on tensor values,
-        and NotEmulated if shape inference does not know the op.
+        Raise DataDependentShape if the shape of a result depends on tensor values. Raise NotEmulated if the op is unknown.
         """
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
         run = mixed_devices.runner(route.func, args, kwargs)
@@ -149,7 +135,6 @@ class PlanCache:
         return self._keep(route, key, plan)
 
     def _running(self, func: torch._ops.OpOverload, run: Callable[..., TorchAny], gpu: VirtualGpu) -> Plan:
-        """Return a plan for an op that is executed by calling `run(func, args, kwargs)`."""
         plan = Plan(OpSignature(func._schema.name, (), (), launches=False), gpu.current.device(), Constant(None), (), ())
         plan.make_by(lambda gpu, caller, args, kwargs: run(func, args, kwargs))
         return plan
@@ -164,6 +149,5 @@ class PlanCache:
         return plan
 
     def leaves_device(self, kwargs: dict[str, TorchAny]) -> bool:
-        """Return True if the argument `device` is not a GPU. Calls with such an argument have no plan."""
         device = kwargs.get("device")
         return device is not None and device.type not in OURS

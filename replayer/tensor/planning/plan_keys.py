@@ -1,15 +1,13 @@
-"""Computes keys of the plan cache. The cache key of an op call contains all properties of the arguments that determine the
-shapes and dtypes of the results.
+"""Computes keys of the plan cache from all argument properties that determine the shapes and dtypes of an op's results.
 
-For a tensor argument, the cache key contains its shape, strides, dtype and device. For an integer, bool, dtype, device or
-string argument, the cache key contains the value. For a scalar that cannot change a result's shape, the cache key contains only
-the type. The cache would grow in each step if the key contained the values of scalars such as Adam's bias corrections. For each
-op and number of arguments, a function that computes cache keys is generated as Python code:
+For each op and number of arguments, the key function is generated as Python code:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
         a0, a1, = a
         return (2, a0.tensor_meta if type(a0) is V or type(a0) is P else key_of_tensor(a0), a1.tensor_meta if ...)
+
+A key does not contain scalars that change in each step, such as Adam's bias corrections.
 """
 
 from __future__ import annotations
@@ -35,10 +33,9 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 def keyer(
     func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
 ) -> Keyer:
-    """Return a function of (args, kwargs) that computes the cache key for calls of `func` with `count` positional arguments.
+    """Return a function that computes the cache key for calls of `func` with `count` positional arguments.
 
-    If `get` is given, the generated function looks up the key and returns `get(key)`. Tensors of `tensor_class` have the
-    attribute `tensor_meta`, which serves as their key.
+    If `get` is given, the generated function returns `get(key)` instead of the key.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
@@ -49,10 +46,6 @@ def keyer(
         return frozen(value, tensor_class, by_value)
 
     def key_of_tensor(value: TorchAny) -> TorchAny:
-        """Return the key of a tensor argument.
-
-        If a number is passed instead of a tensor, as in `x + 2`, the cache key contains the type of the number.
-        """
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 
     def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:

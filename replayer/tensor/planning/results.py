@@ -1,11 +1,7 @@
-"""Creates the results of ops that do not simply return a new tensor, a view or an argument. Examples are ops that return
-several tensors.
+"""Creates the results of ops that do not simply return a new tensor, a view or an argument.
 
     complete(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
-
-The function that creates an op's results is chosen once, after shape inference. The closure of the chosen function stores data
-that is the same in each call of the op, such as result shapes.
 """
 
 from __future__ import annotations
@@ -49,8 +45,10 @@ Workspaces = tuple[tuple[int, ...], ...]
 
 
 def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
-    """Choose how the plan's results are created. `workspaces` lists the sizes of the temporary memory blocks that the op
-    allocates and frees. `overlaps` lists the arguments that must not share a storage."""
+    """Choose how an op's results are created.
+
+    `workspaces` lists the sizes of temporary memory blocks that the op allocates and frees.
+    """
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
     if rule is not None or len(written) < len(plan.writes):
@@ -91,10 +89,6 @@ def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspa
 
 
 def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) -> Results:
-    """Return a function that calls `make_results` and advances the GPU's random generator, as the op does on a GPU.
-
-    How many random numbers an op draws depends only on the op, its shapes and the device, so the count is computed once.
-    """
     known: tuple[DeviceProperties | None, int] = None, 0
 
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
@@ -114,11 +108,6 @@ def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) ->
 
 
 def _asserting(plan: Plan, func: torch._ops.OpOverload, make_results: Results) -> Results:
-    """Return a function that checks the assertions in the op's CUDA kernel, and then calls `make_results`. An assertion is not
-    checked if the tensor's values are unknown.
-
-    If an assertion of the CUDA kernel fails, the values of the op's result are marked as unknown.
-    """
     set_values, failed_now = plan.set_values, [False]
 
     def set_values_unless_failed(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
@@ -159,8 +148,6 @@ def _new_tensors(outcome: Outcome) -> tuple[New | None, ...] | None:
 
 
 def _freed_at_once(sizes: tuple[int, ...]) -> bool:
-    """Return True if an op frees each temporary workspace before it allocates the next one. A negative entry in `sizes` means
-    that a workspace is freed."""
     return len(sizes) % 2 == 0 and all(taken == -freed for taken, freed in zip(sizes[::2], sizes[1::2], strict=True))
 
 

@@ -1,13 +1,11 @@
-"""Uses PyTorch's meta kernels to find out which tensors an op returns and which arguments it changes. Shape inference is slow,
-so its results are cached.
+"""Uses PyTorch's meta kernels to find out which tensors an op returns and which arguments it changes.
+
+    infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 
 Note [Aliasing is observed]
     Each virtual argument is passed as a meta tensor with its own storage, as large as the argument's allocation. A result that
-    shares its storage with a meta argument is a view of the argument. A result that is the same object as a meta argument is
-    the argument itself. An argument whose shape changed was resized (`resize_`, out variants), and an argument whose storage
-    changed was rebound (`set_`). Aliasing is thus observed instead of being read from the op's schema.
-
-    infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
+    shares its storage with a meta argument is a view of the argument. An argument whose shape changed was resized (`resize_`,
+    out variants), and an argument whose storage changed was rebound (`set_`).
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ aten = torch.ops.aten
 def infer(
     metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], current: int
 ) -> Plan:
-    """Run PyTorch's meta kernel of `func` on the arguments, and return a plan that describes the results. Ops without tensor
-    arguments use device `current`."""
+    """Run PyTorch's meta kernel of `func` on the arguments, and return a plan that describes the results."""
     _refuse_unknown_shape(func, args)
     arguments = _MetaArguments(metas.tensor_class)
     meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
@@ -83,11 +80,10 @@ def writes_of(
 
 
 class OtherLayout(Exception):
-    """An op's result is not strided. The module ops/layouts.py runs such ops."""
+    """Raised if an op returns a tensor that is not strided, such as a sparse tensor."""
 
 
 def no_such_tensor(made: torch.Tensor) -> NotEmulated:
-    """Return the error for an op whose result, such as a sparse tensor, cannot be a virtual tensor."""
     return NotEmulated(*(_NESTED if made.is_nested else _QUANTISED))
 
 
@@ -217,11 +213,7 @@ _TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op without a meta kernel on the CPU with tensors of ones, and return meta tensors with the shapes of the results.
-
-    Raises OverflowError for large arguments. Raises RuntimeError if the op's CPU kernel fails, or if the shape of the op's
-    result depends on tensor values.
-    """
+    """Run an op without a meta kernel on the CPU with tensors of ones, and return the results as meta tensors."""
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
 
@@ -262,11 +254,6 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> None:
-    """Raise PyTorch's error if the op supports the arguments' dtypes on no device. PyTorch's meta kernels do not always check
-    dtypes.
-
-    If an argument has an integer, boolean or complex dtype, the op is tried on the CPU with small tensors of ones.
-    """
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     if all(tensor.is_floating_point() for tensor in tensors) or sum(map(torch.Tensor.numel, tensors)) > _TRIED_FOR_DTYPES:
         return
@@ -294,7 +281,7 @@ IDLE = frozenset(
 
 
 def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
-    """Return whether the op runs kernels. `does_something` is True if the op changes an argument or creates a tensor."""
+    """Return True if the op runs kernels. `does_something` is True if the op changes an argument or creates a tensor."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 
@@ -303,10 +290,9 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
-    """Return True if an op of another package may change the tensors that it returns without declaring it in its schema.
+    """Return True if an op may change a tensor although the op's schema declares no change.
 
-    Some packages define ops that return an argument, although the schema declares a new tensor. For example,
-    `fsdp::all_gather_copy_in` copies parameters into a buffer that was passed to it, and returns the buffer.
+    For example, `fsdp::all_gather_copy_in` copies parameters into a buffer that was passed to it, and returns the buffer.
     """
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)

@@ -1,8 +1,5 @@
 """Computes result shapes of ops that have no meta kernel, or whose meta kernel reads tensor values.
 
-Each function in this module takes an op's arguments with meta tensors, and returns meta tensors with the shapes and strides
-that CUDA would return.
-
     RULES[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace), on "meta"
 """
 
@@ -40,11 +37,7 @@ def _lstm_cell_backward(
 
 
 def _conv_format(data: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
-    """Return the memory format of cuDNN's result: channels_last if input or weight is channels_last
-    (cudnn_conv_suggest_memory_format).
-
-    PyTorch's meta kernels do not know that the tensors are on a GPU, so they cannot choose cuDNN's memory format.
-    """
+    """See cudnn_conv_suggest_memory_format in PyTorch."""
     if data.dtype is not torch.float64:
         for tensor in (data, weight):
             suggested = suggest_memory_format(tensor)
@@ -71,11 +64,7 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """Return the results of cuDNN's recurrent layers: output, hidden state, cell state, reserve memory and weights.
-
-    cuDNN does not document the size of its reserve memory. It is assumed that the reserve memory contains the gates, the hidden
-    states and (for an LSTM) the cell states of each layer and time step.
-    """
+    """cuDNN does not document the size of its reserve memory, so the size is assumed."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = data.new_empty((*data.shape[:-1], (projected or size) * directions))
@@ -92,10 +81,7 @@ def _cudnn_rnn(
 
 
 def require_training(train: bool) -> None:
-    """Raise PyTorch's error for a backward pass through recurrent layers of cuDNN that ran in evaluation mode.
-
-    In evaluation mode, cuDNN's recurrent layers save nothing for a backward pass.
-    """
+    """Raise PyTorch's error for a backward pass through recurrent layers of cuDNN that ran in evaluation mode."""
     if not train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
 
@@ -120,10 +106,7 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Return the CTC loss and its workspace. The workspace is computed as if the longest target had the maximum length.
-
-    With shorter targets, CUDA would allocate a smaller workspace.
-    """
+    """Assume that the longest target has the maximum length, which determines the workspace size."""
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
@@ -138,10 +121,7 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
 
 
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
-    """Return the results of `lstsq` with the driver "gels", because CUDA supports no other driver.
-
-    The returned rank and singular values are empty, and residuals are returned only if there are more equations than unknowns.
-    """
+    """Return the results of `lstsq` with the driver "gels", because CUDA supports no other driver."""
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))
     residuals = b.new_empty((*b.shape[:-2], b.size(-1)) if over else (0,))

@@ -2,9 +2,6 @@
 
     failed_assert(torch.ops.aten.index_select.default, (x, 0, index), host_values)
     # "aten/src/ATen/native/cuda/Indexing.cu: indexSelectSmallIndex: ... Assertion `srcIndex < srcSelectDimSize` failed."
-
-As on a GPU, a failed assertion raises an error when the host next waits for the GPU, or at once with CUDA_LAUNCH_BLOCKING=1.
-After that, all CUDA calls fail (`ScriptLaunches.fail`).
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ _NATIVE = "aten/src/ATen/native/cuda"
 
 
 def _outside(values: torch.Tensor | None, low: int, high: int, ignored: int | None = None) -> int | None:
-    """Return the position of the first value outside `low` <= value < `high`, or None."""
     if values is None or not values.numel():
         return None
     wrong = (values < low) | (values >= high)
@@ -36,9 +32,6 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 
 
 def _along_dim(kernel: str, file: str, condition: str) -> _Check:
-    """Return a function that checks whether all indices passed to an op are at least 0 and less than the size of the indexed
-    dimension."""
-
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         tensor = args[0]
         size = tensor.size(args[1]) if tensor.dim() else 1
@@ -129,8 +122,7 @@ def can_fail(func: torch._ops.OpOverload) -> bool:
 
 
 def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return the position of the first invalid element and the source line of the CUDA assertion that fails, or None if no
-    assertion fails.
+    """Return the position of the first invalid element and the text of the failed assertion, or None.
 
     `host` is a function that returns the values of a tensor, or None if they are unknown.
     """

@@ -1,13 +1,9 @@
 """Stores the known values of virtual tensors, and computes the results of small ops on the host.
 
-Some branches of a script depend on the values of small GPU tensors. For example, a script compares a step counter or the number
-of valid labels with a limit. An attention layer may check whether its mask hides any element, and choose a kernel accordingly.
-Step counters, label counts and masks come from the host or from index arithmetic, and do not depend on weights. If all inputs
-of a small op are known, the result is computed on the host (constant folding). The ops that are computed on the host are chosen
-in value_rules.py.
-
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
+
+Scripts branch on step counters, label counts and masks, which come from the host and do not depend on weights.
 """
 
 from __future__ import annotations
@@ -43,8 +39,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host storage that contains the values of a virtual tensor's memory. The host storage exists only with the
-    option `--values compute`.
+    """Return the host storage that contains the values of a virtual tensor's memory under `--values compute`.
 
     Memory that the script has not written yet is treated as zeros. See Note [Payloads].
     """
@@ -93,16 +88,12 @@ def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor
 
 
 def fills_allocation(tensor: TorchAny) -> bool:
-    """Return True if `tensor` covers its whole memory block, and False if it is a view of a part."""
     meta: TensorMeta = tensor.tensor_meta
     return meta.dense and meta.extent_bytes == tensor.allocation.size_bytes
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the known values of `tensor`, which must cover its whole memory block. None means unknown.
-
-    `values` is broadcast to the tensor's shape and converted to its dtype.
-    """
+    """Store the known values of `tensor`, which must cover its whole memory block. None means unknown."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is None:
@@ -116,8 +107,6 @@ def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> N
 
 
 def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
-    """Convert a Python number to the Python type that belongs to a dtype, such as int for torch.int64. Floats are not
-    rounded."""
     if dtype is torch.bool:
         return bool(value)
     if dtype.is_complex or dtype.is_floating_point:
@@ -127,10 +116,7 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit the computation to the calling thread.
-
-    The values are computed in one thread, because waiting for other OpenMP threads can take milliseconds on a busy machine.
-    """
+    """Limit the computation to one thread, because waiting for OpenMP threads can take milliseconds on a busy machine."""
     threads = torch.get_num_threads()
     if threads == 1:
         yield
@@ -153,10 +139,7 @@ class Folding:
         self.assumed = False
 
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
-        """Compute the values of the results `made`, and of the arguments that the op changes.
-
-        Return whether the values could be computed.
-        """
+        """Compute the values of an op's results on the host, and return True on success."""
         self._unknown = self.assumed = False
         host_args = [self._on_host(value, i) for i, value in enumerate(args)]
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}

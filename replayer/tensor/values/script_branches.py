@@ -1,6 +1,4 @@
-"""If a script uses an unknown value as a condition, the truth value is chosen so that the script does not fail.
-
-With the chosen truth value, assertions hold, and branches that raise an error are not taken.
+"""Chooses the truth value of an unknown condition so that assertions hold and the script does not raise an error.
 
     assert t0 + dt > t0                    # answer_without_error() is True
     if (lengths < 0).any():                # False
@@ -8,8 +6,7 @@ With the chosen truth value, assertions hold, and branches that raise an error a
     if better:                             # None: neither branch is an error
         save()
 
-The truth value is found by analysing the bytecode of the calling function. A truth value is chosen only if the next jump in the
-bytecode is conditional, and one of its branches leads straight to an error.
+The truth value is found by analysing the bytecode of the calling function.
 """
 
 from __future__ import annotations
@@ -27,16 +24,12 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def answer_without_error() -> bool | None:
-    """Return True or False, whichever value of the script's current condition does not lead to an error.
-
-    Returns None if the script does not fail with either truth value.
-    """
+    """Return the truth value with which the script does not raise an error, or None if neither branch raises one."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 
 
 def call_site() -> CallSite | None:
-    """Return the code position at which the script, or a library that the script uses, calls PyTorch."""
     frame = _innermost_outside({"torch"})
     return None if frame is None else (frame.f_code, frame.f_lasti)
 

@@ -1,8 +1,5 @@
 """Decides for which ops the host computes or assumes the values of the results.
 
-If the values of an op's inputs are known, the values of its results are computed. If the values of the inputs are unknown,
-results such as a loss get values that are usual in a run without problems.
-
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
@@ -10,8 +7,8 @@ The following values are assumed if they are neither recorded nor computed:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
-    elements (`(x > 0).all()`). The result of a single comparison is False, or the answer that avoids an error
-    (script_branches.py).
+  elements (`(x > 0).all()`). The result of a single comparison is False, or the answer that avoids an error
+  (script_branches.py).
 * When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
 """
 
@@ -63,10 +60,7 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
-    """Return a function that stores the values of an op's results after each call of the op, or None.
-
-    The returned function must mark values that the op overwrites as unknown.
-    """
+    """Return a function that stores the values of an op's results after each call, or None."""
     outcome = plan.outcome
     if (
         func in _EMPTY
@@ -120,12 +114,7 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """Mark the values that an op overwrites as unknown while a CUDA graph is being captured. `stream` is the stream of this
-    call.
-
-    Capturing a CUDA graph writes no values. After the capture of a CUDA graph, the old values of its tensors are valid again
-    until the graph is first replayed. Values that a CUDA graph computes are unknown after each replay of the graph.
-    """
+    """Mark the values that a captured op overwrites as unknown after each replay of its CUDA graph."""
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
         if capture is not None and stream in capture:
@@ -153,7 +142,6 @@ def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
 
 
 def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
-    """Return True if an op is small enough to be computed on the host and draws no random numbers."""
     made = plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
     new = [one for one in made if isinstance(one, New)]
     if torch.Tag.nondeterministic_seeded in func.tags or not (new or plan.writes) or (new and plan.writes):
@@ -245,7 +233,6 @@ def _and(made: torch.Tensor, args: TorchAny) -> TorchAny:
 
 
 def _nothing(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """In `unfinished & ~stopped`, the result is known to be 0 if one operand is known to be 0."""
     is_nothing = any(_all_are(argument, False) for argument in args[:2])
     return Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype) if is_nothing else None
 
@@ -279,8 +266,6 @@ def _any(made: torch.Tensor, args: TorchAny) -> Uniform | None:
 
 
 def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
-    """Return the result of a reduction, such as a maximum, over elements that are all equal. The result is equal to the
-    elements."""
     value = known_values(args[0])
     if value is None or isinstance(value, torch.Tensor):
         return None
@@ -330,8 +315,6 @@ _ASSUMED: dict[torch._ops.OpOverload, Assume] = {
 
 
 def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
-    """New memory is treated as zeros, so all its values are known even if a script writes only some of them. For example,
-    scripts compute inverse permutations with `scatter_` into new memory."""
     made.allocation.known = Uniform(in_dtype(0, made.tensor_meta.dtype), made.tensor_meta.dtype)
 
 
@@ -354,8 +337,6 @@ def _uniform(func: torch._ops.OpOverload, made: TorchAny, args: TorchAny, kwargs
 
 
 def _counting(otherwise: Rule) -> Rule:
-    """Return a function that computes `steps.add_(1)`, the op with which batch norm layers count their steps."""
-
     def rule(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
         counter = args[0]
         allocation, meta = counter.allocation, counter.tensor_meta
