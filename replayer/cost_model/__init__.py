@@ -1,5 +1,5 @@
-"""Estimates durations that were not recorded. All numeric constants that estimates use are in `constants.py`.
+"""Estimates durations that were not recorded.
 
-`op_costs.OpCosts` estimates the durations of ops, `copy_costs.CopyCosts` those of copies, and
-`collective_costs.CollectiveCosts` those of collectives.
+`op_costs.OpCosts` estimates ops, `copy_costs.CopyCosts` estimates copies, and `collective_costs.CollectiveCosts` estimates
+collective operations.
 """

@@ -1,18 +1,13 @@
-"""Durations of NCCL's all-reduce by size, number of ranks and link. Measured curves are adapted to other links.
-
-The duration of an all-reduce is not proportional to the size of its tensor. For small tensors, NCCL uses other protocols (LL,
-LL128) and algorithms (trees) than for large tensors. A ring of GPUs reaches its full bandwidth only for tensors of tens of
-megabytes. On a machine with eight V100s, the speed also depends on the number of ranks, because not all GPUs are directly
-connected. The measured durations and their source are in `all_reduce.json`, which benchmarks/cost_tables.py writes.
+"""Interpolates measured durations of NCCL's all-reduce by size, number of ranks and link.
 
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
     curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, since this card was measured
 
+The file `all_reduce.json` has the measured durations and their source.
+
 Note [Another link]
-    A measured curve is adapted to another link by scaling its sizes. For example, a link with half the bandwidth takes as long
-    for n bytes as the measured link for 2n bytes. With this method, the time of small operations does not change. The bandwidth
-    of a measured curve is the bandwidth of its largest operation. GPUs that are connected by a switch use the A100's curves.
-    GPUs with PCI Express and other point-to-point links use the V100's curves. The bandwidths are in traces/names/cards.py.
+    For a link with half the bandwidth, an all-reduce of n bytes takes as long as 2n bytes on the measured link. GPUs with a
+    switch use the A100's measurements. GPUs with PCI Express or direct links use the V100's measurements.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """Return the bytes that a ring all-reduce of n ranks moves over each link, divided by the bytes of the tensor: 2(n-1)/n."""
+    """Return 2(n-1)/n: the bytes that a ring all-reduce of n ranks moves per byte of the tensor."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 
@@ -46,8 +41,7 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the all-reduce curve for `ranks` GPUs of the type `device_name`. If `bus_gbps` is not 0, use this bus
-        bandwidth instead of the usual bandwidth between such GPUs."""
+        """Return the all-reduce durations for a GPU model. If `bus_gbps` is not 0, this bus bandwidth is assumed."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:

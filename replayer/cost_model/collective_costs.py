@@ -1,26 +1,19 @@
-"""Durations of collective operations, measured from the time when all ranks have called the operation.
-
-Recorded operations take their recorded durations. The duration of an unrecorded operation is computed from all-reduce durations
-measured on the same kind of link (all_reduce_curve.py). All-reduce durations from other machines are scaled to the speed of the
-recorded operations. A recorded communication kernel also waits for the slowest rank, so the shortest duration over all ranks is
-used as the transfer time. For some collective operations, only an upper bound of the duration is known. An upper bound limits
-the estimated duration, but it is not used to fit the scale factor.
+"""Estimates durations of collective operations, starting when all ranks have called the operation.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
+A recorded communication kernel also waits for the slowest rank, so the shortest duration over all ranks is used.
+
 Note [Operations of a step]
-    The duration of an operation depends on other traffic at the same time. The n-th operation of a kind in a step therefore
-    takes as long as the n-th such operation in the recorded step. Further calls, and calls outside of steps, use the recorded
-    durations one after the other.
+    A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at
+    the same time changes its duration.
 
 Note [Bytes on the wire]
-    With n ranks and an input of b bytes per rank, a ring moves 2b(n-1)/n bytes over each link for an all-reduce. A
-    reduce-scatter or all-to-all moves b(n-1)/n bytes, and an all-gather b(n-1) bytes. A broadcast, reduce, send or receive
-    moves b bytes. These are the "bus bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md). Operations and groups of
-    different kinds can be compared by the bytes per link. The time of any other operation is its own latency plus the transfer
-    time of an all-reduce with the same bytes per link.
+    With n ranks and b input bytes per rank, an all-reduce moves 2b(n-1)/n bytes over each link of a ring. A reduce-scatter or
+    all-to-all moves b(n-1)/n bytes, and an all-gather moves b(n-1) bytes. A broadcast, reduce, send or receive moves b bytes.
+    The factors are the "bus bandwidth" factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md).
 """
 
 from __future__ import annotations
@@ -41,10 +34,9 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """The duration of a collective operation and its source: EXACT (recorded), SCALED (from this trace), PUBLISHED (for this
-    GPU) or ROOFLINE (from the link's data sheet).
+    """Stores the duration of a collective operation and the source of the duration.
 
-    The field `kernel` is the index of the recorded kernel's name in `trace.strings`, or NONE.
+    `kernel` is the index of the kernel's name in `trace.strings`, or NONE.
     """
 
     duration_ns: int
@@ -53,8 +45,7 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """The position of a collective operation in a recorded training step. Step numbers and positions start at 0, and
-    each rank counts its own steps."""
+    """Stores the position of a collective operation in a recorded step. Step numbers and positions start at 0."""
 
     step: int
     nth: int
@@ -70,8 +61,7 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Three points in time of one collective operation in ns: the host's call, the time when the data was ready, and the
-    end."""
+    """Stores three times of a collective operation in ns: the call, the arrival of the data, and the end."""
 
     call: int
     ready: int
@@ -79,8 +69,7 @@ class Times(NamedTuple):
 
 
 def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
-    """Return the number of bytes that this collective operation moves over each link of a ring of ranks. See
-    Note [Bytes on the wire]."""
+    """Return the bytes that a collective operation moves over each link. See Note [Bytes on the wire]."""
     if ranks <= 1:
         return 0.0
     parts = dict.fromkeys(("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"), (ranks - 1) / ranks)
@@ -90,13 +79,12 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Return the host time in ns that a gloo operation takes after all ranks have called it. The argument `size_bytes` is the
-    size of one rank's input tensor."""
+    """Return the duration in ns of a gloo operation. `size_bytes` is the size of one rank's input."""
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """Return the number of ring steps of this operation, as NCCL counts them (src/graph/tuning.cc)."""
+    """Return the number of steps that NCCL counts for a ring (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):
@@ -122,10 +110,9 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit the costs to the recorded operations of all ranks whose GPU times are known.
+        """Fit the durations to the recorded collective operations of all ranks.
 
-        If `bus_gbps` is not 0, the costs are estimated for a link with this bus bandwidth instead of the recorded link.
-        With another bandwidth, recorded durations are not used.
+        If `bus_gbps` is not 0, durations are estimated for a link with this bus bandwidth.
         """
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
@@ -166,8 +153,7 @@ class CollectiveCosts:
             self._origin = Origin.SCALED
 
     def _moving_ns(self, name: str, size_bytes: int, ranks: int) -> tuple[float, Origin]:
-        """Estimate the transfer time of the bytes, without latency, from measured all-reduce times. See
-        Note [Bytes on the wire]."""
+        """See Note [Bytes on the wire]."""
         group = 2 if name in ("send", "recv") else max(ranks, 2)
         curve = AllReduceCurve.of(self._device_name, group, self._bus_gbps)
         like_bytes = wire_bytes(name, size_bytes, ranks) / wire_share(group)
@@ -182,7 +168,7 @@ class CollectiveCosts:
                     break
 
     def position(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> PositionInStep:
-        """Return the position of the script's next collective call in the step `step`. See Note [Operations of a step]."""
+        """Return the position of the next collective operation in the step. See Note [Operations of a step]."""
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))
         if of_step != step:
@@ -191,8 +177,7 @@ class CollectiveCosts:
         return PositionInStep(recorded_step, nth)
 
     def next(self, name: str, size_bytes: int, ranks: int, position: PositionInStep | None = None) -> Transfer:
-        """Return the duration of a collective operation: the recorded duration at `position`, another recorded duration, or an
-        estimate."""
+        """Return the recorded duration of a collective operation, or an estimate."""
         kernel = self._kernels.get(_FUNCTIONS.get(name, ""), NONE)
         key = (name, size_bytes, ranks)
         recorded = self._recorded.get(key)
@@ -220,7 +205,7 @@ class CollectiveCosts:
 
 
 def kernel_label(name: str) -> str:
-    """Return the kernel name that NCCL 2.19 and later use for this collective operation."""
+    """Return the kernel name that NCCL 2.19 and later use for a collective operation."""
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
@@ -243,10 +228,7 @@ _FUNCTIONS = {
 
 
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the step number of each recorded collective. Each rank counts its own steps.
-
-    Step numbers are 0-based. A collective that was called outside of steps has the step number NONE.
-    """
+    """Return the step number (from 0) of each recorded collective operation, or NONE outside of steps."""
     table, steps = trace.collectives, trace.steps
     called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)
     row = step_windows(trace).holding(called_ns, table.rank)
@@ -258,12 +240,6 @@ def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _timed_on_device(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Select the recorded collectives whose GPU time is known or has an upper bound.
-
-    The duration is known if CUDA events timed the collective. The duration has an upper bound if the collective ran between its
-    rank's first and last recorded communication kernels. All other collectives are left out, because only the times of their
-    host calls were recorded.
-    """
     table, kernels = trace.collectives, communication_kernels(trace)
     keep = (table.device != NONE) & (table.duration_ns > 0)
     rank_of = device_ranks(trace)[kernels]

@@ -1,11 +1,9 @@
-"""All numeric constants that determine estimates. Each number has a unit, an origin (such as "measured"), a meaning and a
-source.
+"""Defines all numeric constants of the estimates, each with a unit, a meaning and a source.
 
     from replayer.cost_model.constants import CACHED_SHARE      # 0.5, a plain number
     DECLARED["CACHED_SHARE"].origin                             # ConstantOrigin.CHOSEN
 
-`docs/constants_page.py` writes docs/constants.md from `DECLARED`. Scripts in benchmarks/ write tables of measurements to
-separate files (efficiency.npz, all_reduce.json, traces/rates/estimate_errors.json).
+The script `docs/constants_page.py` writes docs/constants.md from `DECLARED`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Estimates the duration of a copy that is not in the recording, as bytes divided by a bandwidth.
-
-The bandwidth depends on the direction of the copy and on whether the host memory is pinned. torch.profiler names a copy by its
-direction and kind of memory, such as "Memcpy HtoD (Pageable -> Device)". The bandwidth is the median over the recorded copies
-of the same kind. If none were recorded, the bandwidth is taken from published figures or data sheets.
+"""Estimates the duration of an unrecorded copy as bytes divided by bandwidth.
 
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
+
+The bandwidth is the median over recorded copies in the same direction, or a published bandwidth.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _LABELS = {
 
 
 class Copy(NamedTuple):
-    """A copy that the script has called. If the recording does not contain the copy, the duration is estimated."""
+    """Describes a copy that the script has called."""
 
     label: str
     size_bytes: int
@@ -61,7 +59,7 @@ class CopyCosts:
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
         """Set each bandwidth to the median over the recorded copies of at least 64 KiB.
 
-        If `given_link_gbps` is not 0, it is used as the bandwidth between GPUs.
+        If `given_link_gbps` is not 0, `given_link_gbps` is the bandwidth between GPUs.
         """
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
@@ -90,10 +88,7 @@ class CopyCosts:
         return transfers
 
     def _bound(self, direction: str) -> None:
-        """Correct the two bandwidths if copies of pageable memory would be faster than copies of pinned memory.
-
-        If only one of the two bandwidths was measured, the bandwidth that was not measured is changed.
-        """
+        """Copies of pageable memory must not be faster than copies of pinned memory."""
         (pinned, of_pinned), (pageable, of_pageable) = (self._bandwidths[direction, kind] for kind in (True, False))
         if pageable <= pinned or of_pinned == of_pageable:
             return
@@ -103,36 +98,27 @@ class CopyCosts:
             self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
 
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
-        """Return the estimated duration of a copy. The direction `kind` is "h2d", "d2h", "d2d" or "p2p".
-
-        The returned `origin` is SCALED if the bandwidth was measured in the trace, otherwise PUBLISHED or ROOFLINE.
-        """
+        """Return the estimated duration of a copy. The direction `kind` is "h2d", "d2h", "d2d" or "p2p"."""
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
         duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Return the duration of the copy to the host that `item()` or a similar call makes.
-
-        Pinned and pageable memory are not distinguished, because reads of a few bytes are equally fast with both.
-        """
+        """Return the duration of the copy that `item()` makes."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """Map the names of recorded copies (as indices into `trace.strings`) to a direction: "h2d", "d2h" or "p2p"."""
+    """Return the direction of each recorded copy ("h2d", "d2h" or "p2p"), by index into `trace.strings`."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Parse the name of a recorded copy into its direction and its type of host memory (pinned or not).
-
-    If the name does not show whether the host memory is pinned, both possible types are returned.
-    """
+    """If a copy's name does not show whether the host memory is pinned, both types are returned."""
     direction = copy_direction(name)
     if not direction:
         return []

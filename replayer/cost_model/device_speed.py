@@ -18,7 +18,7 @@ from traces.names.cards import card_of
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """The memory bandwidth that a GPU achieves in bytes per nanosecond (= GB/s), and its shortest kernel duration in ns."""
+    """Stores a GPU's memory bandwidth in bytes per ns (= GB/s) and its shortest kernel duration in ns."""
 
     bytes_per_ns: float
     floor_ns: int = KERNEL_FLOOR_NS
@@ -29,21 +29,18 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Compute the memory bandwidth of a GPU from recorded ops that move bytes but have no FLOPs. Each sample is (bytes,
-    duration in ns).
+    """Return the 90th percentile of the memory bandwidths of recorded ops longer than 20 us.
 
-    The bandwidth is the 90th percentile over ops longer than 20 us, because inefficient kernels do not reach the full
-    bandwidth. With fewer than five ops longer than 20 us, the function returns `fallback`.
+    Each sample is a pair of bytes and duration in ns. With fewer than five long ops, `fallback` is returned.
     """
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """Return the first percentile of the recorded kernel durations as the GPU's shortest kernel duration in ns.
+    """Return the first percentile of the recorded kernel durations in ns.
 
-    The default `KERNEL_FLOOR_NS` is returned if the recording has fewer than a hundred kernels, only long kernels, or durations
-    of 0.
+    The default `KERNEL_FLOOR_NS` is returned if the recording has fewer than a hundred kernels.
     """
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

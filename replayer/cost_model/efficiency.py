@@ -1,34 +1,23 @@
-"""Predicts how much slower an operator runs than the GPU's data sheet promises, with neural networks trained on measurements.
-
-For each kind of operator, `efficiency.npz` holds small neural networks with two hidden layers. benchmarks/cost_tables.py trains
-these networks on NeuSight's measurements of five GPUs (source and commit are in the file). Each network's inputs are the sizes
-of an operator and the GPU's data-sheet figures (`features`). Each network's output is the operator's duration divided by the
-roofline time. Each measured GPU has a separate embedding. For a GPU without measurements, the mean of the predictions for all
-measured GPUs is used.
+"""Predicts how much slower an operator runs than the roofline model, with neural networks trained on measurements.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
+The script benchmarks/cost_tables.py trains the networks on NeuSight's measurements of five GPUs.
+
 Note [GPUs without measurements]
-    Some GPU models have the same design and number of multiprocessors as a measured GPU, but another form factor or memory
-    size. For such a model, the measured GPU's curve is used with the model's own data sheet. For any other model, the geometric
-    mean of all measured GPUs' curves is used with the model's own data sheet. Efficiency differs by about 10 % between GPUs
-    (V100, A100, P100). This difference does not depend on how similar the GPU designs are.
+    A GPU with the same design and number of multiprocessors as a measured GPU uses this GPU's network. All other GPUs use the
+    geometric mean of all networks. Efficiency differs by about 10 % between GPUs (V100, A100, P100).
 
 Note [Sustained clocks]
-    A slot-powered board (75 W or less, no fan) cannot sustain the clock rate that is assumed for its data-sheet peak. At that
-    peak, the board would need more FLOP/s per watt than the largest board with the same manufacturing process. Because power
-    grows at least with the square of the clock rate, the clock rate is reduced by the square root of the ratio of these two
-    values. For a T4, this rule gives 5.6 of 8.1 TFLOP/s. Measured times of matrix products and convolutions on slot-powered
-    boards mainly depend on the temperature. For example, a T4 gets slower during the measurements, and a P4's TFLOP/s differ by
-    a factor of three between two runs. For these boards, only measurements of memory-bound work are used.
+    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. The clock rate is reduced by the square root
+    of the board's excess in FLOP/s per watt, because power grows with the square of the clock rate. For a T4, the rule gives
+    5.6 of 8.1 TFLOP/s.
 
 Note [Shared lanes]
-    A GPU multiprocessor issues instructions of four warps per clock. With 128 fp32 lanes (compute capability 8.6, 8.9, and 9.0
-    or later), multiplications alone can fill all four issue slots. Loads and address calculations then delay multiplications.
-    With 64 lanes, loads and multiplications run in parallel. Data sheets count all lanes, but matrix products reach only about
-    0.75 of that peak. For example, a 4070 Ti reaches 29.2 of 40.1 TFLOP/s, and an A100 18.9 of 19.5
-    (github.com/Yinghan-Li/YHs_Sample/issues/4).
+    A multiprocessor with 128 fp32 lanes (compute capability 8.6, 8.9, and 9.0 or later) cannot run loads and multiplications in
+    parallel. Matrix products therefore reach about 0.75 of the data sheet's FLOP/s. For example, a 4070 Ti reaches 29.2 of 40.1
+    TFLOP/s (github.com/Yinghan-Li/YHs_Sample/issues/4).
 """
 
 from __future__ import annotations
@@ -65,8 +54,8 @@ def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops:
 
     Args:
         net: "matmul", "conv3" or "rows".
-        kinds: the index in ROWS_KINDS for the "rows" network, else 0.
-        sizes: the sizes of the work as in op_work.py, one column each.
+        kinds: the index in ROWS_KINDS for the "rows" network, and 0 for all other networks.
+        sizes: the operators' sizes as in op_work.py, one column each.
         peaks: the GPU's GFLOP/s, GB/s and number of multiprocessors, one column each.
     """
     within = np.clip(sizes, 1, np.array(CURVE_LIMITS[net], dtype=np.float64))
@@ -98,10 +87,7 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Return 1 for sizes that are multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes.
-
-    For sizes that are not multiples of 4, kernels are slower, because each instruction loads fewer elements.
-    """
+    """Kernels are slower for sizes that are not multiples of 4, because each load instruction reads fewer elements."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
@@ -116,8 +102,7 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
 
 @cache
 def _sustained(card: Card) -> float:
-    """Return the ratio of a GPU's sustained clock rate to the clock rate assumed in its data sheet. See
-    Note [Sustained clocks]."""
+    """See Note [Sustained clocks]."""
     limit = SLOT_POWERED.get(card.names[0])
     if limit is None:
         return 1.0
@@ -126,13 +111,13 @@ def _sustained(card: Card) -> float:
 
 
 def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, float]) -> float:
-    """Return the roofline time in ns: the time for arithmetic or the time for memory traffic, whichever is longer."""
+    """Return the time for arithmetic or for memory traffic, whichever is longer."""
     return max(flops / peaks[0], size_bytes / peaks[1])
 
 
 @dataclass(frozen=True)
 class _Net:
-    """One neural network. The weights of the network are numpy arrays, and `embeddings` has one row per measured GPU."""
+    """The array `embeddings` has one row per measured GPU."""
 
     mean: Floats
     scale: Floats
@@ -150,7 +135,6 @@ class _Net:
 
 
 def member(net: str, seed: int) -> str:
-    """Return a network's name in the file."""
     return f"{net}{seed or ''}"
 
 
@@ -163,8 +147,7 @@ def _net(file: Any, name: str) -> _Net:
 
 
 class EfficiencyCurves:
-    """The networks of all kinds. For each kind of operator, the outputs of several networks are averaged, because the networks
-    make different errors."""
+    """Averages the outputs of several neural networks for each kind of operator."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
@@ -180,7 +163,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Predict the duration on this GPU divided by the roofline time, and return this ratio with its origin."""
+        """Return the predicted duration divided by the roofline time, and the source of the prediction."""
         net = NETS[kind]
         gpus, origin = _told_by(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)
@@ -193,8 +176,7 @@ class EfficiencyCurves:
 
 @cache
 def _told_by(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
-    """Return the rows of `embeddings` used for this GPU, and whether the GPU itself was measured (PUBLISHED) or not (CURVE).
-    See Note [GPUs without measurements]."""
+    """See Note [GPUs without measurements]."""
     cards = [card_of(name) for name in gpus]
     if card in cards:
         return (cards.index(card),), Origin.PUBLISHED

@@ -1,4 +1,4 @@
-"""Estimates op durations on a GPU from measured tables and learned curves, corrected with the recorded ops.
+"""Estimates op durations on a GPU from measurements, and corrects the estimates with recorded ops.
 
     costs = OpCosts(card_of("Tesla V100-PCIE-16GB"), settings)
     costs.estimate("addmm", ((4096,), (512, 4096), (4096, 4096)), "float32")    # Estimate(1_480_000.0, Origin.PUBLISHED)
@@ -6,24 +6,17 @@
     costs.estimate(...)             # corrected by how much faster or slower similar ops were; Origin.SCALED
 
 Note [The nearest recorded ops]
-    The curves explain only a part of an op's duration. The rest depends on the program, the libraries and the board. For each
-    recorded op, the ratio of its duration to its estimate is stored. The estimate of an unrecorded op is multiplied by the
-    weighted ratios of similar recorded ops. Calls of the same op have more weight than other ops of the same kind of work. Ops
-    of a similar size have more weight than ops of a different size. Differences in the number of rows (batch, pixels) have less
-    weight than differences in channels and depth, because libraries choose algorithms mainly by channels and depth. The
-    correction gets smaller with the difference in size, because libraries use other algorithms for other sizes.
+    Each recorded op has a ratio: its recorded duration divided by its estimated duration. The estimate of an unrecorded op is
+    multiplied by the weighted mean ratio of similar recorded ops. Ops with similar sizes have more weight.
 
 Note [Along the batch]
-    The curves were learned from other layers, for which libraries use other algorithms. For a convolution, a power of the batch
-    size predicts equally well how the time grows with the batch. The estimate is a weighted geometric mean of curve and power,
-    with a weight of one quarter for the curve. This rule was the best one in cross-validation over six folds of networks
-    (benchmarks/what_if.py, row `folds`). For a grouped convolution, which computes small matrix products, only the curve is
-    used.
+    A convolution's duration grows with a power of the batch size. The estimate is a weighted geometric mean of this power and
+    the measured curve, which has a weight of one quarter. Cross-validation over six groups of networks confirmed the weight
+    (benchmarks/what_if.py, row `folds`).
 
 Note [Units that were not measured]
-    The operators were measured in fp32. The data sheet has separate peaks for tensor cores (fp16, bf16, tf32, fp8). A matrix
-    product on tensor cores gets `TENSOR_CORES_REACHED` times its fp32 efficiency. This factor reflects the higher memory
-    traffic and power that tensor cores need. Sizes that are not multiples of 8 elements (16 bytes) need slower loads.
+    The measured operators used fp32. A matrix product on tensor cores gets `TENSOR_CORES_REACHED` times its fp32 efficiency,
+    because tensor cores need more memory traffic and power.
 """
 
 from __future__ import annotations
@@ -67,7 +60,7 @@ Sample = tuple[str, Shapes, Shapes, str, int]
 
 
 class Estimate(NamedTuple):
-    """The estimated kernel time of an op in ns, and the kind of data that the estimate is based on."""
+    """Stores an op's estimated kernel time in ns and the source of the estimate."""
 
     ns: float
     origin: Origin
@@ -91,11 +84,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Learn corrections from recorded ops.
-
-        Ops that take at most twice the shortest kernel's time are ignored. Autograd nodes are ignored, because a node's
-        duration includes the ops that run inside the node.
-        """
+        """Learn corrections from recorded ops, except for very short ops and autograd nodes."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -107,7 +96,7 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate the duration of an op, given its canonical name."""
+        """Estimate an op's duration from its canonical name."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)
@@ -117,17 +106,15 @@ class OpCosts:
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 
     def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """To compare GPUs, estimate an op's duration without the corrections learned from recorded ops."""
+        """Estimate an op's duration without corrections from recorded ops."""
         ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return the estimated duration of an op divided by the duration of a recorded call with other shapes.
+        """Return an op's estimated duration divided by the duration of a recorded call with other shapes.
 
-        If the two calls differ only in the batch size, the rule in Note [Along the batch] applies. For a layer of another
-        shape, the estimate is corrected with recorded calls of similar size. PyTorch before 1.11 records each half of a
-        convolution's backward pass as an op without the shape of the convolution window. For such an op, the ratio is the new
-        estimate divided by the recorded time.
+        If only the batch size differs, Note [Along the batch] applies. PyTorch before 1.11 does not record the shape of the
+        convolution window in the backward pass.
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
@@ -150,8 +137,7 @@ class OpCosts:
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
     def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
-        """Return log(recorded duration / estimated duration), averaged over similar recorded ops. See
-        Note [The nearest recorded ops]."""
+        """Return the mean of log(recorded duration / estimated duration). See Note [The nearest recorded ops]."""
         coordinates = _coordinates(works)
         total = weights = 0.0
         nearest = inf
@@ -189,7 +175,6 @@ class OpCosts:
 
 
 def _in_tiles(work: OpWork) -> OpWork:
-    """Convert a grouped convolution to one matrix product, padded to whole hardware tiles."""
     if work.kind not in ("conv", "conv_weight") or work.sizes[0] == 1:
         return work
     groups, rows, columns, depth = work.sizes
@@ -198,10 +183,7 @@ def _in_tiles(work: OpWork) -> OpWork:
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
-    """Return the sizes at which the measured duration curve is evaluated for this op.
-
-    For a memory-bound op, use the sizes of a measured operator that moves the same number of bytes.
-    """
+    """A memory-bound op uses the sizes of a measured operator that moves the same number of bytes."""
     tensors = MEASURED_TENSORS.get(work.kind)
     if tensors is None:
         return work.sizes
@@ -214,7 +196,7 @@ def _amount(works: list[OpWork]) -> float:
 
 
 def _on_tensor_cores(work: OpWork, slower: float) -> float:
-    """Convert an op's slowdown in fp32 (`slower`) to the slowdown on tensor cores. See Note [Units that were not measured]."""
+    """See Note [Units that were not measured]."""
     aligned = work.unit in ("tf32", "fp64") or all(size % 8 == 0 for size in work.sizes[-2:])
     return slower / TENSOR_CORES_REACHED * (1.0 if aligned else UNALIGNED_SLOWER)
 
@@ -223,15 +205,11 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
 
 
 def _class(op: str, works: list[OpWork]) -> str:
-    """Return the name of this op's group. The estimate of an op is corrected only by recorded ops of the same group.
-
-    A memory-bound op is compared only with recorded calls of the same op.
-    """
+    """A memory-bound op is compared only with recorded calls of the same op."""
     return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
 
 
 def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
-    """Return the sizes of a layer that do not depend on the batch size, such as the number of channels and the window size."""
     fixed = {
         "matmul": (2, 3), "conv": (1, 3), "conv_weight": (1, 2), "conv3": (1, 2),
         **dict.fromkeys(DEPTHWISE_SLOWER, (1, 3)), "softmax": (1,), "layer_norm": (1,),
@@ -240,8 +218,7 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _coordinates(works: list[OpWork]) -> tuple[float, ...]:
-    """Return the coordinates of an op, from which the distance between two ops is computed. The coordinates are logarithms of
-    the op's sizes, and the number of rows has a smaller weight than the other sizes."""
+    """The coordinates are logarithms of the op's sizes, with a smaller weight for the number of rows."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

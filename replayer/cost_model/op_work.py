@@ -1,11 +1,6 @@
-"""Splits an op into pieces of work. Each piece has a kind and sizes.
+"""Splits an op into pieces of work, such as matrix products.
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
-
-An op does one or several pieces of work, such as a matrix product. For example, a convolution's backward pass consists of two
-computations, but a recording has only the sum of their times.
-
-Kinds of work, each with the list of its sizes:
 
     matmul          batch, rows, columns, depth
     conv            a convolution as a matrix product, as cuDNN computes it: groups, output channels, batch x output
@@ -13,8 +8,7 @@ Kinds of work, each with the list of its sizes:
     conv_weight     a convolution's weight gradient: groups, output channels, input channels x window, batch x output
                     places
     conv3           a convolution with a square window of 3 or more, one group and stride 1: images, input channels,
-                    output channels, output places (cuDNN has faster algorithms for it: Winograd, FFT; a window larger
-                    than 3 x 3 counts as more input channels)
+                    output channels, output places
     depthwise, depthwise_backward
                     a convolution with one group per channel: images, channels, output places, window
     elementwise, elementwise1, softmax, layer_norm
@@ -24,10 +18,9 @@ Kinds of work, each with the list of its sizes:
                     kernel, and `memory` is any other op
 
 Note [Strides from shapes]
-    A recording has the shapes of an op's inputs, but no strides, padding or outputs. In a replay, a convolution's output shape
-    is known from the running script. In a recording, the output shape is known if the backward pass was recorded, because the
-    output's gradient is one of its inputs (`ConvolutionOutputs`). If the output shape is unknown, the output is assumed to be
-    as large as the image.
+    A recording has the shapes of an op's inputs, but no strides and no output shapes. The output shape of a convolution is read
+    from the gradient in its backward pass (`ConvolutionOutputs`). Without a backward pass, a convolution's output is assumed to
+    be as large as its input image.
 """
 
 from __future__ import annotations
@@ -57,7 +50,7 @@ _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_no
 
 
 class OpWork(NamedTuple):
-    """One piece of work."""
+    """Describes one piece of work."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -70,8 +63,7 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the work of an op, given its canonical name and the shapes of its inputs. `outputs` lists the known output shapes,
-    without outputs that share memory with an input."""
+    """Return the work of an op. `outputs` lists the known output shapes, except for views of inputs."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -127,8 +119,7 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
 
 
 def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWork]:
-    """Return the work for the image gradient and the weight gradient of a convolution. The image gradient is left out if the
-    image is the network's input."""
+    """The work has no image gradient if the image is the network's input."""
     gradient, image, weight = gradient_image_weight(wide)
     forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
     of_image = of_weight = forward
@@ -142,19 +133,14 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return True if an op computes one half of a convolution's backward pass (the image gradient or the weight gradient).
-
-    PyTorch before 1.11 records each half of a convolution's backward pass as an op, but without the shape of the convolution
-    window.
-    """
+    """Return True if an op computes one half of a convolution's backward pass, as in PyTorch before 1.11."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of gradient, image and weight of a convolution's backward call.
+    """Return the shapes of gradient, image and weight in a convolution's backward pass.
 
-    The first argument is the gradient. In PyTorch before 1.11, the cuDNN ops take the image as the first argument. If gradient
-    and image have the same number of channels, the smaller tensor is assumed to be the gradient.
+    The first argument is the gradient, except for cuDNN ops in PyTorch before 1.11.
     """
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
@@ -204,8 +190,7 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
 
 
 class ConvolutionOutputs:
-    """The output shapes of recorded convolutions, taken from the gradients in their backward passes. See
-    Note [Strides from shapes]."""
+    """Finds the output shapes of recorded convolutions. See Note [Strides from shapes]."""
 
     def __init__(self, backward_calls: Iterable[Shapes]) -> None:
         self._outputs: dict[tuple[Shape, Shape], Shape] = {}

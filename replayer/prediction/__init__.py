@@ -1,5 +1,5 @@
-"""Predicts the times of a recording for another GPU, batch size or number of GPUs, without running the script.
+"""Predicts the times of a recording for another GPU, batch size or number of GPUs.
 
-`predict.predict` is the entry point. `conditions` has the expected errors. `scaling` predicts the time of each kernel.
-`parallel`, `fully_sharded` and `tensor_parallel` predict several GPUs. `retiming` computes the new schedule.
+`predict.predict` is the entry point. `scaling` predicts the duration of each kernel, and `retiming` computes the new start
+times. `parallel`, `fully_sharded` and `tensor_parallel` predict several GPUs.
 """

@@ -1,19 +1,10 @@
-"""Computes the tensor shapes that a recorded op would have for another batch size.
+"""Computes the tensor shapes of a recorded op for another batch size.
 
     shapes = BatchShapes(trace, batch=32)
     shapes.at(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-A recording does not show which dimension of a tensor is the batch. Four rules determine which dimension of a tensor is the
-batch dimension:
-
-* A convolution's weight and a linear layer's weight do not grow with the batch. In the matrix product that computes a weight
-    gradient, the dimension that is summed over grows.
-* Parameters do not grow. A tensor is treated as a parameter if an op uses a weight of the same shape. Tensors in the phases
-    optimizer and zero_grad do not grow either.
-* If the sequence length also changes, every dimension that depends on the length is converted. Examples are the length itself,
-    the length plus one for an extra token, and the number of token pairs.
-* In all other cases, the first dimension that equals the batch size grows. If no dimension equals the batch size, dimension 0
-    grows if it is a multiple of the batch size (batch x heads, batch x tokens).
+A recording does not show which dimension of a tensor is the batch. Usually, the first dimension with the size of the batch
+grows. Parameters and tensors of the optimizer do not grow.
 """
 
 from __future__ import annotations
@@ -39,7 +30,7 @@ class BatchShapes:
         self._weights |= {shape[::-1] for shape in self._weights if len(shape) == 2}
 
     def at(self, batch: int, op: str, shapes: Shapes, phase: str = "") -> Shapes:
-        """Return the shapes of a recorded call for the new batch size and sequence length."""
+        """Return the shapes of a recorded call for a new batch size and sequence length."""
         grown = self._at(batch, op, shapes, phase)
         if self._length is None or phase in _FIXED_PHASES:
             return grown
@@ -49,8 +40,6 @@ class BatchShapes:
         )
 
     def _lengthened(self, size: int, is_rows: bool) -> int:
-        """Convert a dimension that depends on the length of the sequences. A multiple of the sequence length plus one is
-        converted only in the first dimension of a shape (the number of rows)."""
         assert self._length is not None
         old, new = self._length
         for before, after in zip(_countings(old), _countings(new), strict=True):
@@ -88,11 +77,7 @@ class BatchShapes:
         return (*shape[:at], self._grown(shape[at], batch), *shape[at + 1 :])
 
     def _product(self, batch: int, op: str, shapes: Shapes) -> Shapes:
-        """Convert the shapes of a matrix product.
-
-        With a larger batch, the left matrix has more rows. If a matrix product computes a weight gradient, the dimension that
-        is summed over grows with the batch.
-        """
+        """In the matrix product that computes a weight gradient, the inner dimension grows with the batch."""
         wide = [i for i, shape in enumerate(shapes) if len(shape) == 2]
         left, right = shapes[wide[-2]], shapes[wide[-1]]
         new = list(shapes)
@@ -106,8 +91,7 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """Return the dimension sizes that sequences of n tokens can cause: n, n(n+1)/2 and n(n-1)/2 (pairs of tokens), and n+1 (one
-    extra token)."""
+    """Return n, n(n+1)/2, n(n-1)/2 and n+1 for sequences of n tokens."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 

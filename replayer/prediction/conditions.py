@@ -1,4 +1,4 @@
-"""The conditions of a prediction (GPU, batch size, ranks, link, host), and the expected error of its times.
+"""Defines the conditions of a prediction, such as GPU, batch size and number of ranks.
 
     Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
 """
@@ -72,10 +72,7 @@ def conditions_of(
     parallel: str | None = None,
     swept: bool = False,
 ) -> Conditions:
-    """Build the conditions from command-line options.
-
-    Options that were not given have the value None. Raises TraceError for invalid values.
-    """
+    """Return the conditions from command-line options. Raises TraceError for invalid values."""
     counts = ("--batch", batch), ("--recorded-batch", recorded_batch), ("--gpus", gpus), ("--nproc", nproc)
     for option, count in counts:
         if count is not None and count < 1:
@@ -102,7 +99,7 @@ def _length(text: str) -> tuple[int, int] | None:
 
 
 def require_gpu(name: str) -> None:
-    """Raise TraceError if the table of GPUs has no GPU with this name."""
+    """Raise TraceError if `name` is not in the table of known GPUs."""
     if card_of(name) is not UNKNOWN_CARD:
         return
     names = {alias: card.names[0] for card in CARDS for own in card.names for alias in (own, *own.split()[-1:], short(own))}

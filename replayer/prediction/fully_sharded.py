@@ -1,22 +1,15 @@
-"""Predicts fully sharded data parallelism (FSDP) from a recording of one GPU, without running the script.
-
-With N ranks, each rank stores 1/N of the parameters, gradients and optimizer state. FSDP groups the layers into units, which
-are described in Note [Blocks] in layers.py. Before the forward pass and before the backward pass of a unit, its parameters are
-gathered from all ranks. After the forward pass of a unit, the gathered parameters are freed. After a unit's backward pass, its
-gradients are summed over all ranks, and each rank receives its share. The rules are those of torch.distributed.fsdp
-(FullyShardedDataParallel, fully_shard; Zhao et al., "PyTorch FSDP", 2023, section 3):
-
-* Communication runs on a separate stream, so the next unit is gathered while the current unit computes.
-* The backward pass prefetches parameters as with `BackwardPrefetch.BACKWARD_PRE`. At most two units are gathered at a time
-    (`limit_all_gathers`).
-* Operations of one communicator run one after another. In the backward pass, the next unit's all-gather comes before the
-    current unit's reduce-scatter.
-* Layers outside of blocks belong to the root unit. The root unit is gathered first and is not freed between the forward and
-    backward passes.
-* The optimizer updates only the rank's shard.
+"""Predicts fully sharded data parallelism (FSDP) from a recording of one GPU.
 
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
     schedule.exposed_ns         # communication time that is not hidden
+
+The rules come from torch.distributed.fsdp and from Zhao et al., "PyTorch FSDP", 2023, section 3:
+
+* Communication overlaps with computation on a separate stream.
+* The backward pass gathers parameters early, as with `BackwardPrefetch.BACKWARD_PRE`.
+* Communication operations run one after another.
+* Parameters outside of repeated layers are gathered first and freed last.
+* The optimizer updates only the rank's part of the parameters.
 """
 
 from __future__ import annotations
@@ -52,10 +45,10 @@ class ShardedStep:
         gather: Callable[[str], float],
         scatter: Callable[[str], float],
     ) -> ShardedStep:
-        """Simulate one step.
+        """Simulate one training step.
 
-        `units` lists the units in forward order, each with the duration of its forward computation. `gather` and `scatter`
-        return the durations of a unit's all-gather and reduce-scatter. If `backward_ns` is 0, the step has no backward pass.
+        `units` lists the forward duration of each unit. `gather` and `scatter` return the durations of a unit's all-gather and
+        reduce-scatter.
         """
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
@@ -75,8 +68,6 @@ class ShardedStep:
 def _passed(
     parts: Sequence[tuple[str, float]], gather: Callable[[str], float], scatter: Callable[[str], float] | None, begun_ns: float
 ) -> float:
-    """Return the time at which all computation and communication of a forward or backward pass has finished. `begun_ns` is the
-    time at which the parameters of the root unit have been gathered."""
     wanted = [unit for unit, _ in parts if unit != ROOT]
     done_ns = [0.0, 0.0]
     communicates_ns = computes_ns = begun_ns
@@ -113,9 +104,9 @@ def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) ->
 
 
 def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameters: int, peak_bytes: int | None) -> Parallel:
-    """Predict a step with `conditions.nproc` ranks.
+    """Predict a training step with `conditions.nproc` ranks.
 
-    `one_ns` is the step time of a single rank without communication. `peak_bytes` is the recorded memory peak.
+    `one_ns` is the step time of one rank without communication. `peak_bytes` is the recorded memory peak.
     """
     ranks = conditions.nproc
     layers = layers_of(trace)
@@ -157,20 +148,12 @@ GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 
 
 def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
-    """Return one rank's input size.
-
-    The input of an all-gather is one shard. All shards are padded to the same length. The input of a reduce-scatter is the
-    whole unit.
-    """
+    """The input of an all-gather is one rank's part, and the input of a reduce-scatter is the whole gradient."""
     return -(-size_bytes // ranks) * (1 if operation == GATHER else ranks)
 
 
 def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
-    """Return the number of bytes that a rank receives in one step.
-
-    With N ranks, each collective sends (N-1)/N of a unit's bytes to each rank. With a backward pass, a step gathers the root
-    unit's parameters once and every other unit's parameters twice.
-    """
+    """Return the number of bytes that a rank receives in one training step."""
     total = 0.0
     for unit in calls:
         gather = wire_bytes(GATHER, _input_bytes(GATHER, sizes[unit], ranks), ranks)
@@ -180,10 +163,9 @@ def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with
 
 
 def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
-    """Return the number of bytes of parameters, gradients and optimizer state that one rank stores.
+    """Return the bytes of parameters, gradients and optimizer state that one rank stores.
 
-    `states` is the number of tensors that the optimizer keeps per parameter, or None for inference. At most, the parameters of
-    the root unit and of the two largest adjacent units are gathered at the same time.
+    `states` is the optimizer's number of tensors per parameter, or None for inference.
     """
     shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
     memory = {"parameters": shard}
@@ -196,7 +178,6 @@ def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[s
 
 
 def _computing(trace: Trace, layers: Sequence[tuple[int, str]]) -> tuple[list[tuple[str, float]], float]:
-    """Return the forward computation time of each unit, and the duration of the whole backward pass."""
     device, launched_ns = trace.device, launch_time_ns(trace)
     first_ns = int(trace.host.start_ns[layers[0][0]])
     of, steps = launch_phase_names(trace), launch_steps(trace)

@@ -1,14 +1,12 @@
-"""Finds the layers with parameters in a recorded forward pass, and the blocks that a network repeats.
+"""Finds the layers of a recorded forward pass, and the blocks that a network repeats.
 
     layers = layers_of(trace)               # of one step, in the order of their calls
     layers[0].parameter_bytes, layers[0].block
 
 Note [Blocks]
-    Each sharding unit is one block that the network repeats, for example a transformer layer or a ResNet bottleneck. If module
-    ranges were recorded, the block is a module class that has several instances, each with several layers. If several classes
-    qualify, the class with the most parameters is used. Without module ranges, the block is the longest layer sequence that
-    repeats with the same shapes. The repeated sequence must have at least half of all parameters. If there is no such sequence,
-    consecutive layers are combined to blocks of at least `BUCKET_BYTES`.
+    A block is a group of layers that the network repeats, such as a transformer layer or a ResNet bottleneck. Blocks are
+    modules of the same class, or repeated sequences of layers with the same shapes. Without repetition, consecutive layers form
+    blocks of at least `BUCKET_BYTES`.
 """
 
 from __future__ import annotations
@@ -41,9 +39,9 @@ class Layer:
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the host rows of the ops in the forward pass whose shapes were recorded, in call order.
+    """Return the host rows of forward ops with recorded shapes, in call order.
 
-    If the recording has no phases, returns the rows of all ops. `one_step` selects only the last complete step.
+    `one_step` selects only the last complete step.
     """
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
@@ -94,8 +92,7 @@ def _item(trace: Trace, row: int) -> int:
 
 
 def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
-    """Return a list with the name of the block module that contains each layer. A block is a module whose class occurs several
-    times. Returns an empty list if no module class occurs more than once."""
+    """Return the name of each layer's block, or an empty list if no module class occurs twice."""
     paths, module_of = called_modules(trace)
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
     within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -126,8 +123,6 @@ def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
 
 
 def _blocks_by_shapes(layers: Sequence[Layer]) -> list[str]:
-    """Return the block of each layer. A block is one repetition of a sequence of layer shapes. The repeated sequence with the
-    most parameters is chosen."""
     shapes = [layer.weights for layer in layers]
     sums = np.concatenate(([0], np.cumsum([layer.parameter_bytes for layer in layers])))
     best = (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Lists how many parameter-sized tensors each optimizer class keeps, according to the documentation of torch.optim.
+"""Lists the number of parameter-sized tensors that each optimizer keeps, according to the documentation of torch.optim.
 
     states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """
@@ -19,8 +19,7 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """Return how many tensors the optimizer keeps per parameter, or 0 if this is unknown. SGD keeps one tensor per parameter if
-    it uses momentum."""
+    """Return the optimizer's number of tensors per parameter, or 0 if the number is unknown."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

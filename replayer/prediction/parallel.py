@@ -1,15 +1,9 @@
-"""Predicts nn.DataParallel and DistributedDataParallel from a recording of one GPU, without running the script.
+"""Predicts nn.DataParallel and DistributedDataParallel from a recording of one GPU.
 
-Unlike this prediction, `trace replay --gpus` and `trace replay --nproc` run the script. The prediction is computed from the
-sizes of the parameters and the recorded times, with these rules:
-
-* nn.DataParallel copies all parameters to the other GPUs and all gradients back. NCCL passes the data around a ring, so the
-    time hardly depends on the number of GPUs.
-* To replicate a model, nn.DataParallel walks all modules and parameters in Python. On the host, the replication takes longer
-    than the model's forward pass.
-* The replicas' forward and backward passes run in threads. The threads overlap because PyTorch's ops release the Python lock.
-* DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass. Communication that continues after the
-    backward pass makes the step longer. At least the last bucket is summed after the backward pass.
+* nn.DataParallel copies parameters and gradients around a ring of GPUs, so the time hardly depends on the number of GPUs.
+* nn.DataParallel replicates the model in Python, which takes longer than the model's forward pass on the CPU.
+* nn.DataParallel runs the replicas in threads, which overlap because PyTorch's ops release the Python lock.
+* DistributedDataParallel sums gradients in buckets of 25 MiB during the backward pass.
 """
 
 from __future__ import annotations
@@ -44,8 +38,7 @@ class Parallel:
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
     """Predict nn.DataParallel.
 
-    `one_ns` is the step time if one GPU computes only its share of the batch. `forward_ns` is the duration of a forward pass on
-    the host.
+    `one_ns` is the step time of one GPU with its part of the batch. `forward_ns` is the forward pass's CPU time.
     """
     _require_parameters(parameters)
     device = trace.devices[0].name
@@ -80,10 +73,9 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Return how long communication continues after the end of the backward pass.
+    """Return how long communication continues after the backward pass.
 
-    `buckets` lists the size in bytes and the duration of each gradient reduction. Reductions run one after another, and each
-    one starts when the backward pass has computed its gradients.
+    `buckets` lists the size in bytes and the duration of each gradient reduction.
     """
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0

@@ -1,13 +1,12 @@
-"""Predicts the times of a recording for another GPU, batch size, number of GPUs, link or host.
+"""Predicts the times of a recording for another GPU, batch size or number of GPUs.
 
     prediction = predict(recorded, Conditions(gpu="Tesla T4", batch=64))
     prediction.trace                    # a trace like the recorded one, marked as predicted
     prediction.step.predicted_ns        # step.recorded_ns is the recorded time
 
 Note [What a predicted trace is]
-    A predicted trace contains the recorded ops and kernels on devices of the new type. The durations of kernels are scaled
-    (scaling.py), and the start times are recomputed (retiming.py). A predicted trace can be replayed, exported and compared
-    like a recording. The header of the trace marks the trace as predicted.
+    A predicted trace has the recorded ops and kernels with predicted times. The trace can be replayed, exported and compared
+    like a recording.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ class PredictedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
-    """The predicted figures. An `expected_error` of 0.08 means that the predicted step time should be accurate to within 8 %.
+    """Stores the predicted times and the expected error. An `expected_error` of 0.08 means 8 % of the step time.
 
-    `expected_error` is None if ops without recorded shapes take too much of the GPU time, because their work is unknown.
+    `expected_error` is None if too many ops have no recorded shapes.
     """
 
     device: str
@@ -96,16 +95,15 @@ class Prediction(PredictedFigures):
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Make one prediction.
+    """Return one prediction. Raises TraceError if the recording lacks necessary data.
 
-    Raises TraceError if the recording lacks necessary data. With `strict`, a TraceError is also raised if the recording lacks
-    optional data.
+    If `strict` is True, missing optional data also raises TraceError.
     """
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
 class Predictor:
-    """Makes predictions from one recording for any number of conditions. Raises TraceError if the recording has no kernels."""
+    """Makes several predictions from one recording. Raises TraceError if the recording has no kernels."""
 
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():
@@ -166,11 +164,11 @@ class Predictor:
         )
 
     def forget(self) -> None:
-        """Clear the caches of predictions, for example after a benchmark has changed the estimation rules."""
+        """Clear the caches, for example after a benchmark has changed the estimation rules."""
         self._known.clear()
 
     def recorded_batch(self) -> int:
-        """Return the recorded batch size, or 0 if unknown."""
+        """Return the recorded batch size, or 0 if the batch size is unknown."""
         return self._batch(required=False)
 
     def _batch(self, *, required: bool) -> int:
@@ -224,30 +222,21 @@ class Predictor:
         return None
 
     def _parameter_bytes(self) -> int:
-        """Return the size of all parameters in bytes, computed from the optimizer's tensors or from the layers of a forward
-        pass.
-
-        Returns 0 if the recording has neither optimizer tensors nor layers.
-        """
+        """Return the size of all parameters in bytes, or 0 if the size is unknown."""
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))
 
     def _forward_passes(self) -> int:
-        """Return the number of forward passes in the recording, or 1 if no steps were recorded."""
         steps = launch_steps(self.recorded)
         return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps >= 0)])), 1)
 
     def _host_ns(self, phase: str) -> float:
-        """Return the host's time in one phase of a step, excluding waits for the device. Returns 0 if this phase was not
-        recorded."""
         steps = [self.recording.steps[i] for i in self.recording.cycle]
         hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
         return float(np.median(hosts)) if hosts else 0.0
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
-    """Mark the replay of a predicted trace as an estimate. Ops that match recorded ops get the origin from which most of the
-    predicted time comes.
-    """
+    """Mark the replay of a predicted trace as an estimate."""
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
@@ -259,11 +248,6 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
 
 
 def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace) -> float:
-    """Return the expected error of a prediction, which depends on the sources of GPU times, the precision and the parallelism.
-
-    Predictions in half precision were not checked. If half-precision times are not scaled from the recording, their expected
-    error is that of estimates without a recording.
-    """
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     of_origin = EXPECTED_ERROR
@@ -275,7 +259,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
-    """Replace the header and the devices of a trace by those of the prediction. See Note [What a predicted trace is]."""
+    """See Note [What a predicted trace is]."""
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
     asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:
@@ -303,7 +287,7 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the step time of a trace (`traces.figures.pace`), or the duration of the whole trace if the trace has no steps."""
+    """Return the step time, or the duration of the whole trace if the trace has no steps."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
@@ -314,10 +298,8 @@ def step_ns(trace: Trace) -> float:
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     """Return the step time of a predicted trace.
 
-    `trace record` measures the step time in steps without a profiler, but records kernels only in profiled steps. New kernel
-    durations do not change the steps without kernels, so their step time is adjusted here. If the GPU is the bottleneck, the
-    step time changes by the same amount as the GPU time. If the host is the bottleneck, the step time does not change until the
-    GPU time exceeds it.
+    Steps without a profiler have no kernels, so their step time changes by the change in GPU time. A step time limited by the
+    CPU changes only if the GPU time exceeds the step time.
     """
     before, after = pace(recorded), pace(predicted)
     if before is None or after is None or before.busy_share is None or after.busy_share is None:
@@ -347,11 +329,6 @@ def _shares(trace: Trace) -> dict[Origin, float]:
 
 
 def _work_of_steps(recorded: Trace) -> tuple[Column, int]:
-    """Return the rows of the device work that was launched during steps, and the number of steps that launched work.
-
-    Device work before the first step or between steps is ignored. If no step launched device work, all device work is treated
-    as one step.
-    """
     work = np.flatnonzero(recorded.device.is_work)
     of = launch_steps(recorded)[work]
     launched = of != NONE

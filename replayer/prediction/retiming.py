@@ -2,10 +2,7 @@
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-Each kernel starts for the same reason as in the recording: after its launch, after the previous kernel, or after a kernel on
-another stream. See Note [Why a kernel started when it did] in recording/indexer.py. The host waits for the same kernels as in
-the recording, and runs at its recorded speed between waits. The new trace has the same rows as the recording and differs only
-in times.
+Each kernel waits for the same event as in the recording (Note [Why a kernel started when it did] in recording/indexer.py).
 """
 
 from __future__ import annotations
@@ -23,8 +20,7 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """Maps host times of the recording to host times of the prediction. The mapping between host times is piecewise linear,
-    with slope 1 except where the host waits."""
+    """Maps recorded host times to predicted host times with a piecewise linear function."""
 
     def __init__(self) -> None:
         self._old: list[int] = []
@@ -38,7 +34,7 @@ class _HostTime:
             self._new[-1] = max(self._new[-1], new_ns)
 
     def of(self, times_ns: Column) -> Column:
-        """Convert recorded times to new times. Times with the value NONE are not converted."""
+        """Convert recorded times to predicted times, except for NONE."""
         if not self._old:
             return times_ns
         old, shift = np.array(self._old), np.array(self._new) - np.array(self._old)
@@ -53,7 +49,7 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return the trace with new durations on the device, and with a host that is `host_speed` times as fast.
+        """Return the trace with new kernel durations and a CPU that is `host_speed` times as fast.
 
         `durations_ns` and `origins` have one value for each row of the recording's device table.
         """
@@ -75,8 +71,6 @@ class Retiming:
 
 
 def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns: Column, host_speed: float) -> _HostTime:
-    """Compute when each kernel of one rank starts, and write the times to `start_ns`. Returns the mapping from recorded to
-    predicted host times of the rank."""
     work = index.work
     host = _HostTime()
     first_ns, last_ns = window_ns(trace)
@@ -128,7 +122,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
 
 
 def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column) -> int:
-    """Repeat a recorded wait of the host. Returns the total waiting time so far."""
+    """Return the total waiting time so far."""
     start_ns, end_ns = wait
     begun_ns = active_ns + waited_ns
     ended_ns = begun_ns
@@ -176,8 +170,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """Move the phases' device marks. A phase ends on the device when all work that the host launched before the end of the
-    phase has finished."""
+    """On the GPU, a phase ends when the last kernel that was launched in the phase ends."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch >= 0))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -3,9 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-A kernel's recorded duration is multiplied by a ratio: the op's estimated duration under new conditions, divided by that under
-recorded conditions. A kernel is treated as compute-bound if its name contains a word such as gemm or conv, and as memory-bound
-otherwise.
+A kernel's recorded duration is multiplied by the ratio of two estimates: under the new and under the recorded conditions.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Replace the kernel durations by those of one rank's share of the work. Changed kernels are marked as scaled."""
+        """Replace the kernel durations by the durations of one rank's share of the work."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -65,10 +63,9 @@ class Scaling:
     def of(
         cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
-        """Scale all kernels of a trace.
+        """Scale all kernels of a trace. Raises TraceError if the recording lacks necessary data.
 
-        `calls` is the result of `calls_of(trace)`, which is computed if `calls` is None. Raises TraceError if the recording
-        lacks necessary data.
+        `calls` is the return value of `calls_of(trace)`, which is computed if `calls` is None.
         """
         calls = calls_of(trace) if calls is None else calls
         batch = 0
@@ -97,11 +94,7 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return for each device span the host row of the op that launched it, or of the innermost enclosing op with recorded
-    shapes.
-
-    Returns NONE for device spans that were not launched by an op with recorded shapes.
-    """
+    """Return the host row of each kernel's innermost op with recorded shapes, or NONE."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
@@ -139,8 +132,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Find the recorded batch size. The batch size is read from the workload's input shapes. If these were not recorded, it is
-    read from the first convolution or embedding."""
+    """Return the batch size of the recorded inputs, or of the first convolution or embedding."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
@@ -192,7 +184,7 @@ class _Ratios:
         return ratio, origin
 
     def _believable(self, ratio: float, is_measured: bool, call: ScaledOp) -> float:
-        """Limit a ratio of new to recorded duration to the range that is plausible according to the GPUs' data sheets."""
+        """Limit the ratio to values that the data sheets of both GPUs allow."""
         assert self._new is not None
         if is_measured:
             return ratio
@@ -202,18 +194,14 @@ class _Ratios:
         return min(max(ratio, min(possible) / BEYOND_SHEETS), max(possible) * BEYOND_SHEETS)
 
     def of_data_sheets(self) -> tuple[float, float]:
-        """Return the ratios of new to recorded duration for compute-bound and for memory-bound kernels, according to the GPUs'
-        data sheets."""
+        """Return the data sheets' ratios for compute-bound kernels and for memory-bound kernels."""
         if self._new is None:
             return self.batches, self.batches
         here, there = peaks_of(self._recorded.card), peaks_of(self._new.card)
         return self.batches * here[0] / there[0], self.batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
-        """Return the shapes of all recorded ops for the new batch size. Shapes are given as indices into `trace.strings`.
-
-        The new shapes make recorded ops match the ops of a script that runs with the new batch size.
-        """
+        """Return the shapes of all recorded ops for the new batch size, as indices into `trace.strings`."""
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
         rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
@@ -229,11 +217,7 @@ class _Ratios:
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
-        """Return the ratio of a copy's predicted duration to its recorded duration. The ratio depends on the size of the copy.
-
-        Copies between host and device are assumed to use the recorded bus. A copy within a device is scaled like a kernel that
-        is limited by memory bandwidth.
-        """
+        """Copies between CPU and GPU are assumed to use the recorded bus."""
         device, strings = self._trace.device, self._trace.strings
         direction = copy_direction(strings[int(device.name[row])])
         to_device, to_host = direction == "h2d", direction == "d2h"
@@ -261,13 +245,7 @@ def _fill(
     sheets: tuple[float, float],
     batches: float,
 ) -> None:
-    """Scale kernels without shapes.
-
-    A compute-bound kernel without shapes is scaled by the time-weighted mean ratio of the other compute-bound kernels, and
-    likewise for memory-bound kernels. If the trace has no other compute-bound or memory-bound kernels, the ratio is computed
-    from the data sheets of the GPUs. Kernels of the optimizer get the mean ratio of other optimizer kernels, because their work
-    does not depend on the batch. (Kineto omits the shapes of long tensor lists.)
-    """
+    """A kernel without shapes is scaled by the mean ratio of the other compute-bound or memory-bound kernels."""
     if not open_rows:
         return
     device, strings = trace.device, trace.strings
@@ -289,13 +267,9 @@ def _fill(
 
 
 def parameter_bytes(trace: Trace) -> int:
-    """Return the size of all parameters in bytes, from the workload data or from the tensors of the optimizer ops.
+    """Return the size of all parameters in bytes, or 0 if the size is unknown.
 
-    Returns 0 if the trace has neither workload data nor optimizer ops.
-
-    A parameter may occur in several arguments of an optimizer op, alone or in a list. For each optimizer op, the sizes of all
-    tensor arguments are added up. Ops with less than 40 % of the largest total are ignored. The smallest remaining total is
-    used, because larger totals may contain each parameter twice.
+    Optimizer ops may list each parameter twice, so the smallest large total of an optimizer op is used.
     """
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes

@@ -1,25 +1,18 @@
-"""Predicts tensor parallelism of transformer blocks from a recording of one GPU, without running the script.
-
-The rules are those of Megatron-LM (Shoeybi et al., 2019, section 3). PyTorch's ColwiseParallel and RowwiseParallel do the same:
-
-* A *pair* is a group of matrix products that is split together. A pair has one or more products that read the network's width,
-    such as query, key and value. The last product of a pair writes the network's width again, for example the output projection
-    of attention.
-* The first products' weights are split by columns, and the last product's weight is split by rows. Between the first products
-    and the last product, each rank computes attention and activations on its share of the columns.
-* An all-reduce sums the outputs of each pair in the forward pass. Another all-reduce sums the gradients of the pair's inputs in
-    the backward pass. The all-reduces do not overlap with computation.
-* Every rank computes the other layers (embedding, normalization, residuals, head) completely. The optimizer updates only the
-    rank's own parameters.
+"""Predicts tensor parallelism of transformer blocks from a recording of one GPU.
 
     split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError if the recording has no pairs
     split.durations_ns(durations_ns, trace.device.is_work, costs)
 
+The rules are those of Megatron-LM (Shoeybi et al., 2019, section 3) and of PyTorch's ColwiseParallel and RowwiseParallel:
+
+* The weights of the first matrix products, such as query, key and value, are split by columns.
+* The weight of the last matrix product, such as attention's output projection, is split by rows.
+* An all-reduce sums the outputs in the forward pass, and another all-reduce sums the gradients in the backward pass.
+* Every rank computes the embedding, normalization and head completely.
+
 Note [Pairs from shapes]
-    The network's width is the input size that occurs in most of the network's matrix products. A pair begins with a product
-    that reads the width. The pair ends with a product that writes the width and either reads another size or follows attention.
-    Kernels of the backward pass belong to the forward op with the same sequence number. Without sequence numbers, products are
-    matched by size, and other kernels are scaled like the forward pass.
+    A pair is a group of matrix products that is split together. A pair begins with a matrix product that reads the network's
+    width, which is the most common input size. The pair ends with a matrix product that writes the network's width.
 """
 
 from __future__ import annotations
@@ -54,7 +47,7 @@ _Call = tuple[ScaledOp, Shapes]
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product of activations (rows x depth) and a weight (depth x columns)."""
+    """Describes a matrix product of activations (rows x depth) and a weight (depth x columns)."""
 
     rows: int
     depth: int
@@ -62,7 +55,7 @@ class Product:
 
     @classmethod
     def of(cls, op: str, shapes: Shapes) -> Product | None:
-        """Parse a product. Returns None if the op does not multiply activations by a weight."""
+        """Return None if the op does not multiply activations by a weight."""
         left, right = (*shapes[_first_factor(op) :], (), ())[:2]
         if op not in _PRODUCTS or len(left) < 2 or len(right) != 2:
             return None
@@ -72,8 +65,7 @@ class Product:
 
 @dataclass
 class Pair:
-    """One pair of matrix products of a forward pass (see the rules above). The fields are indices into the list of ops of a
-    forward pass."""
+    """Stores a group of matrix products as indices into the list of forward ops."""
 
     columns: list[int]
     between: list[int] = field(default_factory=list)
@@ -81,7 +73,7 @@ class Pair:
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """Find the matrix products of a forward pass that are split by columns and then by rows. See Note [Pairs from shapes]."""
+    """Return the groups of matrix products that are split by columns and then by rows. See Note [Pairs from shapes]."""
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
         return []
@@ -122,7 +114,7 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """The kernels whose work is divided among the ranks, and the necessary all-reduces."""
+    """Stores the kernels whose work is divided among ranks, and the necessary all-reduces."""
 
     ranks: int
     pairs: int
@@ -135,11 +127,10 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Find the split kernels of a recording.
+        """Find the kernels whose work is divided among `ranks` ranks.
 
-        `calls` lists for each device row the op that launched it, or None. `shapes_of` returns the shapes of an op under the
-        new conditions. Raises TraceError if the recording has no matrix products to split, or if `ranks` does not divide their
-        dimensions or heads.
+        `calls` lists the op that launched each kernel, or None. Raises TraceError if the recording has no matrix products that
+        can be split.
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
@@ -211,11 +202,7 @@ class TensorSplit:
 
 
 def _heads(ops: Sequence[_Op], pair: Pair) -> int:
-    """Return the number of attention heads of a transformer block, or 0 if there is no attention between the matrix products.
-
-    The first matrix product of attention multiplies queries by keys. The last dimension of the queries has the size of an
-    attention head.
-    """
+    """Return the number of attention heads, or 0 if there is no attention between the matrix products."""
     last = ops[pair.last].product
     assert last is not None
     for number in pair.between:
@@ -227,15 +214,10 @@ def _heads(ops: Sequence[_Op], pair: Pair) -> int:
 
 
 def _first_factor(op: str) -> int:
-    """Return the position of the left matrix among the inputs of a matrix product op."""
     return 1 if op in _ADDS_A_BIAS_FIRST else 0
 
 
 def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
-    """Return the ops of all forward passes. Also returns the op of each kernel in a backward pass, by the kernel's device row.
-
-    `known` lists for each device row the op that launched the kernel, or None.
-    """
     op_row = call_rows(trace)
     order = np.flatnonzero(trace.device.is_work)
     order = order[np.argsort(launch_time_ns(trace)[order], kind="stable")]
@@ -255,7 +237,7 @@ def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], d
 def _backward_parts(
     trace: Trace, backward: dict[int, _Call], ops: Sequence[_Op], sizes: dict[int, int], ranks: int
 ) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
-    """Find the kernels of the backward pass whose work is divided among the ranks. See Note [Pairs from shapes]."""
+    """See Note [Pairs from shapes]."""
     forward, op_row = forward_ops(trace), call_rows(trace)
     of_node: dict[int, int] = {}
     of_product: dict[tuple[int, ...], int] = {}
@@ -294,10 +276,9 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of an op for the part that one rank computes.
+    """Return the input shapes of the part of an op that one rank computes.
 
-    A matrix product is divided along the dimension that has `size` elements. Other ops are divided along the first dimension
-    that is large enough.
+    A matrix product is divided along the dimension with `size` elements.
     """
     product = Product.of(op, shapes) if size else None
     if product is None:
@@ -331,10 +312,9 @@ def _divided(shape: Shape, at: int, ranks: int) -> Shape:
 def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, step_ns: float, parameters: int, peak_bytes: int | None, steps: int
 ) -> Parallel:
-    """Predict the step of each rank.
+    """Predict the training step of each rank.
 
-    `step_ns` is the step time, which includes the all-reduces. `reduced_ns` lists for each device row the total duration of the
-    all-reduces after it, summed over all `steps`.
+    `step_ns` includes the all-reduces. `reduced_ns` lists the duration of the all-reduces after each kernel.
     """
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)

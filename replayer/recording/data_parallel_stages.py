@@ -1,16 +1,11 @@
-"""Reads the recorded stages of nn.DataParallel in each phase, such as scatter, parallel_apply and gather.
+"""Reads the recorded stages of nn.DataParallel, such as scatter, parallel_apply and gather.
 
     of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
 
-Host times are relative to the start of the phase on the host. Device times are relative to a CUDA event that was recorded at
-the start of the phase.
-
 Note [How parameters travelled]
-    nn.DataParallel copies parameters to the replicas and sums their gradients. nn.DataParallel uses NCCL if possible, and plain
-    copies otherwise. In a recording with kernels, the kernels of the ops `Broadcast` and `ReduceAddCoalesced` show whether NCCL
-    or copies were used. If `Broadcast` and `ReduceAddCoalesced` launched neither NCCL kernels nor copies, they take no GPU time
-    in the replay either.
+    nn.DataParallel copies parameters to the replicas with NCCL if possible, and with plain copies on other machines. In a
+    recording, the kernels of the ops `Broadcast` and `ReduceAddCoalesced` show which method was used.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
 
 
 class Transport(Enum):
-    """Says how nn.DataParallel moved parameters and gradients. See Note [How parameters travelled]."""
+    """Names the method with which nn.DataParallel copied parameters. See Note [How parameters travelled]."""
 
     COPIES = 0
     NCCL = 1
@@ -38,16 +33,12 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """Return the op names of the NCCL kernels that nn.DataParallel launched. The keys are kernel names, as indices into
-    `trace.strings`."""
+    """Return the op of each NCCL kernel of nn.DataParallel. The keys are indices into `trace.strings`."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
 def transport_of(trace: Trace) -> Transport:
-    """Return the recorded transport.
-
-    Returns COPIES if the recording does not show how parameters were copied between GPUs. See Note [How parameters travelled].
-    """
+    """Return the recorded method, or COPIES if the recording does not show how parameters were copied."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return Transport.NCCL
@@ -71,11 +62,9 @@ class RecordedStage(NamedTuple):
 def recorded_stages(
     trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0, own_ns: Callable[[Column], Column] = np.asarray
 ) -> dict[int, list[RecordedStage]]:
-    """Return the stages of each phase, in order of their start. The keys are the row numbers of the phases in the trace.
-    `ordinals` maps each device row to the number of the GPU.
+    """Return the nn.DataParallel stages of each phase. The keys are the phases' row numbers in the trace.
 
-    Times on devices are multiplied by `slowdown`. `own_ns` is a function that converts recorded host times to host times of the
-    replay.
+    `own_ns` converts recorded host times to host times of the replay.
     """
     parts, phases = trace.parts, trace.phases
     phase_ns, start_ns, end_ns = (own_ns(times_ns).tolist() for times_ns in (phases.start_ns, parts.start_ns, parts.end_ns))

@@ -3,26 +3,20 @@
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).lay_out()
 
 Note [Active host time]
-    Host times in the index are *active*: blocked time is subtracted. The recorded host was blocked while it waited for the
-    device, in a synchronize, a pageable copy or a launch into a full queue. The waits are subtracted because the replayed host
-    waits for the *virtual* device at the same calls.
+    Host times exclude the time in which the host waited for the GPU, because the replayed host waits for the virtual GPU at the
+    same calls.
 
 Note [Why a kernel started when it did]
-    A kernel on an idle stream keeps its recorded launch latency. A queued kernel keeps its gap to the previous kernel. If a
-    kernel waited for a kernel on another stream, it waits for the same kernel in the replay. With average delays instead, step
-    times would be wrong by up to milliseconds. If a kernel follows a collective, its recorded delays are not used, because the
-    replay computes the duration of collectives.
+    A kernel on an idle stream keeps its recorded launch latency. A queued kernel keeps the recorded time since the previous
+    kernel. If a kernel waited for a kernel on another stream, it waits for the same kernel in the replay.
 
 Note [Phases that overlap on the device]
-    A phase with a copy on a second stream may overlap with earlier phases. The replay of a recording that has only phase times
-    uses a single stream. In such a replay, a phase takes only the device time after the latest end of all earlier phases. With
-    this rule, the times of all phases add up to the device's time.
+    In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
+    therefore equals the GPU's busy time.
 
 Note [Profiled and clean steps]
-    If a recording marks some steps as profiled (or has evaluation steps), only the profiled steps have kernels. The clean
-    steps, which ran without a profiler, have only phase times. A profiler slows the host. `CleanPace` subtracts the profiler's
-    overhead from the active host times of profiled steps, and scales the rest to the pace of the clean steps. Device durations
-    are not changed.
+    Only the profiled steps of a recording have kernels, but the profiler slows down the host. `CleanPace` therefore scales the
+    host times of profiled steps to the speed of steps without a profiler.
 """
 
 from __future__ import annotations
@@ -55,8 +49,7 @@ from traces.model.trace import NONE, Column, DeviceKind, HostKind, Phases, StepK
 
 
 class RecordingIndexer:
-    """Builds the steps of a recording. For speed, numpy does most of the work, and Python loops run only over kernels and their
-    ops."""
+    """Builds the steps of a recording with numpy."""
 
     def __init__(self, trace: Trace, rank: int, keys: RecordedKeys, slowdown: float = 1.0) -> None:
         self._keys = keys
@@ -97,10 +90,7 @@ class RecordingIndexer:
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """Return the launch time of each kernel.
-
-        If the launch of a kernel was not recorded, it is assumed to precede the kernel's start by the typical launch latency.
-        """
+        """If a kernel's launch was not recorded, the typical launch latency is assumed."""
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
@@ -138,7 +128,7 @@ class RecordingIndexer:
         self.phase_beside_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
-        """Find the times at which the host was blocked by a wait for the device. See Note [Active host time]."""
+        """See Note [Active host time]."""
         trace, host = self.trace, self.trace.host
         # A replay waits for the GPU in recorded synchronizing calls and copies, but not in calls that free memory.
         calls = synchronous_calls(trace, self.rank)
@@ -168,10 +158,7 @@ class RecordingIndexer:
         return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
-        """Find out what determined each kernel's start time: a delay after its launch, or a wait for another kernel.
-
-        See Note [Why a kernel started when it did].
-        """
+        """See Note [Why a kernel started when it did]."""
         device = self.trace.device
         start, end = device.start_ns[self.work], device.end_ns[self.work]
         n = len(self.work)
@@ -218,8 +205,7 @@ class RecordingIndexer:
             yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
 
     def _launches(self) -> Iterator[tuple[Column, Column]]:
-        """Yield for each stream the launches that may have found the launch queue full, and the times at which there was room
-        again."""
+        """Yield the kernel launches of each stream that may have found the launch queue full."""
         depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
             if len(on) > depth:
@@ -310,7 +296,6 @@ class RecordingIndexer:
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Add each op to the phase in which its first kernel was launched. Ops are added in the order of their start times."""
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         for k, p in enumerate(phases):
@@ -334,7 +319,6 @@ class RecordingIndexer:
         self._data_parallel_instances(first, phases, by_phase)
 
     def _data_parallel_instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        """Add the NCCL kernels of nn.DataParallel as ops, because no op launches these kernels."""
         for k, p in enumerate(phases):
             op, call = self.data_parallel_ops.get(self.work_name[first + k], ""), int(self.launch_row[first + k])
             if op and p >= 0 and call >= 0:
@@ -353,8 +337,6 @@ class RecordingIndexer:
         return last
 
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
-        """Return the lookup keys, the shapes and the dtype of a recorded op. The lookup keys are cached, because the same ops
-        repeat in each step."""
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
         direction = ""
@@ -383,7 +365,7 @@ class RecordingIndexer:
 
 
 def _beside_earlier(phases: Phases) -> Column:
-    """Return how long each phase overlapped with earlier phases on the device. See Note [Phases that overlap on the device]."""
+    """See Note [Phases that overlap on the device]."""
     beside_ns = np.zeros(len(phases), dtype=np.int64)
     for device in np.unique(phases.device).tolist():
         rows = np.flatnonzero((phases.device == device) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))

@@ -1,19 +1,8 @@
 """Determines whether cuBLAS kept its workspace allocated in the recorded program.
 
-After the script has ended, the recorder measures the workspaces of all cuBLAS handles. If a workspace still exists at the end,
-cuBLAS kept its workspaces. If the script ran matrix products but no workspace exists at the end, cuBLAS kept no workspaces.
-Profiles do not have a measurement of the workspaces. Profiles do not show the exact PyTorch release, nor workspaces that were
-allocated before the profiler began. Some PyTorch releases allocate and free a workspace in each matrix product. The recorded
-memory events show such workspaces.
-
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
-If the total allocated memory after a matrix product is smaller than a workspace, cuBLAS kept none, whatever the PyTorch
-release. For example, cuBLAS keeps no workspace if CUBLAS_WORKSPACE_CONFIG is set, or if torch.compile captures all matrix
-products.
-
-Since PyTorch 2.0, a cuBLAS handle keeps a workspace (CUBLAS_WORKSPACE_CONFIG, ATen/cuda/CublasHandlePool.cpp). On AMD GPUs,
-each hipBLAS handle keeps a workspace.
+PyTorch's ATen/cuda/CublasHandlePool.cpp has the rules for workspaces.
 """
 
 from __future__ import annotations
@@ -27,11 +16,9 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return whether cuBLAS kept its workspaces. `sizes_bytes` has the possible sizes of a cuBLAS workspace on the recorded
-    GPU.
+    """Return True if cuBLAS kept its workspaces, or None if the recording does not show it.
 
-    Returns None if the recording does not show whether workspaces were kept. For example, returns None for an unknown PyTorch
-    release, or if memory events have no totals (PyTorch 1.9).
+    `sizes_bytes` has the possible sizes of a cuBLAS workspace on the recorded GPU.
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:

@@ -1,5 +1,4 @@
-"""Takes the durations of a training step's phases (forward, backward, optimizer) from a library of published measurements. A
-library entry ("cell" in the code) has the published step times of one model on one GPU at several batch sizes.
+"""Takes the duration of each training phase (forward, backward, optimizer) from a library of published measurements.
 
     pace = LibraryPace(choice, optimizers())
     pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls `model`; finds v100/resnet50
@@ -8,28 +7,21 @@ library entry ("cell" in the code) has the published step times of one model on 
     pace.phase_ns("backward")           # the measured time without the optimizer's share
 
 Note [What is in the library and what is not]
-    If the library has no times for the script's model, the script is stopped with a list of the nearest models. With `estimate`
-    the script continues, and estimates are marked. Evaluation passes are marked and take the time of the forward pass in
-    training, because the library has only times of training.
+    If the library lacks the script's model, the replay stops with a list of similar models. With the option `estimate`, the
+    replay continues and marks its estimates.
 
 Note [Where the card was full]
-    If a library entry shows that the real GPU ran out of memory, the step gets only as much memory as the largest fitting batch
-    needed. With this limit, the virtual GPU's allocator raises the out-of-memory error at the right call. This amount of memory
-    may be missing in the library. In addition, the first step has no optimizer state yet. So if the script has completed a step
-    with this batch, the next step gets less memory than the completed step needed.
+    If the library shows that a batch did not fit on the GPU, the virtual GPU gets only the memory of the largest fitting batch.
+    The virtual GPU's allocator then raises the out-of-memory error.
 
 Note [A batch that is known to fit]
-    Batches up to the largest measured batch fitted on the card, in a process that had run smaller batches before. The addresses
-    of blocks depend on earlier allocations and on cuDNN's workspaces, which are not in the library. The virtual GPU may have
-    enough free memory, but only in pieces that are too small. In this case, the allocator may return the pieces to the device.
-    Allocated blocks must always fit.
+    The library does not contain the addresses of memory blocks, so the virtual GPU's memory may be more fragmented than on the
+    real GPU. For a batch that was measured, the virtual GPU therefore also uses small pieces of free memory.
 
 Note [The optimizer's share]
-    A library entry has one time, "rest", for criterion, zero_grad, backward and optimizer together. Criterion and zero_grad
-    take almost no time and are counted in backward. A step of SGD with momentum and weight decay makes about eleven reads or
-    writes per parameter. The optimizer runs four foreach kernels, which each read one or two lists of tensors and write one
-    list. The kernels reach four fifths of the memory bandwidth in the data sheet. The optimizer gets the resulting time, but at
-    most half of "rest".
+    The library has one time for loss, zero_grad, backward and optimizer together. The optimizer's part is computed for SGD with
+    momentum and weight decay, with eleven reads or writes per parameter. The GPU is assumed to reach four fifths of the memory
+    bandwidth in its data sheet.
 """
 
 from __future__ import annotations
@@ -64,10 +56,7 @@ COUNTED_ELSEWHERE_NS = 1  # time of a phase whose real time is included in that 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """One call of the script's model, with the durations of the phases that follow from it, such as forward and backward.
-
-    A model call in evaluation has only a forward pass.
-    """
+    """Stores the phase durations of one model call."""
 
     of: LibraryCall
     origin: Origin
@@ -103,7 +92,7 @@ class _Pending:
 
 
 class LibraryPace:
-    """Looks up the published step times of the model that the script calls. The class is not thread-safe."""
+    """Looks up the published step times of the script's model. The class is not thread-safe."""
 
     def __init__(self, choice: LibraryChoice, optimizers: Optimizers) -> None:
         self._choice = choice
@@ -130,11 +119,7 @@ class LibraryPace:
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """Look up the step times of a module that the script calls. Raises NotInLibrary if the library has no step times for
-        the module.
-
-        Does nothing if the module has no parameters on the GPU.
-        """
+        """Look up the step times of a module on the GPU. Raises NotInLibrary if the library lacks the module."""
         self._call = None
         self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
         parameters = initialized_parameters(module)
@@ -161,9 +146,9 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the GPU memory limit in bytes for the current model call, or None if the batch fits on the real GPU.
+        """Return the GPU memory limit in bytes, or None if the batch fits. See Note [Where the card was full].
 
-        `peak_bytes` is the script's peak so far. See Note [Where the card was full].
+        `peak_bytes` is the script's memory peak so far.
         """
         if self._full is None:
             return None
@@ -173,21 +158,16 @@ class LibraryPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """Return the times of the next model call. The method `watch` has looked them up.
-
-        Returns None if the library has no times for the model, so that each op must be estimated.
-        """
+        """Return the times of the next model call, or None if the library lacks the model."""
         call, self._call = self._call, None
         return call
 
     def called(self, call: ModelCall) -> None:
-        """Add the call to the current step."""
         self._calls.append(call)
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """Return the GPU time in ns of a phase that begins now, such as "backward". Returns None if the library has no time for
-        this phase."""
+        """Return the GPU time in ns of a phase such as "backward", or None if the library has no time."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
@@ -195,10 +175,7 @@ class LibraryPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """Return the duration of a copy from pageable memory, interpolated between the measured copy sizes.
-
-        Returns None if no copy was measured.
-        """
+        """Return the interpolated duration of a copy from pageable memory, or None if no copy was measured."""
         if size_bytes < BANDWIDTH_FROM_BYTES or (found := self._copies()) is None:
             return None
         of_bytes, of_ns = found
@@ -210,9 +187,9 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step. Returns the index of its entry in `notes()`.
+        """Return the index of the training step's entry in `notes()`.
 
-        Raises NotInLibrary after several steps that would have run out of memory on the real GPU.
+        Raises NotInLibrary after several steps that would not fit on the real GPU.
         """
         if self._full is not None and trained:
             self._full_steps += 1
@@ -235,7 +212,7 @@ class LibraryPace:
         self._copied = False
 
     def notes(self) -> tuple[LibrarySteps, ...]:
-        """Return the model calls in the steps of the replay, for the header of the output file."""
+        """Return the model calls of all training steps, for the header of the output file."""
         return tuple(self._played)
 
     def messages(self) -> tuple[str, ...]:
@@ -280,7 +257,7 @@ class LibraryPace:
         return self._made(cell, times, trains, Origin.SCALED if times.is_scaled else Origin.PHASE)
 
     def _of_another(self, match: Match, batch: int | None, trains: bool) -> ModelCall | None:
-        """Handle a model that is not in the library. See Note [What is in the library and what is not]."""
+        """See Note [What is in the library and what is not]."""
         cell = match.cell
         differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
         told = f"the library has no times of the script's model on {self.gpu.name}; the nearest is {cell.name} ({differing})"

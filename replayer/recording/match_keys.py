@@ -1,7 +1,7 @@
-"""Keys for finding recorded calls with the same shapes, dtypes and memory layouts as an op of the running script.
+"""Makes keys to find recorded calls with the same shapes, dtypes and memory layouts as an op.
 
-keys = RecordedKeys(trace)
-keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
+    keys = RecordedKeys(trace)
+    keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 class RecordedKeys:
-    """Makes lookup keys for recorded ops and for the ops that the script calls. Calls with equal keys match."""
+    """Makes the same keys for recorded ops and for ops of the script."""
 
     def __init__(self, trace: Trace) -> None:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
@@ -35,10 +35,7 @@ class RecordedKeys:
         return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
 
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
-        """`dtype` is the op's first dtype.
-
-        The keys leave out shapes or dtypes if some recorded calls of the op lack them.
-        """
+        """Return the keys of an op. `dtype` is the op's first dtype."""
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
             dtype = ""
@@ -52,11 +49,7 @@ class RecordedKeys:
 
 
 def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
-    """Return two sets of op names: ops recorded at least once without shapes, and ops recorded at least once without a dtype.
-
-    Profilers record no dtypes for lists of tensors (`cat`, `_foreach_add_`). If a list of tensors is long, profilers record no
-    shapes either (UNTOLD_LIST). An op without a tensor list has no recorded shapes if all its arguments are scalars.
-    """
+    """Profilers record no dtypes for lists of tensors, and no shapes for long lists of tensors."""
     host, strings = trace.host, trace.strings
     ops = host.kind == HostKind.OP
     calls = np.unique(np.stack([host.name[ops], host.shapes[ops], host.dtypes[ops]], axis=1), axis=0).tolist()

@@ -1,13 +1,8 @@
-"""The rank of this process in a distributed run, and the recorded rank whose times and GPUs the process replays.
-
-torchrun and `trace replay --nproc` set RANK, LOCAL_RANK and LOCAL_WORLD_SIZE before the script starts:
+"""Determines the rank of this process, and the recorded rank whose times and GPUs the process uses.
 
     rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
     rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks
     rank.devices(trace)                     # as many devices as ranks on this machine
-
-A process that is not part of a distributed run has rank 0 and sees all GPUs of the recorded machine. In a process that
-torch.multiprocessing.spawn started, the rank is the process index until the script calls init_process_group.
 """
 
 from __future__ import annotations
@@ -20,10 +15,9 @@ from traces.model.trace import Device, Trace
 
 @dataclass(frozen=True)
 class Rank:
-    """The rank of a process.
+    """Stores the rank of a process.
 
-    `local` is the rank among the processes on this machine, and `local_count` is the number of these processes (0 if unknown).
-    `number` is the rank among the processes of all machines.
+    `local` is the rank on this machine, and `local_count` is the number of processes on this machine (0 if unknown).
     """
 
     number: int = 0
@@ -32,8 +26,7 @@ class Rank:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
-        """Return the rank from torchrun's variables. If torchrun's environment variables are missing or invalid, the process is
-        assumed to be the only one of the run."""
+        """Return the rank from torchrun's environment variables, or rank 0 if the variables are missing or invalid."""
         values = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         if not all(text.isdigit() for text in values[:2]):
             return cls()
@@ -44,11 +37,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the devices that this process sees. The process sees the GPUs of its recorded rank. If the machine has more
-        processes than the rank has GPUs, the GPUs are repeated.
-
-        If the number of processes per machine is unknown, the process sees one GPU for each recorded GPU index.
-        """
+        """Return the GPUs of the recorded rank, repeated if the machine has more processes than GPUs."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -1,5 +1,4 @@
-"""Reads the recorded calls of compiled regions. In a replay, a compiled region launches the recorded ops instead of those in
-the source code, which Inductor has fused.
+"""Reads the recorded calls of functions that torch.compile has compiled.
 
     regions = RecordedRegions.of(trace, rank, match_keys, keys)
     call = regions.call("0/1", inputs=((32, 64),), graph_ops={...}, number=0, is_backward=False)    # None: not recorded
@@ -29,7 +28,7 @@ GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical na
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """The ops and memory requests of one recorded call of a compiled region."""
+    """Stores the ops and memory requests of one recorded call of a compiled function."""
 
     ops: tuple[OpSignature, ...]
     memory: tuple[BlockRequest, ...] | None
@@ -41,18 +40,14 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """The recorded forward and backward calls of one compiled region. The keys are the shapes of the region's inputs.
-
-    The first steps of a profile may include compilation and autotuning. The recorded calls are taken from the step with the
-    most calls of the region, or from the last of several such steps.
-    """
+    """The calls are taken from the last step with the most calls, because the first steps may include autotuning."""
 
     forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
     backward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
 
 
 class RecordedRegions:
-    """The regions of one rank. Each compiled region is identified by the number that torch.compile assigned to it."""
+    """Stores the recorded calls of all compiled functions of one rank."""
 
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}
@@ -61,7 +56,7 @@ class RecordedRegions:
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
-        """Read the regions. Adds the lookup keys of the ops in compiled regions to `keys`."""
+        """Read the recorded calls, and add the lookup keys of their ops to `keys`."""
         steps: dict[tuple[str, bool, str], dict[int, list[RegionCall]]] = {}
         for call in region_calls(trace, rank):
             by_step = steps.setdefault((call.region, call.is_backward, call.inputs), {})
@@ -81,14 +76,10 @@ class RecordedRegions:
         return len(self._regions)
 
     def call(self, name: str, inputs: Shapes, graph_ops: GraphOps, number: int, *, is_backward: bool) -> RecordedCall | None:
-        """Return the recorded call for call `number` of a compiled region in a training step. If the script makes more calls
-        than were recorded, they repeat the last recorded call.
+        """Return the recorded call for the call `number` of a compiled function in a training step.
 
-        A compiled region of the script is matched to the recorded region with the same number and the same input shapes. If the
-        region with this number has other input shapes, the first recorded region with the script's input shapes is used. The
-        number of a region can differ between runs, because torch.compile numbers functions in the order in which it traces
-        them. If a recording lacks the input shapes of compiled regions, the shapes of the ops in the regions are compared
-        instead.
+        A compiled function matches by torch.compile's number and its input shapes. If the numbers differ between runs, the
+        first recorded function with the same input shapes is used.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)
@@ -113,10 +104,7 @@ class RecordedRegions:
 
 
 def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
-    """Return whether a recorded call fits a graph: at least one recorded op occurs in the graph with the same shapes.
-
-    A single matching op suffices, because Inductor replaces or pads some matrix products of the source code.
-    """
+    """One op with the same shapes suffices, because Inductor replaces or pads some matrix products."""
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
     compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]
@@ -124,7 +112,7 @@ def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
 
 
 def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:
-    """Group the (name, shapes) pairs of a graph's ops by op name."""
+    """Group the (name, shapes) pairs of a graph's ops by name."""
     found: GraphOps = {}
     for op, shapes in ops:
         found.setdefault(_kind(op), set()).add(canonical_shapes(shapes))
@@ -137,8 +125,6 @@ def _kind(op: str) -> str:
 
 
 class _Signatures:
-    """Creates one signature for each recorded combination of op, shapes and dtypes."""
-
     def __init__(self, trace: Trace, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> None:
         self._trace, self._match_keys, self._keys = trace, match_keys, keys
         self._known: dict[tuple[int, int, int, int], OpSignature] = {}
@@ -159,8 +145,6 @@ class _Signatures:
 
 
 class _Memory:
-    """Reads the memory requests of calls."""
-
     def __init__(self, trace: Trace) -> None:
         self._host = trace.host
         events = trace.memory

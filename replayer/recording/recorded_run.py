@@ -1,7 +1,4 @@
-"""A recorded run, indexed by step, phase and op, to look up the recorded times of a running script's ops.
-
-A recorded step contains phase segments. A segment is one phase of a step. It contains the recorded op calls that launched GPU
-work, and their kernels.
+"""Indexes a recorded run by step, phase and op.
 
     recording = RecordedRun.of(trace)
     step = recording.step(0)
@@ -9,10 +6,8 @@ work, and their kernels.
     segment.exact[recording.keys[signature].exact]       # [Instance(start_ns, end_ns, kernels), ...]
 
 Note [Training steps of several kinds]
-    If a script trains several models, its steps differ. For example, each step may train the critic, and every fifth step the
-    generator as well. The numbers of backward passes and optimizer steps are known for all recorded training steps, profiled or
-    not. A replayed step takes its times from a recorded step that has the same two numbers as the recorded step at this
-    position. After the end of the recording, the two numbers repeat with their shortest period, if there is a period.
+    Training steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step
+    takes its times from a recorded step with the same numbers of backward passes and optimizer steps.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from traces.rates.op_cost import flops, size_bytes
 
 
 class RecordedRun:
-    """The recorded steps of one rank."""
+    """Stores the recorded steps of one rank."""
 
     def __init__(self, trace: Trace, rank: int, slowdown: float = 1.0) -> None:
         self.trace = trace
@@ -72,12 +67,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> RecordedRun:
-        """Index the steps of one rank. If no steps were marked in the recording, the whole recording is treated as one step
-        with a forward pass only.
-
-        The durations of kernels and copies are multiplied by `slowdown`, except for transfers between ranks. Host times do not
-        change.
-        """
+        """Index the steps of one rank. Durations of kernels and copies are multiplied by `slowdown`."""
         recording = cls(trace, rank, slowdown)
         recording.costs.slowdown = slowdown
         indexer = RecordingIndexer(trace, rank, recording.match_keys, slowdown)
@@ -88,12 +78,7 @@ class RecordedRun:
         return recording
 
     def _choose(self) -> None:
-        """Choose the recorded steps whose times the replay uses. See Note [Profiled and clean steps] in indexer.py.
-
-        If the recording has individual kernels, the times come from the training steps that were recorded under a profiler. The
-        first replayed steps get the host times of the recorded warm-up steps, which are slower. If the recording has only the
-        times of phases, they come from the steps that ran before the first profile.
-        """
+        """See Note [Profiled and clean steps] in indexer.py."""
         kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in self.steps]
         all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in self.steps)
@@ -128,11 +113,7 @@ class RecordedRun:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """Return the recorded step that provides the times of the script's training step `number` (from 0). The first steps are
-        replayed in order. Later steps repeat the steady recorded steps in order.
-
-        See Note [Training steps of several kinds].
-        """
+        """Return the recorded step for training step `number` (from 0). See Note [Training steps of several kinds]."""
         chosen, last = self.steps[self._at(self.first[: -len(self.cycle)], number)], len(self._trained)
         if number >= last and not self._period:
             return chosen
@@ -145,20 +126,13 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return the recorded step that provides the times of the script's evaluation step `number`.
-
-        The recorded evaluation steps are repeated in order. If no evaluation steps were recorded, steady training steps are
-        used.
-        """
+        """Return the recorded evaluation step for evaluation step `number`, or a training step if none was recorded."""
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded training or evaluation step with this number.
-
-        If the script runs more training or evaluation steps than were recorded, the recorded steps are repeated.
-        """
+        """Return the recorded step with this number. If the script runs more steps, recorded steps are repeated."""
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
     def number_of(self, step: RecordedStep) -> int:
@@ -168,7 +142,6 @@ class RecordedRun:
         return first[number] if number < len(first) else _in_turn(self.cycle, self._trained, number)
 
     def _sample(self) -> None:
-        """Collect the durations of recorded ops, from which the times of ops with other shapes are estimated."""
         fit = []
         host_ns: dict[str, list[int]] = {}
         for index in self.cycle[:2]:
@@ -208,23 +181,14 @@ class RecordedRun:
 
 
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
-    """Return the step in `chosen` that provides the times of step `number`.
-
-    A step in `chosen` provides its own times. Steps that are not chosen take their times from the chosen steps in rotation.
-    Because of the rotation, steps that alternate between two shapes still alternate in a replay.
-    """
+    """Steps that alternate between two shapes also alternate in a replay, because `chosen` is used in rotation."""
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
-    """Yield the name and host time of each recorded op. The host time is measured from the start of the op to the start of the
-    next op.
-
-    The host time of an op includes the Python code or the autograd node that calls the op. If an op calls other ops, its host
-    time is divided among these inner ops in proportion to their durations.
-    """
+    """Yield the name of each recorded op, and the host time until the next op starts."""
     calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
     within: list[list[int]] = [[]]
     open_calls: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Data classes for a recorded training step with its phases, ops and kernels."""
+"""Defines data classes for a recorded training step with its phases, ops and kernels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Three keys for looking up the recorded calls of an op.
+    """Stores three keys to look up the recorded calls of an op.
 
-    The first lookup key finds recorded calls of the same op with the same shapes. The second lookup key finds recorded calls of
-    the same op or an equivalent op, with the same shapes. The third lookup key finds recorded calls of the same op with any
-    shapes.
+    The keys require the same op and shapes, an equivalent op with the same shapes, or the same op with any shapes.
     """
 
     exact: str
@@ -29,10 +27,7 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """One recorded call of an op, with its kernels in launch order.
-
-    Host times are in ns since the start of the phase.
-    """
+    """Stores one recorded call of an op, with host times in ns since the start of the phase."""
 
     start_ns: int
     end_ns: int
@@ -44,7 +39,7 @@ class Instance(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """One recorded kernel, copy or memset."""
+    """Stores one recorded kernel, copy or memset."""
 
     launch_ns: int  # active host time since the segment's start
     latency_ns: int
@@ -61,8 +56,7 @@ class Kernel(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RecordedSegment:
-    """One phase of one recorded step. If a phase such as "forward" runs twice in a step, each run is a separate
-    segment."""
+    """Stores one phase of one recorded step, such as the backward pass."""
 
     name: str
     host_ns: int = 0
@@ -83,19 +77,17 @@ class RecordedSegment:
     predicted: bool = False  # True for a predicted segment (replicas.py); unmatched work may not exist in the script
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
-        """Index a recorded call of an op. Calls are added in order of start."""
+        """Add a recorded call of an op. Calls must be added in order of their start times."""
         self.exact.setdefault(keys.exact, []).append(instance)
         self.equivalent.setdefault(keys.equivalent, []).append(instance)
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """Return the segment of a device. Each replica of nn.DataParallel has a separate list of recorded calls, because the
-        replicas run the same ops at the same time."""
+        """Return the recorded calls of one device. Each replica of nn.DataParallel has its own recorded calls."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
     def is_host_only(self) -> bool:
-        """Return whether only host time was recorded for this phase, without ops and without GPU work."""
         return not (self.named or self.kernels or self.lanes or self.device_ns > 0)
 
     @property
@@ -104,7 +96,7 @@ class RecordedSegment:
 
 
 class KernelColumns(NamedTuple):
-    """The kernels of a step as numpy arrays, which allow scheduling many kernels with a few numpy operations."""
+    """Stores the kernels of a step as numpy arrays."""
 
     launch_ns: Column
     latency_ns: Column
@@ -124,17 +116,14 @@ class KernelColumns(NamedTuple):
         return cls(*table.T.copy())
 
     def and_(self, others: KernelColumns) -> KernelColumns:
-        """Return these kernels followed by `others`."""
         return KernelColumns(*map(np.concatenate, zip(self, others, strict=True)))
 
 
 @dataclass(slots=True)
 class RecordedStep:
-    """One recorded step.
+    """Stores one recorded step.
 
-    The keys of `segments` are pairs (phase name, index), because a phase can occur several times in a step. Host code before
-    the first phase of a step is stored as a segment with the name "other" and the index LEADING. The first step of a script has
-    no LEADING segment, because the step starts with its first phase.
+    The keys of `segments` are pairs of phase name and index, because a phase can occur several times in a step.
     """
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
@@ -150,7 +139,7 @@ class RecordedStep:
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Return the number of backward passes and the number of optimizer steps in this training step."""
+        """Return the number of backward passes and the number of optimizer steps."""
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
 
@@ -158,12 +147,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step whose phases last at least as long on the host as in the step `slow`. `slow` has no
-        kernels.
-
-        This method is used for the first recorded steps, which ran slowly and without a profiler. The durations of kernels do
-        not change. The phase that waits for a batch ("loader") gets its duration from `slow`, even if it is shorter.
-        """
+        """Return a copy of this step with host times that are at least as long as in `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:
@@ -187,7 +171,6 @@ class RecordedStep:
 
     @property
     def one_stream(self) -> bool:
-        """Return whether all kernels of the step ran on one CUDA stream."""
         if self._one_stream is None:
             self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge < 0).all())
         return self._one_stream

@@ -1,13 +1,10 @@
-"""Adds GPUs to a recording of one GPU, so that a script can be replayed with nn.DataParallel (`--gpus 2`).
-
-Each GPU runs the same forward and backward ops as the recorded GPU, but on a part of the batch. The recorded durations of ops
-are scaled to the smaller batch of each GPU (scheduler.py). Work that runs on one GPU only, such as the optimizer step, is not
-repeated on the other GPUs. The duration of a copy between two GPUs is its size in bytes divided by the link's bandwidth
-(cards.py).
+"""Adds GPUs to a recording of one GPU, to replay a script with nn.DataParallel (`--gpus 2`).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)
     recording.devices       # two copies of the recorded device, as cuda:0 and cuda:1
+
+Each GPU runs the recorded forward and backward ops with a part of the batch.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ _REPEATED = frozenset({"forward", "loss", "backward", "other"})
 
 
 def add_devices(recording: RecordedRun, gpus: int) -> None:
-    """Extend the recording to `gpus` devices. Raises TraceError if replicas cannot be predicted."""
+    """Extend the recording to `gpus` GPUs. Raises TraceError if replicas cannot be predicted."""
     recorded = len(recording.devices)
     require_kernels_of_one(gpus, recorded, any(step.has_kernels for step in recording.steps))
     recording.devices = devices_for(recording.devices, gpus)
@@ -41,16 +38,14 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """Return the GPUs that the script sees. If `gpus` is larger than the recorded number, copies of the first recorded GPU are
-    added.
-    """
+    """Return the script's GPUs: the recorded GPUs, and copies of the first recorded GPU."""
     if not gpus:
         return recorded
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]
 
 
 def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
-    """Raise TraceError if a recording made on `recorded` GPUs cannot be replayed with `gpus` GPUs."""
+    """Raise TraceError if a recording of `recorded` GPUs cannot be replayed with `gpus` GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
         raise TraceError(f"--gpus {gpus} needs a recording with the kernels of one GPU, but this recording has {has}")

@@ -1,17 +1,11 @@
-"""Reads workspaces from a recording: memory that cuDNN or cuBLAS allocates for an op and frees before the op returns.
-
-Sizes of workspaces cannot be derived from shapes, because cuDNN and cuBLAS choose among several algorithms. Memory that is
-allocated and freed during the same op is a workspace of the op, and not its output.
+"""Reads recorded workspaces: memory that cuDNN or cuBLAS allocates for an op and frees before the op returns.
 
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
 
-In a replay, memory/scratch_memory.py allocates the workspaces.
-
 Note [Block sizes are not requests]
-    Recordings contain sizes of memory blocks, which may be up to 1 MiB larger than requested, because the allocator does not
-    split off small remainders of large blocks. The requested size is therefore estimated as the smallest block size among calls
-    with the same op, shapes and dtypes.
+    A recorded memory block may be up to 1 MiB larger than the requested size. The requested size is therefore estimated as the
+    smallest block among calls with the same op, shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -37,15 +31,14 @@ WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 @dataclass
 class Workspaces:
-    """The recorded workspaces (temporary memory) of ops."""
+    """Stores the recorded workspaces (temporary memory) of ops."""
 
     _exact: dict[str, WorkspaceSequence]
     _equivalent: dict[str, WorkspaceSequence]
 
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
-        """Read the workspaces from the memory events of all GPUs of a rank. Without memory events, there are no workspaces.
-        """
+        """Read the workspaces from the memory events of all GPUs of a rank."""
         if not recording.match_keys.has_shapes:  # without shapes, all calls of an op look alike
             return cls({}, {})
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)
@@ -68,10 +61,7 @@ class Workspaces:
 
 
 class _CallKind(NamedTuple):
-    """Identifies a kind of recorded call. The integer fields are indices into `trace.strings`.
-
-    `outermost` is False if an equivalent op called the op, as `conv2d` calls `convolution`.
-    """
+    """The integer fields are indices into `trace.strings`."""
 
     name: int
     shapes: int
@@ -147,8 +137,6 @@ def _usual(sequences: list[WorkspaceSequence]) -> WorkspaceSequence:
 
 
 def _form(sequence: WorkspaceSequence) -> tuple[tuple[tuple[int, bool], ...], ...]:
-    """Replace each allocation by the pair (index of the allocation, True), and each release by (index of the allocation,
-    False)."""
     count, opened, result = 0, [], []
     for sizes in sequence:
         entries = []

@@ -1,2 +1,4 @@
-"""Values that a script reads from GPU tensors, such as the loss. Tensors of a replay have no contents, so values that a script
-reads are taken from the recording or assumed."""
+"""Provides the values that a script reads from GPU tensors, such as the loss.
+
+Tensors of a replay have no contents, so values come from the recording or are assumed.
+"""

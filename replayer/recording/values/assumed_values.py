@@ -1,21 +1,13 @@
-"""Makes up plausible values. If a script reads a tensor whose value was neither recorded nor computed, the script gets an
-assumed value.
+"""Makes up plausible values for tensors whose values were neither recorded nor computed.
 
     assumed = AssumedValues(lambda: 0)
     assumed.loss()      # 1.0; after 100 training steps 0.5: losses and accuracies improve slowly
     assumed.share()     # 0.5; after 100 training steps 0.75: share of true comparisons
     assumed.count(6)    # 3: number of selected elements out of six
 
-Assumed losses decrease, because a script may otherwise stop early, lower its learning rate or save no best model.
-
 Note [Loops end]
-    A script may loop until a number that it reads from the GPU is small, and such a loop must end although all values are
-    assumed. After about a thousand scalars within one training step, each further value is half of the previous one, and one in
-    a thousand conditions is assumed to be True. If one line of the script has read about a hundred values since the last batch
-    was copied to the GPU, its values are halved too. For example, a solver must not reject a thousand steps, because its step
-    size would become zero. If a script selects some of two or more elements, at least one element is left out. A loop over the
-    remaining elements (`boxes = boxes[iou < 0.5]`) therefore gets down to one element, which is dropped after at most a
-    thousand reads.
+    A script may repeat a loop until a value that it reads from the GPU is small enough. After about a thousand reads in one
+    training step, each assumed value is therefore half of the previous value.
 """
 
 from __future__ import annotations
@@ -30,10 +22,7 @@ PATIENCE = 997
 
 
 class AssumedValues:
-    """Supplies assumed values.
-
-    If `improving` is False, every assumed float is 1.0 and every assumed count is 0.
-    """
+    """Supplies assumed values. If `improving` is False, every assumed float is 1.0 and every assumed count is 0."""
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained
@@ -43,7 +32,7 @@ class AssumedValues:
         self._made_at: Counter[Hashable] = Counter()
 
     def loss(self, call_site: Hashable = None) -> float:
-        """Return a positive, finite number that decreases with each training step.
+        """Return a positive number that decreases with each training step.
 
         `call_site` is the line of the script that computes the loss.
         """
@@ -57,30 +46,27 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the fraction of elements that are assumed to be true if the script compares tensors with unknown values."""
+        """Return the fraction of elements for which a comparison is assumed to be true."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """Return an assumed count, such as the number of correct predictions: `share()` times `elements`, rounded half up.
-
-        See Note [Loops end].
-        """
+        """Return an assumed count, such as the number of correct predictions."""
         if elements <= 1:
             return 0 if self.decide() else elements
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """Return an assumed truth value for a tensor that the script uses as a condition. See Note [Loops end]."""
+        """Return an assumed truth value for a tensor in a condition. See Note [Loops end]."""
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0
 
     def note_scalar(self) -> None:
-        """Increment the count of scalars that the script has read from the GPU but that were not recorded."""
+        """Count a scalar that the script has read but that was not recorded."""
         self._step_now()
         self._asked += 1
 
     def note_data(self) -> None:
-        """Record that the script has copied a batch to the GPU, which means that the script's loop makes progress."""
+        """Record that the script has copied a batch to the GPU."""
         self._made_at.clear()
 
     def _step_now(self) -> int:

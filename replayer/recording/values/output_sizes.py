@@ -1,25 +1,12 @@
-"""Recorded output sizes of ops whose output shape depends on tensor values, such as nonzero and unique.
+"""Provides recorded output sizes of ops such as nonzero and unique, whose output shape depends on tensor values.
 
     selections = RecordedOutputSizes.of(trace, rank=0)
     selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)
     # 7: a mask of ten elements had seven true ones; None if the size was not recorded
 
-The recorder of this project stores every data-dependent output size in the table `sizes` (tracer/surfaces/torch_sizes.py). The
-script's step number `step` gets the output sizes that were recorded in step number `valued`. In recordings imported from a
-profile, some output sizes can be derived from the shapes of later ops. Sizes derived from a profile are taken from step number
-`driving`, whose kernel times the replay uses.
-
 Note [Sizes in a profile]
-    On a GPU, boolean indexing, `masked_select` and `torch.where(mask)` all call `aten::nonzero`. The result of `nonzero` has
-    the shape (elements found, dimensions of the searched tensor), and is the first input of the next op (such as `select`,
-    `unbind`, `squeeze` or `index`). If the next op's first input could be such a result, its number of rows is taken as the
-    number of elements found. A result has as many columns as the searched tensor has dimensions, and at most as many rows as
-    the searched tensor has elements. Calls of `nonzero` within `index_put` (assignments, gradients) are ignored, because the
-    replay does not need their result size.
-
-    `repeat_interleave(x, repeats)` creates one index per repetition, and selects by these indices. The op calls `index_select`
-    next, and the last input of `index_select` is the tensor of indices, whose length is the result size. The result sizes of
-    `unique` and `bincount` cannot be derived reliably.
+    A profile has only the input shapes of ops. The output size of `nonzero` is read from the input shape of the next op, such
+    as `select` or `index`. The output size of `repeat_interleave` is read from the last input of the following `index_select`.
 """
 
 from __future__ import annotations
@@ -36,17 +23,10 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """Provides the recorded data-dependent output sizes of one rank, step by step.
-
-    Each replay of a recorded step returns each output size of the step once. Sizes of ops that were called outside of any step
-    have the key NONE.
-    """
+    """Provides the recorded output sizes of one rank, step by step. Sizes outside of any step have the key NONE."""
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """Store the recorded output sizes, which are grouped by step and op (such as `nonzero`) and ordered by time.
-
-        `noted` contains sizes that the recorder stored, and `shown` contains sizes that were derived from a profile.
-        """
+        """`noted` has sizes that the recorder stored, and `shown` has sizes that were derived from a profile."""
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}
         self._step = (NONE, NONE, NONE)
@@ -62,9 +42,9 @@ class RecordedOutputSizes:
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
-        """Return the recorded output size of the script's next call of `op` with an input of shape `searched`.
+        """Return the output size of the next call of `op`, or None if no size was recorded.
 
-        Returns None if no size was recorded.
+        `searched` is the input shape of the op.
         """
         if self._step != (step, driving, valued):
             self._step, self._asked = (step, driving, valued), {}
