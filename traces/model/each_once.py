@@ -6,8 +6,7 @@
     with each_once():
         summarize(trace)    # for each of 256 ranks, but launch_time_ns runs once
 
-Cached results are dropped at the end of the `with` block, so a trace may be changed between two summaries. Cached arrays are
-read-only.
+Cached arrays are read-only.
 """
 
 from __future__ import annotations
@@ -32,8 +31,10 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def each_once(*, anew: bool = False) -> Iterator[None]:
-    """Cache the results of functions decorated with `once` until the `with` block ends. Nested `with each_once()` blocks share
-    the cached results of the outermost block, unless `anew` is True."""
+    """Cache the results of functions decorated with `once` until the `with` block ends.
+
+    Nested blocks share the cache of the outermost block, unless `anew` is True.
+    """
     if _KEPT.get() is not None and not anew:
         yield
         return
@@ -45,8 +46,7 @@ def each_once(*, anew: bool = False) -> Iterator[None]:
 
 
 def once(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Decorate a function of a trace. Inside `with each_once()`, the decorated function runs only once for the same trace and
-    arguments."""
+    """Decorate a function of a trace, so that its output is cached inside `with each_once()`."""
 
     @wraps(compute)
     def kept(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:

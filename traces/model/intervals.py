@@ -1,4 +1,4 @@
-"""Computes unions of time intervals, how much of a time window they cover, and which time window contains a given time.
+"""Computes unions of time intervals, and finds the time window that contains a given time.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
@@ -6,10 +6,7 @@
     busy.within([8], [25])          # array([9])
 
     steps = TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
-    steps.holding(times_ns, ranks)  # for each time, the row of that rank's step, or NONE
-
-Time windows with the same owner, such as the steps of one rank, must not overlap. Time windows with different owners may
-overlap. Queries find each time by binary search.
+    steps.holding(times_ns, ranks)  # for each time, the index of that rank's step, or NONE
 """
 
 from __future__ import annotations
@@ -25,11 +22,7 @@ _LONG_AGO = np.int64(-(2**62))
 
 
 class Intervals:
-    """A set of half-open time intervals [start, end). `start_ns` and `end_ns` contain the merged intervals, sorted
-    by time.
-
-    Intervals that touch or overlap are merged. The given intervals may be in any order. Intervals of length zero are ignored.
-    """
+    """Stores the union of half-open time intervals [start, end)."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         start = np.asarray(start_ns, dtype=np.int64)
@@ -61,7 +54,6 @@ class Intervals:
         return np.asarray(self.before(end_ns) - self.before(start_ns))
 
     def holds(self, time_ns: Any) -> Column:
-        """Return a boolean array that is True for each time inside one of the intervals."""
         times = np.asarray(time_ns)
         if not len(self.start_ns):
             return np.zeros(len(times), dtype=bool)
@@ -70,11 +62,7 @@ class Intervals:
 
 
 class TimeWindows:
-    """For given times, finds the time window [start, end) that contains each time.
-
-    `owner` contains one integer per window, such as the rank to which the window belongs. If `owner` is not given, all windows
-    have the same owner.
-    """
+    """Finds the time window [start, end) that contains a given time. Windows with the same `owner` must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
@@ -85,9 +73,7 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return, for each time, the row number of the window that contains the time and has the given owner, or NONE if there
-        is no such window.
-        """
+        """Return the index of the window that contains each time, or NONE if there is no such window."""
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
         found = np.full(len(times), NONE, dtype=np.int64)
@@ -102,8 +88,7 @@ class TimeWindows:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return, for each group of intervals, how many nanoseconds the union of the intervals covers. Groups are numbered from
-    0."""
+    """Return, for each group of intervals, how many nanoseconds the union of the intervals covers."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
     # For each row, the maximum end time of all earlier rows of the same group is computed. Adding k times the number of rows to

@@ -1,12 +1,11 @@
-"""Rules that every trace satisfies. Traces are checked before saving and after loading, so all other code can rely on valid row
-numbers.
+"""Checks traces before saving and after loading, so that other code can rely on valid indices.
 
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
     limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
-    clear_dangling_references(trace)  # after a truncated file: references to lost rows become NONE
+    clear_dangling_references(trace)  # after a truncated file: references to lost spans become NONE
 
-Column values are limited so that the sum of a column, and the difference of any two values, fit into 64 bits. REFERENCES lists
-the columns that contain row numbers of another table. The code that merges and sorts traces uses REFERENCES too.
+Column values are limited so that the difference of two values fits into 64 bits. REFERENCES lists the columns that contain
+indices of another table.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ _AMOUNTS = ("duration_ns", "bytes")
 
 
 def fault(trace: Trace) -> str | None:
-    """Return a description of the first error in a trace, or None if the trace is valid.
-
-    In a valid trace, all columns of a table have the same length, and all numbers and indices are in range. Each text occurs
-    only once in the string table. No host span is its own ancestor.
-    """
+    """Return a description of the first error in a trace, or None if the trace is valid."""
     for name, kind in TABLES.items():
         table = getattr(trace, name)
         for column, dtype in kind.DTYPES.items():
@@ -52,7 +47,6 @@ def fault(trace: Trace) -> str | None:
 
 
 def limits(trace: Trace) -> dict[str, tuple[int, int]]:
-    """Return the range of allowed values for each column, as the lowest value and the highest value plus one."""
     found: dict[str, tuple[int, int]] = {}
     for table, of in TABLES.items():
         for column, dtype in of.DTYPES.items():
@@ -107,8 +101,7 @@ def column_at(trace: Trace, where: str) -> Column:
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace. References to missing rows are replaced by NONE, and phases whose step is missing are
-    removed."""
+    """Repair a truncated trace by replacing references to missing spans with NONE."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase
@@ -124,10 +117,7 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Return True if a span is its own ancestor, because the column `parent` contains a cycle.
-
-    Each iteration looks up an ancestor twice as far away as the iteration before, so log2(rows) iterations find every cycle.
-    """
+    """Each iteration looks up an ancestor twice as far away, so log2(rows) iterations find every cycle."""
     if (parent < np.arange(len(parent))).all():
         return False
     above = np.append(parent, NONE)

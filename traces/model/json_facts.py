@@ -1,10 +1,9 @@
-"""Converts the dataclasses that contain a command's results to the JSON objects that the option `--json` prints.
+"""Converts the dataclasses of a command's output to the JSON that `--json` prints.
 
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
 
-The names of the dataclass fields become the keys of the JSON objects. JSON keys may be added but never renamed, because users'
-scripts read them. docs/json.md lists the keys of each command.
+JSON keys may be added but never renamed, because users' scripts read them.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Create an object of the dataclass `kind`. All fields that are not given as keyword arguments are copied from the
-    dataclass object `base`."""
+    """Create an object of the dataclass `kind`, with missing fields copied from the object `base`."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 

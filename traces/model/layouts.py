@@ -1,9 +1,9 @@
 """Finds the memory layout of image tensors (contiguous or channels_last) from shapes and strides.
 
-The layout matters because a convolution runs different kernels for contiguous and channels_last images of the same shape.
-
     memory_layout([((8, 3, 32, 32), (3072, 1, 96, 3))])      # "channels_last"
     memory_layout([((8, 128), (128, 1))])                    # "": only 4-d and 5-d tensors have a channels_last layout
+
+A convolution runs different kernels for contiguous and channels_last images of the same shape.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ IMAGES = (4, 5)
 
 
 def memory_layout(tensors: Iterable[tuple[Sequence[int], Sequence[int]]]) -> str:
-    """Return the memory layout of an op's image tensors, given the shape and strides of each tensor.
-
-    If the op's tensors have different layouts, CHANNELS_LAST takes precedence, then CONTIGUOUS, then OTHER_LAYOUT. The result
-    is "" if none of the tensors is an image. For a tensor with one channel or one pixel, the result is OTHER_LAYOUT, because
-    its strides fit both contiguous and channels_last.
-    """
+    """Return the memory layout of an op's image tensors, or "" if none of the tensors is an image."""
     found = {_of_image(shape, stride) for shape, stride in tensors if len(shape) in IMAGES}
     return next((layout for layout in LAYOUTS if layout in found), "")
 

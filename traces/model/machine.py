@@ -1,7 +1,4 @@
-"""Describes the machine and the software versions that a recording was made with.
-
-`Machine` objects are created in `tracer/provenance.py` and `traces/kineto/ranks.py`. The header of a trace contains one
-`Machine` per rank and the properties of each GPU. Unknown fields are None.
+"""Describes the machine and the software versions that a recording was made with. Unknown fields are None.
 
     trace.machine_of(0).cuda                                    # "12.6"
     trace.devices[0].properties.multi_processor_count           # 84
@@ -21,10 +18,9 @@ from traces.model.typed_json import fitting
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Device properties, named as in `torch.cuda.get_device_properties`. Sizes are in bytes, bus widths in bits and clock rates
-    in kHz.
+    """Stores GPU properties, named as in `torch.cuda.get_device_properties`.
 
-    The device's name and total memory are stored in the class `Device`. Identifiers of a single GPU, such as its UUID, are not
+    Sizes are in bytes, bus widths in bits and clock rates in kHz. Identifiers of a single GPU, such as its UUID, are not
     recorded.
     """
 
@@ -48,8 +44,6 @@ class DeviceProperties:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Create device properties from a mapping with the names of `torch.cuda.get_device_properties`. Properties with a value
-        of an unexpected type are ignored."""
         return fitting(cls, {name: int(value) if isinstance(value, bool) else value for name, value in values.items()})
 
     def completed_by(self, other: DeviceProperties) -> DeviceProperties:
@@ -65,7 +59,7 @@ UNKNOWN_PROPERTIES = DeviceProperties()
 
 @dataclass(frozen=True)
 class TorchSettings:
-    """PyTorch settings that change what runs on a GPU, at the time of the recording."""
+    """Stores the PyTorch settings that change what runs on a GPU, at the time of the recording."""
 
     tf32_matmul: bool | None = None
     tf32_cudnn: bool | None = None
@@ -79,7 +73,7 @@ DEFAULT_SETTINGS = TorchSettings()
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine and software of one rank's process."""
+    """Describes the machine and software of one rank's process."""
 
     # "2.13.0+cu126", or a range for imported recordings ("1.13 to 2.3")
     torch: str | None = None
@@ -98,13 +92,11 @@ class Machine:
 
     @property
     def release(self) -> tuple[int, int] | None:
-        """Return the major and minor version of PyTorch, or None if only a range of versions is known."""
         exact = re.match(r"(\d+)\.(\d+)\.\d", self.torch or "")
         return (int(exact[1]), int(exact[2])) if exact is not None else None
 
     def is_before(self, major: int, minor: int) -> bool:
-        """Return whether the recording's PyTorch is older than the release `major`.`minor`. If the recording's PyTorch is known
-        only as a range, such as "1.8 to 1.9", the whole range must be older."""
+        """Return True if the recording's PyTorch is older than the release `major`.`minor`."""
         told = re.findall(r"(\d+)\.(\d+)", self.torch or "")
         return bool(told) and max((int(a), int(b)) for a, b in told[:2]) < (major, minor) and "newer" not in (self.torch or "")
 
@@ -130,26 +122,21 @@ _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 
 def from_kineto(properties: Mapping[str, object]) -> DeviceProperties:
-    """Convert Kineto's `deviceProperties`. Some recordings use PyTorch's property names "major" and "minor" in place of
-    Kineto's names."""
     return DeviceProperties.of({_OF_KINETO.get(name, name): value for name, value in properties.items()})
 
 
 def to_kineto(properties: DeviceProperties) -> dict[str, Any]:
-    """Convert properties to Kineto's names. Device properties that Kineto does not write keep PyTorch's name."""
+    """Convert properties to Kineto's names."""
     return {_TO_KINETO.get(name, name): value for name, value in properties.known().items()}
 
 
 def runtime_version(number: object) -> str | None:
-    """Convert the number of a CUDA runtime version, such as 12040, to text, such as "12.4". Returns None if the value is not a
-    version number.
-    """
+    """Convert the number of a CUDA runtime version, such as 12040, to text, such as "12.4"."""
     return f"{number // 1000}.{number % 1000 // 10}" if type(number) is int and number >= 1000 else None
 
 
 def hip_version(number: object) -> str | None:
-    """Convert the number of a HIP runtime version, such as 60443483, to text, such as "6.4.43483". Returns None if the value is
-    not a version number."""
+    """Convert the number of a HIP runtime version, such as 60443483, to text, such as "6.4.43483"."""
     if type(number) is not int or number < 10_000_000:
         return None
     return f"{number // 10_000_000}.{number % 10_000_000 // 100_000}.{number % 100_000}"

@@ -2,7 +2,7 @@
 
     trace = in_order(load("replay-4711.msgpack"))
 
-Sorting is needed because a recorder of several threads or streams writes rows out of order.
+A recorder of several threads or streams writes rows out of order.
 
 Note [Calls that take no time]
     In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op with zero duration and a
@@ -24,12 +24,10 @@ from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, Table,
 
 
 def in_order(trace: Trace) -> Trace:
-    """Return the trace with sorted rows. The sort is stable.
+    """Return the trace with sorted tables. The sort is stable.
 
-    Steps are sorted by start time. Phases are sorted by step and start time. Host spans are sorted by thread, start time and
-    decreasing duration, with ops last (except for Note [Calls that take no time]). Device spans are sorted by device, stream
-    and start time. Memory events are sorted by time. DataParallel stages are sorted by start time and decreasing duration.
-    Batches and collectives are sorted by rank and start time. The table `values` is not sorted.
+    Host spans are sorted by thread, start time and decreasing duration. Device spans are sorted by device, stream and start
+    time.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -55,8 +53,6 @@ def _host_order(host: HostSpans) -> Column:
 
 
 def _called_before_longer(host: HostSpans, order: Column) -> Column:
-    """Return a mask of the ops with zero duration that were called before the longest span with the same start time, if that
-    span is not a runtime call. See Note [Calls that take no time]."""
     rows, thread, start_ns = np.arange(len(host)), host.thread[order], host.start_ns[order]
     begins = np.append(True, (thread[1:] != thread[:-1]) | (start_ns[1:] != start_ns[:-1]))[: len(host)]
     longest = np.empty_like(rows)
@@ -78,20 +74,16 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
 
 
 def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace in which each named table has only the given rows, in the given order.
-
-    References to the remaining rows are updated, and references to removed rows become NONE.
-    """
+    """Return a copy of the trace with only the given rows of each named table. References to removed rows become NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: new_positions(order, len(getattr(trace, name))) for name, order in rows.items()}
     return repointed(replace(trace, **tables), places)
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return the trace with updated references.
+    """Return the trace with updated references. `places` contains the new row number of each old row by table name.
 
-    `places` maps a table name, such as "host", to an array that contains the new row number of each old row. Each array ends
-    with NONE (-1), so that looking up the index NONE, which is -1, returns NONE.
+    Each array ends with NONE (-1), because the index -1 refers to the last element.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
@@ -104,17 +96,14 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    """Return an array that maps old row numbers to new ones, for a table whose rows are put in the order `order`. For rows that
-    are not in `order`, the array contains NONE. The last element of the array is NONE.
-    """
+    """Return the new row number of each old row, or NONE for a removed row."""
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place
 
 
 def grouped(*columns: Column) -> list[Column]:
-    """Group the rows of a table that have the same values in all given columns. Groups are sorted by their values, and each
-    group keeps its rows in table order."""
+    """Group the rows of a table that have the same values in all given columns."""
     if not len(columns[0]):
         return []
     if len(columns) == 1 and (columns[0][1:] >= columns[0][:-1]).all():  # such as the devices of a sorted trace
@@ -129,13 +118,11 @@ def grouped(*columns: Column) -> list[Column]:
 
 
 def by_value(column: Column) -> dict[int, Column]:
-    """Return a dictionary from each value in a column to the row numbers with this value."""
     return {int(column[rows[0]]): rows for rows in grouped(column)}
 
 
 def _narrow(column: Column) -> Column:
-    """If the column's values span less than 2^16, return them as 16-bit numbers that sort in the same order. numpy sorts 16-bit
-    columns in linear time."""
+    """numpy sorts 16-bit columns in linear time."""
     if column.dtype.kind not in "iu":
         return column
     least = column.min()

@@ -1,7 +1,4 @@
-"""Describes how one rank was recorded, imported or replayed.
-
-The header of a trace contains one `Run` per rank.
-Metadata that no code reads, such as dates and folders, is stored in `Trace.provenance`.
+"""Describes how one rank was recorded, imported or replayed. The header of a trace contains one `Run` per rank.
 
     trace.run_of(0).loaders[0].batch_size       # 32
     trace.run_of(0).profiler_cost.op_ns         # 480: host time that torch.profiler takes per op with shapes
@@ -30,11 +27,9 @@ class Script:
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """The DataLoader arguments that affect loading speed. The fields are named like DataLoader's arguments, except that
-    `workers` is `num_workers`.
-    """
+    """Stores the DataLoader arguments that affect loading speed."""
 
-    workers: int | None = None
+    workers: int | None = None  # DataLoader's `num_workers`
     batch_size: int | None = None
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
@@ -44,7 +39,7 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class RecorderNotes:
-    """Contains facts about the recording run, including the overhead of `trace record`."""
+    """Stores facts about the recording run, including the overhead of `trace record`."""
 
     version: str | None = None
     overhead_ns_per_step: int = 0
@@ -64,7 +59,7 @@ class ProfilerUse:
 
 @dataclass(frozen=True)
 class CleanSteps:
-    """Contains the median step times with and without the profiler."""
+    """Stores the median step times with and without the profiler."""
 
     steps: int = 0
     step_median_ns: int = 0
@@ -74,7 +69,7 @@ class CleanSteps:
 
 @dataclass(frozen=True)
 class ProfilerCost:
-    """The host time that torch.profiler needs to record one event. See traces/combining/profiler_cost.py."""
+    """Stores the host time that torch.profiler needs to record one event."""
 
     op_ns: int = 0
     plain_op_ns: int = 0
@@ -87,7 +82,7 @@ class ProfilerCost:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """One process group of torch.distributed. Field names are those of Kineto's `pg_config`."""
+    """Describes one process group of torch.distributed. Field names are those of Kineto's `pg_config`."""
 
     pg_name: str = ""
     pg_desc: str = ""
@@ -98,7 +93,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Distributed:
-    """What a rank knows about torch.distributed. Field names are those of Kineto's `distributedInfo`."""
+    """Describes a rank's view of torch.distributed. Field names are those of Kineto's `distributedInfo`."""
 
     backend: str | None = None
     world_size: int | None = None
@@ -108,7 +103,7 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """How much time the replayer itself needs on the replaying machine. For a recording, all fields are None."""
+    """Stores how much host time the replayer itself needs. For a recording, all fields are None."""
 
     lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None
@@ -118,7 +113,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """An op that the script called in a replay although the recording does not contain the op."""
+    """Describes an op that the script called in a replay although the recording does not contain the op."""
 
     op: str
     shapes: str
@@ -127,7 +122,7 @@ class MissingOp:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The memory use of one device during a whole replay."""
+    """Stores the memory use of one device during a whole replay."""
 
     capacity_bytes: int = 0
     outside_bytes: int = 0
@@ -139,8 +134,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A call of a model in a replay from the library. The duration of the model call comes from a library entry. A
-    cell is a library entry that contains the published times of one model on one GPU."""
+    """Describes a model call in a replay of published times. A cell is the table of times for one model on one GPU."""
 
     cell: str
     batch: int
@@ -150,8 +144,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """A group of steps that call the same models with the same batch sizes, in a replay of published step times from
-    the library."""
+    """Describes a group of steps that call the same models with the same batch sizes, in a replay of published times."""
 
     steps: int
     phases_ns: Mapping[str, int]
@@ -160,7 +153,7 @@ class LibrarySteps:
 
 @dataclass(frozen=True)
 class EagerRegion:
-    """A compiled region that could not be traced and therefore ran eagerly."""
+    """Describes a compiled function that could not be traced and therefore ran eagerly."""
 
     region: str
     reason: str
@@ -168,7 +161,7 @@ class EagerRegion:
 
 @dataclass(frozen=True)
 class CompiledCode:
-    """What torch's Dynamo did in a run. Counts the compiled regions of the script, including recompilations."""
+    """Counts the compiled functions of a script, including recompilations by torch's Dynamo."""
 
     regions: int = 0
     graph_breaks: int = 0
@@ -181,7 +174,7 @@ class CompiledCode:
 
 @dataclass(frozen=True)
 class ReplayNotes:
-    """The replayer's notes about its run."""
+    """Stores the replayer's notes about its run."""
 
     recording: str = ""
     config: ReplayConfig = field(default_factory=ReplayConfig)
@@ -201,7 +194,7 @@ class ReplayNotes:
 
 @dataclass(frozen=True)
 class Run:
-    """How one rank was recorded or replayed. Unknown fields have their defaults."""
+    """Describes how one rank was recorded or replayed. Unknown fields have their defaults."""
 
     source: str = ""  # RECORDER, KINETO, REPLAY, or a table of published figures
     clock: str = ""
@@ -223,12 +216,10 @@ class Run:
 
     @property
     def virtual_gpu(self) -> str:
-        """The name of the recording that was replayed, or "" if the trace was measured on a real GPU."""
         return "" if self.recorder is None else self.recorder.virtual_gpu
 
     @property
     def is_epochal(self) -> bool:
-        """Whether times count from 1970."""
         return self.clock == "unix"
 
 
@@ -236,9 +227,7 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Create a `Distributed` object from the fields of Kineto's `distributedInfo` that are the same on all ranks. Returns None
-    if the file has no information about torch.distributed.
-    """
+    """Create a `Distributed` object from Kineto's `distributedInfo`, or return None if the file lacks this information."""
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
     told = replace(fitting(Distributed, facts), pg_config=groups)
@@ -246,5 +235,4 @@ def distributed_of(facts: object) -> Distributed | None:
 
 
 def distributed_info(told: Distributed, rank: int, nccl: str | None) -> dict[str, Any]:
-    """Convert a `Distributed` object to the form of Kineto's `distributedInfo`."""
     return {"rank": rank, **to_json(told)} | ({"nccl_version": nccl} if nccl else {})

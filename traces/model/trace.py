@@ -1,13 +1,12 @@
 """Defines the tables of a trace, which contain the events of the host and the GPUs.
 
-Each kind of event has its own table, whose columns are numpy arrays of equal length. Text is stored as an index into a shared
-string table. A `Trace` contains one or more ranks. All times are integer nanoseconds, counted from the Unix epoch or from the
-start of the recording (see `Run.clock`).
-
     trace = Trace()
     name = trace.strings.add("aten::relu_")
     trace.host = HostSpans.of(name=[name], start_ns=[100], duration_ns=[50])
     trace.host.end_ns  # array([150])
+
+Each kind of event has its own table, whose columns are numpy arrays of equal length. Text is stored as an index into a shared
+string table. All times are integer nanoseconds.
 
 References between tables:
 
@@ -44,18 +43,16 @@ PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimize
 
 
 class TraceError(Exception):
-    """Base class of all errors raised by this package. The error message is a single line that is shown to the user.
+    """Base class of all errors raised by this package. The message is a single line for the user.
 
-    TraceError
-    +-- TraceFormatError    a file cannot be read as a trace
-    +-- TraceWriteError     a trace file cannot be written; also an OSError
-    +-- TraceImportError    a recording in another format cannot be imported
-    +-- TraceLibraryError   a name is neither a file nor a library entry
+    TraceError +-- TraceFormatError    a file cannot be read as a trace +-- TraceWriteError     a trace file cannot be written;
+    also an OSError +-- TraceImportError    a recording in another format cannot be imported +-- TraceLibraryError   a name is
+    neither a file nor a library entry
     """
 
 
 class TraceFormatError(TraceError):
-    """Raised for a file that cannot be read as a trace. The error message contains the path, the byte offset and the reason."""
+    """Raised for a file that cannot be read as a trace."""
 
     def __init__(self, path: object, offset_bytes: int, reason: str) -> None:
         super().__init__(f"{path}: not a readable trace at byte {offset_bytes}: {reason}")
@@ -64,7 +61,7 @@ class TraceFormatError(TraceError):
 
 
 class TraceWriteError(TraceError, OSError):
-    """A trace file could not be written. The error message contains the path and the reason."""
+    """Raised if a trace file could not be written."""
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"{path}: not written: {reason}")
@@ -80,8 +77,6 @@ class TraceLibraryError(TraceError):
 
 
 class HostKind(IntEnum):
-    """The kind of a host span."""
-
     OP = 0  # a PyTorch operator, an autograd node, or anything else that the profiler calls an op
     RUNTIME = 1  # a call into the GPU runtime or driver (cudaLaunchKernel, cudaStreamSynchronize, hipMemcpy...)
     ANNOTATION = 2  # a record_function range: ProfilerStep, DataLoader, Optimizer.step, or a range in user code
@@ -90,7 +85,7 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """The kind of a device span. A GPU is considered busy only during spans of the kinds KERNEL, MEMCPY and MEMSET."""
+    """Names the kind of a device span. A GPU is busy only during spans of the kinds KERNEL, MEMCPY and MEMSET."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -100,8 +95,7 @@ class DeviceKind(IntEnum):
 
 
 class Origin(IntEnum):
-    """The origin of a device span's time. In a replay, the origin shows whether a span's time was recorded or estimated.
-    """
+    """Says whether the time of a device span was recorded or estimated."""
 
     MEASURED = 0  # a profiler or a CUDA event measured the time in this run
     EXACT = 1  # same op, shapes and dtype in the recording
@@ -169,8 +163,7 @@ class Table:
 
     @classmethod
     def of(cls, **columns: Any) -> Self:
-        """Make a table. Columns that are not given are filled with NONE if they contain row numbers, and with 0 if they contain
-        other values."""
+        """Create a table. Missing columns are filled with NONE if they contain indices."""
         unknown = columns.keys() - cls.DTYPES.keys()
         if unknown:
             raise ValueError(f"{cls.__name__} has no column {sorted(unknown)[0]!r}")
@@ -196,12 +189,11 @@ class Table:
         return {name: getattr(self, name) for name in self.DTYPES}
 
     def take(self, rows: Any) -> Self:
-        """Return a new table with the given rows. `rows` is an index array, a boolean mask or a slice."""
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     @classmethod
     def concatenated(cls, tables: Sequence[Self]) -> Self:
-        """Join several tables of the same kind into one table. If only one table is given, it is returned without copying."""
+        """Join several tables. A single table is returned without copying."""
         if len(tables) == 1:
             return tables[0]
         return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
@@ -217,8 +209,6 @@ class _Spans(Table):
 
 
 class Untimed(IntEnum):
-    """The reason why a step was recorded without the device times of its phases."""
-
     NO = 0
     CAPTURE = 1  # a CUDA graph was being captured at a phase boundary
     DEVICE_LOST = 2  # the device failed, or had not finished the step when the script ended
@@ -227,8 +217,7 @@ class Untimed(IntEnum):
 
 @dataclass
 class Steps(_Spans):
-    """Each row is one training step of one rank. Rows are sorted by time. `number` is the script's own step number, if
-    known."""
+    """Stores the training steps of each rank. `number` is the script's own step number, if known."""
 
     rank: I4
     number: I8
@@ -241,12 +230,9 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """Each row is one phase of one training step. Rows are sorted by time. In host time, the phases of a step cover the whole
-    step without overlaps.
+    """Stores the phases of training steps. The phases of a step cover the whole step.
 
-    `device_start_ns` and `device_end_ns` are measured with two CUDA events, which the host records at the start and end of the
-    phase. The CUDA event at the end of a phase completes after all GPU work that was launched before the event. If a phase used
-    no GPU, `device_start_ns` and `device_end_ns` are NONE.
+    `device_start_ns` and `device_end_ns` are measured with two CUDA events, and are NONE if the phase used no GPU.
     """
 
     step: STEP
@@ -261,12 +247,10 @@ class Phases(_Spans):
 
 @dataclass
 class Parts(_Spans):
-    """Each row is one stage of nn.DataParallel within a phase. Rows are sorted by start time. Stages may run concurrently.
+    """Stores the stages of nn.DataParallel. Stages may run concurrently.
 
-    A forward pass has the stages "scatter", "replicate", "parallel_apply" and "gather". The stage "parallel_apply" has one row
-    per replica. A backward pass has the stages "gather_backward", which scatters gradients to the replicas, and
-    "broadcast_backward", which adds the replicas' gradients. The device times are measured with CUDA events on the device of
-    the stage.
+    A forward pass has the stages "scatter", "replicate", "parallel_apply" and "gather". A backward pass has the stages
+    "gather_backward" and "broadcast_backward".
     """
 
     phase: PHASE_OR_NONE
@@ -282,8 +266,7 @@ class Parts(_Spans):
 
 @dataclass
 class HostSpans(_Spans):
-    """Each row is an op, runtime call, annotation or Python frame. Rows are sorted by thread, start time and decreasing
-    duration."""
+    """Stores ops, runtime calls, annotations and Python frames."""
 
     thread: THREAD
     kind: Annotated[Column, "u1", 0, HostKind]
@@ -301,12 +284,11 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """Returns the parent of each row. If a span's parent comes after the span, as in damaged files, the parent is set to
-        NONE, so that a loop over ancestors always ends."""
+        """A parent that comes after the span, as in damaged files, becomes NONE, so that loops over ancestors end."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
-        """Yield the row and its ancestors, starting with the row itself."""
+        """Yield the indices of a span and its ancestors, starting with the span itself."""
         while row >= 0:
             yield row
             above = int(self.parent[row])
@@ -315,7 +297,7 @@ class HostSpans(_Spans):
 
 @dataclass
 class DeviceSpans(_Spans):
-    """Each row is a kernel, copy, memset, synchronization or annotation. Rows are ordered by (device, stream, start)."""
+    """Stores kernels, copies, memsets, synchronizations and annotations."""
 
     device: DEVICE
     stream: I8
@@ -332,15 +314,12 @@ class DeviceSpans(_Spans):
 
     @property
     def is_work(self) -> Column:
-        """Return a boolean mask that is True for kernels, copies and memsets, which are the device spans that keep a GPU
-        busy."""
         return np.isin(self.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET))
 
 
 @dataclass
 class MemoryEvents(Table):
-    """Each row is one allocation or free of host or device memory. The number of bytes is positive for an allocation and
-    negative for a free. Rows are ordered by time."""
+    """Stores allocations and frees of memory. The number of bytes is negative for a free."""
 
     thread: THREAD_OR_NONE
     device: DEVICE_OR_NONE
@@ -353,8 +332,7 @@ class MemoryEvents(Table):
 
 @dataclass
 class Values(Table):
-    """Each row is one value that the host read from GPU memory. Values that the host read in a single read have the same number
-    in the column `read`."""
+    """Stores the values that the host read from GPU memory."""
 
     rank: I4
     step: STEP_OR_NONE
@@ -366,7 +344,7 @@ class Values(Table):
 
 @dataclass
 class Sizes(Table):
-    """Each row is the output size of one call of an op whose output size depends on data, such as `nonzero` or `unique`."""
+    """Stores the output sizes of ops with data-dependent shapes, such as `nonzero`."""
 
     rank: I4
     step: STEP_OR_NONE
@@ -376,18 +354,13 @@ class Sizes(Table):
 
 
 class BatchKind(IntEnum):
-    """The kind of a row in `batches`."""
-
     WAIT = 0  # the script waited for a batch in a DataLoader's `__next__`
     PIN = 1  # a DataLoader's pin-memory thread copied a batch into pinned memory
 
 
 @dataclass
 class Batches(_Spans):
-    """Each row is either a wait for one batch or a copy of one batch into pinned memory. Rows are ordered by (rank, start).
-
-    `Run.loaders` describes the loaders.
-    """
+    """Stores waits for batches, and copies of batches into pinned memory."""
 
     rank: I4
     loader: I4
@@ -398,7 +371,7 @@ class Batches(_Spans):
 
 
 class Ending(IntEnum):
-    """Tells whether the duration of a collective is exact, an upper bound or unknown."""
+    """Says whether the duration of a collective is exact, an upper bound or unknown."""
 
     SEEN = 0
     BY = 1  # upper bound, from the stream's wait for the operation
@@ -407,7 +380,7 @@ class Ending(IntEnum):
 
 @dataclass
 class Collectives(_Spans):
-    """Each row is one communication operation, such as an all-reduce, on one rank. Rows are ordered by (rank, start)."""
+    """Stores collective operations, such as an all-reduce."""
 
     rank: I4
     name: TEXT
@@ -433,8 +406,10 @@ class Collectives(_Spans):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of one rank. `outside_bytes` is the GPU memory that PyTorch does not manage, such as the CUDA context and NCCL's
-    buffers."""
+    """Describes one GPU of one rank.
+
+    `outside_bytes` is the GPU memory that PyTorch does not manage, such as the CUDA context.
+    """
 
     rank: int
     index: int
@@ -453,8 +428,7 @@ class Thread:
 
 
 class Strings:
-    """Stores each distinct text of a trace once, and converts between texts and their indices. Texts are never removed, so
-    their indices never change."""
+    """Stores each distinct text of a trace once, and converts between texts and their indices. Indices never change."""
 
     def __init__(self, texts: list[str] | None = None) -> None:
         self.texts: list[str] = texts if texts is not None else []
@@ -472,8 +446,7 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask of the rows whose text passes the test `is_wanted`. `is_wanted` is called once for each
-        distinct text. The mask is False for rows without a text."""
+        """Return a boolean mask of the indices whose text passes the test `is_wanted`."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -489,8 +462,7 @@ class Strings:
 
 
 class PhaseTiming(StrEnum):
-    """Tells whether phases were measured with or without synchronizing the GPU at each phase boundary. Asynchronous and
-    synchronized times cannot be compared."""
+    """Says whether the GPU was synchronized at each phase boundary."""
 
     ASYNCHRONOUS = "asynchronous"  # host time; the device may be far behind
     SYNCHRONIZED = "synchronized"  # the host waited for the device at each boundary
@@ -498,8 +470,7 @@ class PhaseTiming(StrEnum):
 
 @dataclass
 class Trace:
-    """One recording. `grain` is the level of detail: "kernel" (from torch.profiler) or "phase" (from CUDA events or published
-    tables)."""
+    """Stores one recording. `grain` is "kernel" for a recording of torch.profiler, or "phase" for one without kernels."""
 
     grain: str = "kernel"
     strings: Strings = field(default_factory=Strings)
@@ -529,7 +500,6 @@ class Trace:
         return f"Trace({self.grain} grain, {len(self.devices)} devices, {rows or 'no rows'})"
 
     def _repr_html_(self) -> str:
-        """Return the HTML timeline that Jupyter notebooks show for a trace."""
         texts, device, phases = self.strings.texts, self.device, self.phases
         lanes = []
         for rank in self.ranks:
@@ -551,24 +521,21 @@ class Trace:
         return sorted({d.rank for d in self.devices} | {t.rank for t in self.threads}) or [0]
 
     def device_label(self, row: int) -> str:
-        """Return the display name of a GPU, such as "cuda:0", or "rank 1 cuda:0" if the trace has several ranks."""
         device = self.devices[row]
         is_alone = all(of.rank == device.rank for of in self.devices) and all(of.rank == device.rank for of in self.threads)
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank. Return the machine of the rank if it is known, and the first known machine if not."""
+        """Return the machine of a rank, or the first known machine."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the run of a rank. Return the run of the rank if it is known, and the first known run if not."""
+        """Return the run of a rank, or the first known run."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property
     def is_replay(self) -> bool:
-        """Whether the trace is a replay. A trace whose steps refer to recorded steps is a replay too, because a truncated file
-        may lack the replayer's notes.
-        """
+        """A truncated file may lack the replayer's notes, so references to recorded steps also mark a replay."""
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
 
@@ -592,18 +559,13 @@ UNTOLD_LIST = "?"  # in place of a list of tensors whose shapes the profiler did
 def shapes_text(shapes: Iterable[Shape]) -> str:
     """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7".
 
-    Scalars (tensors without dimensions) are omitted, because profilers write `[]` for scalars and for arguments that are not
-    tensors. The tensors of a list are written one after another, and a list of tensors with unknown shapes becomes UNTOLD_LIST.
+    Scalars are omitted, because profilers write `[]` for scalars and for arguments that are not tensors.
     """
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Parse the output of `shapes_text`. Lists of tensors with unknown shapes are skipped. To find out whether the text
-    contains lists with unknown shapes, callers check `UNTOLD_LIST in text`.
-
-    Raises TraceError if the text has another form.
-    """
+    """Parse the output of `shapes_text`. Raises TraceError for invalid text."""
     try:
         return tuple(tuple(map(int, part.split(","))) for part in text.split(";") if part != UNTOLD_LIST) if text else ()
     except ValueError:

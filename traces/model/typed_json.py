@@ -3,12 +3,8 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-After a field with a default value is added to a dataclass, JSON without this field can still be read. Older releases ignore
-JSON keys that they do not know. Fields may have the types bool, int, float, str and Path, or may be frozen dataclasses
-themselves. None, tuples, and mappings with text as keys are allowed too.
-
-The library msgspec is not used, because it can omit default values only for objects of its own class Struct, not for
-dataclasses. The library cattrs is not used, because every recorded script would need it as a dependency.
+Older releases ignore JSON keys that they do not know. The library msgspec is not used, because it can omit default values only
+for its own class Struct. The library cattrs is not used, because every recorded script would need it as a dependency.
 """
 
 from __future__ import annotations
@@ -25,8 +21,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Convert a dataclass object to JSON types (dict, list, str, numbers). Fields that have their default values are omitted,
-    and paths become text."""
+    """Convert a dataclass object to JSON types, without fields that have their default values."""
     if is_dataclass(value) and not isinstance(value, type):
         told = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: to_json(of) for field, of in told if not _is_default(field, of)}
@@ -38,8 +33,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], values: object) -> T:
-    """Create an object of the dataclass `kind` from the output of `to_json`. Raises ValueError with the field's name if a value
-    has the wrong type."""
+    """Create an object of the dataclass `kind` from JSON. Raises ValueError for a value of the wrong type."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{kind.__name__} is {type(values).__name__}, not an object")
     of: Any = kind  # mypy does not treat a type as hashable
@@ -57,8 +51,7 @@ def from_json(kind: type[T], values: object) -> T:
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """Create an object of the dataclass `kind` from untrusted values. Values of the wrong type are ignored and their fields
-    keep the default value, so every field of `kind` needs a default."""
+    """Create an object of the dataclass `kind`, and ignore values of the wrong type."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):
@@ -81,8 +74,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 @cache
 def _converter(hint: Any) -> Callable[[Any], Any]:
-    """Return the function that checks and converts a JSON value of the type `hint`. The returned function is cached, because a
-    replay with 256 ranks writes 60 000 JSON values."""
+    """The converter is cached, because a replay with 256 ranks writes 60 000 JSON values."""
     origin = get_origin(hint)
     if origin is types.UnionType:
         of_union = _converter(next(one for one in get_args(hint) if one is not type(None)))

@@ -1,15 +1,12 @@
 """Describes the workload of a training script: parameters, modules, input shapes and optimizer.
 
-The recorder and the replayer store a `WorkloadSignature` in the header of each trace, because a trace of phases contains only
-times. Two recordings without kernels can be compared by signature to find out whether they are of the same model.
-
     recorded = WorkloadSignature(parameters=25_557_032, parameter_bytes=102_228_128, modules={"Conv2d": 53, ...},
                                  inputs=(InputTensor((32, 3, 224, 224), "float32"),), batch_bytes=19_267_840, optimizer="SGD")
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
-Unknown fields are None and are not compared. The arguments of `with_model` are numbers and names instead of modules, so that
-this package does not need PyTorch.
+Two recordings without kernels are compared by signature to find out whether they are of the same model. Unknown fields are None
+and are not compared.
 """
 
 from __future__ import annotations
@@ -33,8 +30,6 @@ _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules"
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """The shape and dtype of one input tensor of the model."""
-
     shape: Shape
     dtype: str
 
@@ -44,7 +39,7 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSignature:
-    """The workload of a script. `parameters` is the number of parameter elements, where shared parameters are counted once."""
+    """Describes the workload of a script. `parameters` counts parameter elements, and shared parameters only once."""
 
     parameters: int | None = None
     parameter_bytes: int | None = None
@@ -69,8 +64,7 @@ class WorkloadSignature:
 
     @classmethod
     def from_json(cls, stored: object) -> WorkloadSignature:
-        """Create a workload signature from the output of `to_json`. Unknown keys are ignored. Raises ValueError for invalid
-        values."""
+        """Create a workload signature from JSON. Raises ValueError for invalid values."""
         try:
             made = from_json(cls, stored)
         except ValueError as error:
@@ -89,10 +83,8 @@ class WorkloadSignature:
     ) -> WorkloadSignature:
         """Return the signature with a model added.
 
-        `parameters` contains the number of elements and bytes of each parameter. `class_names` contains the class name of each
-        module, in order. `trainable` is the number of parameter elements that require gradients. `shapes` contains the shapes
-        of each module's own parameters, or is None if they are unknown. For a script with several models, such as a teacher and
-        a student, `parameters` is the sum over all models.
+        `parameters` contains the number of elements and bytes of each parameter. `shapes` contains the shapes of each module's
+        own parameters.
         """
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
@@ -123,12 +115,7 @@ class Sameness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMatch:
-    """The result of comparing two signatures. `reasons` lists the differences between the signatures or, if there are none, the
-    fields that agree.
-
-    The texts in `reasons` do not end with a period. `not_compared` lists the fields that are unknown in at least one of the two
-    signatures.
-    """
+    """Contains the differences between two signatures, or the fields that agree if there are no differences."""
 
     sameness: Sameness
     reasons: tuple[str, ...]
@@ -136,11 +123,9 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """Compare the fields that both signatures have.
+    """Compare the fields that two signatures have in common.
 
-    The result is SAME_PROGRAM only if both signatures describe a model and a batch. A single difference in the model makes the
-    result OTHER_PROGRAM. If the two signatures differ only in the first dimension of the inputs, the result is
-    OTHER_BATCH_SIZE.
+    The verdict is OTHER_BATCH_SIZE if the signatures differ only in the first dimension of the inputs.
     """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
@@ -183,7 +168,6 @@ def _differing_modules(recorded: Mapping[str, int], other: Mapping[str, int]) ->
 
 
 def differ_in_batch_size_alone(recorded: tuple[InputTensor, ...], other: tuple[InputTensor, ...]) -> bool:
-    """Return whether two lists of inputs are equal except for the first dimension, which is the batch size."""
     return [(t.shape[1:], len(t.shape), t.dtype) for t in recorded] == [(t.shape[1:], len(t.shape), t.dtype) for t in other]
 
 

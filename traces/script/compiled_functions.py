@@ -2,8 +2,7 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Dynamo traces every Python function as code of the script, except functions in torch and in folders on its skip list. If Dynamo
-traced our wrapper of `Module.__call__`, the wrapper would cause a graph break.
+If Dynamo traced our wrapper of `Module.__call__`, the wrapper would cause a graph break.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
 
 
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:
-    """Make Dynamo trace the original functions in place of our wrappers, and skip all other functions of this tool.
+    """Make Dynamo trace the original functions in place of our wrappers.
 
-    `generated` contains the file names of functions that this tool generated as source code and compiled.
+    `generated` contains the file names of source code that this tool generated.
     """
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
@@ -42,10 +41,6 @@ def see_through_wrappers(generated: Sequence[str] = ()) -> None:
 
 
 def _leave_out_our_frames(rules: Any) -> None:
-    """Stop Dynamo from tracing this tool's Python functions that replace C functions of PyTorch.
-
-    Without this tool, Dynamo would not trace these functions either, because it cannot trace C functions.
-    """
     rules.SKIP_DIRS.extend(_OURS)
     rules._recompile_re()
     PATCHES.on_undo(lambda: _trace_our_frames(rules))
@@ -69,8 +64,6 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    """Make Dynamo trace a wrapped function in place of its wrapper."""
-
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         create(self, _original_of(fn), *args, **kwargs)
 
@@ -78,9 +71,6 @@ def _trace_originals(variables: Any) -> None:
 
 
 def _find_original_methods(variables: Any) -> None:
-    """For wrapped methods that are implemented in C++, make Dynamo use the original method. A wrapper of a C++ method would
-    cause a graph break."""
-
     def find(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         found = call(self, *args, **kwargs)
         original = _original_of(found)
@@ -93,7 +83,6 @@ def _find_original_methods(variables: Any) -> None:
 
 
 def _list_original_methods(variables: Any) -> None:
-    """Replace our wrappers by the original methods in Dynamo's table of tensor methods."""
     methods = {name: _original_of(method) for name, method in variables.all_tensor_attrs.items()}
     patch(variables, all_tensor_attrs=methods)
 
@@ -103,10 +92,7 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Stop Dynamo from tracing functions of other modules when this tool calls them.
-
-    Dynamo still traces the functions that our wrappers call, because they may belong to the script.
-    """
+    """Dynamo still traces the functions that our wrappers call, because they may belong to the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

@@ -1,11 +1,7 @@
-"""Defines the options of replays and recordings. Commands pass these options to the process that runs the script.
+"""Defines the options of recordings and replays, which commands pass to the script's process as a JSON file.
 
     session = ReplaySession(Path("/data/v100.msgpack"), out=folder, launcher=os.getpid(), config=ReplayConfig(speed=2.0))
     run_child({"replayer": session}, ["train.py"])      # as JSON, to `replayer.child.start` in the script's process
-
-A command in tui/commands creates a session object with the options, and the launcher writes this object to a JSON file.
-In the process that runs the script, `replayer/child.py` or `tracer/child.py` reads the JSON file. The options of a run are
-stored in the header of its trace.
 """
 
 from __future__ import annotations
@@ -61,7 +57,7 @@ class ReplaySession:
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """The user's options for a recording. Options that are integers are numbers of steps."""
+    """Stores the user's options for a recording. Options that are integers are numbers of steps."""
 
     grain: str = "kernel"
     warmup: int = 3

@@ -1,10 +1,7 @@
-"""Wraps the functions of nn.DataParallel, so that the start and end of each stage can be recorded. Shared by the recorder and
-the replayer.
+"""Wraps the functions of nn.DataParallel, so that the start and end of each stage can be recorded.
 
     hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
     hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
-
-`parallel_apply` is not wrapped here, because the recorder and the replayer wrap it in different ways.
 """
 
 from __future__ import annotations
@@ -20,17 +17,13 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. The callback `part` receives the name of a stage and the index of the stage's GPU
-    (None for the CPU).
-    """
+    """Wraps the functions of nn.DataParallel. The callback `part` receives the name of a stage and the index of its GPU."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part
         self.here = OutermostCalls()
 
     def install(self) -> None:
-        """Wrap the stages of DataParallel in every module of PyTorch that refers to them, and the backward passes of `Gather`
-        and `Broadcast`."""
         parallel = self._torch.nn.parallel
         for name, call, devices in (
             ("scatter", parallel.scatter, "target_gpus"),
@@ -44,9 +37,6 @@ class DataParallelHooks:
         patch_around(functions.Broadcast, backward=self._backward("broadcast_backward"))
 
     def _as_part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
-        """Wrap `call`, which runs one stage of DataParallel. `devices` names the argument of `call` that contains the stage's
-        device, or a list of devices that begins with it.
-        """
         devices_of = argument(call, devices)
         return self.here.around(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))
 
@@ -59,7 +49,7 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the index of the first device in `devices` if it is a GPU, or None if it is the CPU."""
+        """Return the index of the first GPU in `devices`, or None for the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

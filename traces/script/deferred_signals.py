@@ -1,12 +1,10 @@
-"""Defers Python signal handlers while a file is written, so that an exception in a handler cannot leave incomplete data in the
-file.
+"""Defers Python signal handlers while a file is written, so that the file stays complete.
 
     with deferred_signals():
         stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
 
-CPython runs signal handlers between any two bytecode instructions of the main thread, and a handler may raise an exception. For
-example, Python's default handler of SIGINT raises KeyboardInterrupt.
+CPython runs signal handlers between any two bytecode instructions of the main thread.
 """
 
 from __future__ import annotations
@@ -25,10 +23,9 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signa
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Postpone Python signal handlers until the `with` block ends, then call them in the order in which the signals arrived.
+    """Postpone Python signal handlers until the `with` block ends.
 
-    Deferring signals takes about 20 us. Outside the main thread, `deferred_signals` does nothing, because Python runs signal
-    handlers only in the main thread.
+    Deferring signals takes about 20 us, and works only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -57,13 +54,9 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Register `finish` to be called once when the interpreter exits, with signal handlers deferred. Forked child processes do
-    not call `finish`.
+    """Register `finish` to be called once when the interpreter exits, with signal handlers deferred.
 
-    Returns a function that calls `finish` immediately. The returned function is needed for exits that skip `atexit`, such as
-    `os._exit`.
-
-    Ctrl-C is ignored while `finish` runs, because the script has already ended. Shells and launchers often send Ctrl-C twice.
+    Return a function that calls `finish` immediately, for exits that skip `atexit`, such as `os._exit`.
     """
     process, is_done = os.getpid(), False
 

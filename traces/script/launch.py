@@ -1,18 +1,12 @@
-"""Runs a script in a child process, as the command `python` would, and starts the recorder or the replayer in the child
-process.
-
-The child process is started with the command `python script.py arguments`, so that arguments, tracebacks, pickling and the exit
-code are as usual. Python imports `bootstrap/sitecustomize.py` in the child. When the script or one of its child processes
-imports torch, `sitecustomize.py` starts the recorder or the replayer in that process.
+"""Runs a script in a child process, as the command `python` would, together with the recorder or the replayer.
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
     result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
     result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
 
-With `ranks=8`, the child process forks eight processes with the environment variables of torchrun, which run the script
-(`bootstrap/_trace_ranks.py`). Before forking, the child process calls `share(session)` of `tracer/child.py` or
-`replayer/child.py` once. `share` returns a function that each rank calls to start the recorder or the replayer.
+Python imports `bootstrap/sitecustomize.py` in the child process. When the script imports torch, `sitecustomize.py` starts the
+recorder or the replayer. With `ranks=8`, the child process forks eight processes with the environment variables of torchrun.
 """
 
 from __future__ import annotations
@@ -46,11 +40,9 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 
 @dataclass(frozen=True)
 class ChildResult:
-    """The exit code of a script, and the ids of the processes in which the recorder or the replayer was started. `pid` is
-    the process id of the child process.
+    """Contains the exit code of a script, and the ids of its processes.
 
-    `booted` contains the ids of the processes that ran `sitecustomize.py`. `triggered` contains the ids of the processes that
-    imported torch. `started` contains the ids of the processes in which the recorder or the replayer was started.
+    `booted` lists the processes that ran `sitecustomize.py`. `triggered` lists the processes that imported torch.
     """
 
     returncode: int
@@ -72,15 +64,10 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` to completion. The recorder or the replayer starts in the child process when the module `trigger`
-    is imported.
+    """Run `python WORDS...` to completion, and start the recorder or the replayer when the script imports `trigger`.
 
-    `rooms` maps the package names "tracer" and "replayer" to their options (a dataclass of configuration.py, or JSON values).
-    `words` contains the arguments of the command `python`: a script or `-m` and a module, and their arguments. `ranks` is the
-    number of processes that are forked to run the script, or 0 to run it without a fork. `stdin`, `stdout` and `stderr` are
-    file descriptors for the child process. `meanwhile` is a function that is called with the child's process id while the child
-    runs. The child process imports the packages `tracer` and `replayer` from the folder `root` or its parent. After Ctrl-C,
-    `run_child` waits until the child process has handled the signal.
+    `rooms` maps the package names "tracer" and "replayer" to their options. `ranks` is the number of processes to fork, or 0 to
+    run the script without a fork. `meanwhile` is called with the child's process id while the child runs.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -108,8 +95,8 @@ def run_child(
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine.
 
-    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8), so more than 128 ranks are divided into
-    machines of eight. Raises TraceError if the number of ranks cannot be divided into machines of eight.
+    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8), so more ranks are divided into machines of
+    eight. Raises TraceError if the number of ranks is not divisible by eight.
     """
     if ranks <= MOST_DEVICES:
         return ranks
@@ -122,10 +109,7 @@ def ranks_per_machine(ranks: int) -> int:
 
 
 def _home(library: str) -> str | None:
-    """Return the folder that contains the library.
-
-    The child process needs the library's folder, because a file next to the script may have the same name as the library.
-    """
+    """The child process needs the library's folder, because a file next to the script may have the library's name."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None
@@ -133,7 +117,7 @@ def _home(library: str) -> str | None:
 
 
 def check_torch() -> None:
-    """Raises TraceError if the installed PyTorch is too old for a replay. If PyTorch is not installed, nothing is raised."""
+    """Raises TraceError if the installed PyTorch is too old for a replay."""
     with suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("torch")
         release = re.match(r"(\d+)\.(\d+)", version)
@@ -143,7 +127,6 @@ def check_torch() -> None:
 
 
 def write_session(folder: Path, rooms: Mapping[str, object], *, trigger: str = "torch", root: Path = ROOT) -> None:
-    """Write the files that `sitecustomize.py` reads in the child process. See `run_child` for the arguments."""
     if "replayer" in rooms:
         check_torch()
     (folder / "trigger").write_text(trigger, encoding="utf-8")
@@ -175,9 +158,7 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 class _Relay:
     """Passes signals that end a process by default, such as SIGTERM, on to the child process.
 
-    After Ctrl-C in a terminal, this process only waits for the child process, because the terminal sends Ctrl-C to both of
-    them. If there is no terminal, only this process receives SIGINT, so it sends the signal on to the child. Signals that were
-    ignored at startup, as with `nohup`, stay ignored.
+    A terminal sends Ctrl-C to the child process too, so Ctrl-C is passed on only without a terminal.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Replaces functions of PyTorch, and reports when a training phase begins and ends. Shared by the recorder and the replayer.
+"""Replaces functions of PyTorch, and reports when a training phase begins and ends.
 
     PATCHES.undo()                                  # torch and Python are as before all patches
     patch(torch.autograd, backward=scope.around(torch.autograd.backward))
@@ -10,7 +10,7 @@
         with scope:     # nothing: only a thread's outermost entry counts
             ...
 
-`traces` does not import torch. After the script has imported torch, `patching.py` finds the modules of torch in `sys.modules`.
+`traces` does not import torch, but finds the modules of torch in `sys.modules` after the script has imported it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,7 @@ OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 
 class Patches:
-    """Changes attributes of PyTorch's and Python's modules in this process, and keeps the original values. `undo` restores the
-    original values.
-
-    A replaced function may also have been imported into other modules by name (`from torch.cuda import Stream`).
-    `extend_to_importers` replaces a patched function in modules that imported it before the patch. `undo` restores the original
-    function even in modules that imported its replacement after the patch.
-    """
+    """Changes attributes of PyTorch's and Python's modules in this process, and keeps the original values."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -60,17 +54,15 @@ class Patches:
         delattr(owner, name)
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Register a function that `undo` calls to revert a change."""
         self._undo.append(undo)
 
     def extend_to_importers(self) -> None:
-        """Apply the patches of PyTorch's functions in modules that had imported these functions by name before the patch."""
+        """Apply the patches in modules that imported a patched function by name before the patch."""
         for module, name, value in _importers({id(before): value for before, value, of_torch in self._replaced if of_torch}):
             if not _is_of_torch(module):
                 self.set(module, name, value)
 
     def undo(self) -> None:
-        """Revert all changes in reverse order."""
         undo, self._undo = self._undo, []
         replaced, self._replaced = self._replaced, []
         for revert in reversed(undo):
@@ -88,8 +80,6 @@ def _is_of_torch(module: ModuleType) -> bool:
 
 
 def _importers(values: dict[int, Any]) -> list[tuple[ModuleType, str, Any]]:
-    """Return the module attributes that must be replaced, as tuples (module, attribute name, new value). `values` maps the
-    `id()` of each old value to its new value."""
     return [
         (module, name, values[id(value)])
         for module in list(sys.modules.values())
@@ -115,7 +105,6 @@ PATCHES = Patches()
 
 
 def patch(owner: object, **names: object) -> None:
-    """Replace attributes of a module or class."""
     for name, value in names.items():
         if inspect.ismodule(owner) and inspect.isfunction(value):
             _script_as(getattr(owner, name, None), value)
@@ -123,14 +112,12 @@ def patch(owner: object, **names: object) -> None:
 
 
 def patch_item(mapping: Any, key: Any, value: object) -> None:
-    """Set an item of a dictionary, until the patches are undone."""
     before = mapping.get(key, _MISSING)
     PATCHES.on_undo(lambda: mapping.pop(key, None) if before is _MISSING else mapping.__setitem__(key, before))
     mapping[key] = value
 
 
 def insert_first(items: list[Any], value: object) -> None:
-    """Insert a value at the front of a list, until the patches are undone."""
     items.insert(0, value)
     PATCHES.on_undo(lambda: _remove(items, value))
 
@@ -140,10 +127,7 @@ def _remove(items: list[Any], value: object) -> None:
 
 
 def _script_as(original: Any, value: Any) -> None:
-    """Make torch.jit.script treat `value` like `original`.
-
-    torch.jit.script recognizes builtin functions by their identity, so it would try to compile the source code of `value`.
-    """
+    # recognized by identity; otherwise torch.jit.script would compile the source code of `value`
     table = importlib.import_module("torch.jit._builtins")
     by_flags = importlib.import_module("torch._jit_internal").boolean_dispatched
     builtin = table._find_builtin(original)
@@ -156,10 +140,7 @@ def _script_as(original: Any, value: Any) -> None:
 
 
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a wrapper of `original`.
-
-    The replayer makes Dynamo, the tracer of torch.compile, trace `original` in place of the wrapper.
-    """
+    """Decorate a wrapper of `original`, so that Dynamo traces `original` instead."""
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         wrapper = wraps(original)(wrapper)
@@ -175,8 +156,6 @@ def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], C
 
 
 def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of `original` that calls `by(original, *args, **kwargs)`."""
-
     @stands_for(original)
     def called(*args: Any, **kwargs: Any) -> Any:
         return by(original, *args, **kwargs)
@@ -185,7 +164,7 @@ def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[...
 
 
 def patch_around(owner: object, **names: Callable[..., Any]) -> None:
-    """Wrap functions of a module or methods of a class. See `around`."""
+    """Wrap functions of a module or methods of a class."""
     for name, by in names.items():
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         wrapped = around(getattr(owner, name), by)
@@ -194,7 +173,6 @@ def patch_around(owner: object, **names: Callable[..., Any]) -> None:
 
 @contextmanager
 def temporarily_set(owner: object, **names: object) -> Iterator[None]:
-    """Set attributes of an object until the `with` block ends."""
     before = {name: getattr(owner, name) for name in names}
     for name, value in names.items():
         setattr(owner, name, value)
@@ -206,7 +184,6 @@ def temporarily_set(owner: object, **names: object) -> Iterator[None]:
 
 
 def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) -> None:
-    """Replace a function in all modules of PyTorch that define or import it."""
     name = original.__name__
     for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == "torch"]:
         if getattr(module, "__dict__", {}).get(name) is original:
@@ -214,10 +191,7 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 
 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function that extracts the argument for the parameter `name` from the (args, kwargs) of a call of `call`.
-
-    If a call omits the parameter, the returned function returns None.
-    """
+    """Return a function that extracts the argument `name` from the (args, kwargs) of a call, or returns None."""
     position = list(inspect.signature(call).parameters).index(name)
 
     def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -227,8 +201,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """Stores, for each thread, the names of the calls that are running. If calls with the same name are nested, only the
-    outermost call enters its context manager.
+    """Stores the names of the running calls of each thread, to recognize the outermost call.
 
         module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -247,9 +220,7 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Wrap `call` so that its outermost call runs inside the context manager that `scope(args, kwargs)` returns. If `scope`
-        returns None, `call` runs unchanged.
-        """
+        """Wrap `call` so that its outermost call runs inside the context manager that `scope(args, kwargs)` returns."""
 
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -262,7 +233,7 @@ class OutermostCalls(threading.local):
 
 
 class PhaseListener(Protocol):
-    """Interface of the recorder and the virtual GPU, which are told when training phases begin and end."""
+    """Defines the methods that are called when training phases begin and end."""
 
     def enter_phase(self, name: str) -> None: ...
 
@@ -274,12 +245,7 @@ class _EntriesOfThread(threading.local):
 
 
 class PhaseScope:
-    """Context manager that reports the start and end of a training phase to the listener. If `with` blocks are nested in a
-    thread, only the outermost block is reported.
-
-    Phases may be nested, because an optimizer may call another optimizer, and checkpointed layers run a backward pass inside a
-    backward pass. Processes without a listener, such as workers of a DataLoader, report no phases.
-    """
+    """Reports the start and end of a training phase. Of nested `with` blocks, only the outermost one reports."""
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
         self.phase = phase
@@ -301,9 +267,9 @@ class PhaseScope:
     def around(
         self, call: Callable[..., Any], completed: Callable[[Any, tuple[Any, ...]], None] | None = None
     ) -> Callable[..., Any]:
-        """Return a wrapper of `call` that reports the phase while `call` runs. The wrapper keeps the name, docstring and
-        attributes of `call`. After the phase, `completed(listener, args)` is called unless the outermost call raised an
-        exception.
+        """Return a wrapper of `call` that reports the phase while `call` runs.
+
+        `completed(listener, args)` is called after the phase, unless the outermost call raised an exception.
         """
         local, hearing, phase = self._local, self._listener, self.phase
 
@@ -326,8 +292,7 @@ class PhaseScope:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then(module)` for the module called `name`: immediately if it is already imported, or else when the script imports
-    it."""
+    """Call `then(module)` as soon as the module called `name` is imported."""
     if name in sys.modules:
         then(sys.modules[name])
     else:

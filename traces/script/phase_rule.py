@@ -1,8 +1,4 @@
-"""Decides to which phase of a training step an event belongs, such as the call of an op. Imported recordings and running
-scripts are divided into phases by the same rule.
-
-The importer applies the phase rule to the events of each recorded step. The recorder and the replayer apply it to the events of
-a running script as they happen.
+"""Decides to which phase of a training step an event belongs, such as the call of an op.
 
     cut = PhaseCut()
     cut.enter("loader", 0); cut.leave("loader", 5)
@@ -11,20 +7,14 @@ a running script as they happen.
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-The segments of a step have no gaps. The segments cover the time from the first event until `close` is called. The caller
-reports the start and end of the phases loader, h2d, zero_grad, optimizer and backward. The phases "forward", "loss" and "other"
-begin with an op and last until the next phase begins.
-
-The time between the end of one phase and the start of the next phase belongs to the next phase. If `leave` is called with
-`open_ended`, the time until the next phase belongs to the phase that was left. In a running script, all work on a batch before
-its copy to the GPU is part of data loading, so the loader phase is open-ended. For example, freeing the previous batch (77 MB
-of shared memory) takes 10 ms. In an imported profile, data loading is only the time range that the profiler recorded for the
-DataLoader.
+The phases "forward", "loss" and "other" begin with an op and last until the next phase begins. Other phases are reported by the
+caller. The time between the end of one phase and the start of the next phase belongs to the next phase, unless `leave` was
+called with `open_ended`.
 
 Note [Before the first phase]
     If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and
-    the first phase becomes a segment "other", because it belongs to no phase. If the first phase is "loader", its segment
-    begins at `begin_ns`, because entering a loader is part of waiting for data.
+    the first phase becomes a segment "other". If the first phase is "loader", its segment begins at `begin_ns`, because
+    entering a loader is part of waiting for data.
 """
 
 from __future__ import annotations
@@ -58,7 +48,7 @@ _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
 
 class Segment(NamedTuple):
-    """A time interval that belongs to one phase of a script. The segment ends just before `end_ns`."""
+    """Stores a time interval that belongs to one phase of a script, and ends just before `end_ns`."""
 
     name: str
     start_ns: int
@@ -70,10 +60,7 @@ new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, 
 
 
 def op_class(name: str) -> int:
-    """Classify an op by its name as LOSS, ASIDE or PLAIN.
-
-    The op's name may contain a namespace and an overload, such as "aten::mse_loss" or "mse_loss.default".
-    """
+    """Return the class of an op (LOSS, ASIDE or PLAIN) for a name such as "aten::mse_loss" or "mse_loss.default"."""
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
         return LOSS
@@ -81,9 +68,7 @@ def op_class(name: str) -> int:
 
 
 class PhaseCut:
-    """Divides the time of one thread into segments, one per phase. Times are integer nanoseconds and must not decrease from
-    event to event.
-    """
+    """Divides the time of one thread into segments, one per phase."""
 
     def __init__(self) -> None:
         self.current = ""  # name of the current segment, or "" before the first event
@@ -96,19 +81,14 @@ class PhaseCut:
 
     @property
     def boundary_ns(self) -> int | None:
-        """The time at which `leave` last ended a phase, or None if another segment has begun since then."""
         return self._boundary_ns
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return all state, except times, that affects how later events are interpreted."""
         return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
 
     def enter(self, name: str, now_ns: int) -> bool:
-        """Begin the segment of a phase whose start and end are reported. Returns whether a new segment began.
-
-        If a script copies data to the GPU in the middle of a phase such as a forward pass, the copy belongs to that phase.
-        """
+        """Begin the segment of a phase. Return True if a new segment began."""
         if self.inside or (name == "h2d" and self._boundary_ns is None and self.current in _OPEN_ENDED):
             return False
         self.inside = True
@@ -116,15 +96,14 @@ class PhaseCut:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the segment with this name if it is the current segment. If `open_ended` is True, the segment lasts until the
-        next segment begins."""
+        """End the segment with this name. With `open_ended`, the segment lasts until the next segment begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:
-        """Process the call of an op of class `kind`. Returns whether a new segment began."""
+        """Process the call of an op of class `kind`. Return True if a new segment began."""
         if not self.turns(kind):
             return False
         if kind == LOSS:
@@ -143,12 +122,7 @@ class PhaseCut:
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
-        """End the current segment, return all segments and reset.
-
-        The reset keeps the information whether an event followed the last backward pass. Ops that directly follow a backward
-        pass may be gradient clipping. If an event followed the backward pass, the script has updated its weights without an
-        optimizer, and the next op begins a forward pass.
-        """
+        """End the current segment, return all segments and reset."""
         if self.current:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))
         self._after_backward &= self.current == "backward"

@@ -8,21 +8,16 @@
     cut.leave(thread, "backward", now_ns)
     cut.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
-`step_rule.py` contains the rules for where a step ends, and `phase_rule.py` contains the rules for which phase an event belongs
-to. `script_cut.py` combines the rules for steps and phases.
-
 Note [The script's thread]
-    Steps and phases belong to one thread, called the script's thread. The script's thread is the thread that calls `step` of
-    the first optimizer. Before the first call of an optimizer, the script's thread is the first thread that loads a batch or
-    calls a module. Work of other threads (replicas, prefetchers, autograd's device threads) is assigned to the current phase of
-    the script's thread. Until the script's thread is known, events of all threads are used.
+    Steps and phases belong to the thread that calls `step` of the first optimizer. Before the first call of an optimizer, they
+    belong to the first thread that loads a batch or calls a module. Work of other threads, such as autograd's device threads,
+    is assigned to the current phase of the script's thread.
 
 Note [Set-up is no step]
-    Work before the first batch, such as a dry run or allocator warm-up, is not part of the first step, unless the script has
-    already trained. Work before an optimizer is created, such as moving the model to the device, is not part of the first step
-    either. If the script has no DataLoader, its first step begins with the first phase after this set-up that is not "other". A
-    script may create its batches on the device and call no module before zero_grad. The first step of such a script begins with
-    the first zero_grad.
+    Work before the first batch, such as a dry run, is not part of the first step, unless the script has already trained. Work
+    before an optimizer is created, such as moving the model to the device, is not part of the first step either. If the script
+    has no DataLoader, its first step begins with the first phase after this set-up that is not "other". If the script calls no
+    module before zero_grad, the first step begins with the first zero_grad.
 
 Note [Forward before backward]
     The recorder does not see single ops, so it cannot detect the forward pass of a model without modules. If no forward pass
@@ -46,8 +41,7 @@ _NO_TURNS: Turns = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """A finished step. The segments of a step have no gaps between them. The step's first segment begins either when the step
-    starts or at the first event of the step."""
+    """Describes a finished step. The segments of a step have no gaps between them."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -57,19 +51,16 @@ class CutStep(NamedTuple):
 
 
 class ScriptListener(Protocol[ThreadT_contra]):
-    """The recorder and the replayer implement this interface to be notified of a script's steps and phases. The times that
-    these methods receive were passed to a method of ScriptCut before.
-    """
+    """Receives a script's steps and phases. The recorder and the replayer implement this interface."""
 
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
         """Called when a new segment begins and the previous segment ends."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called when a phase such as "backward" ends because `leave` was called with its name. The phase's segment continues
-        until the next segment begins."""
+        """Called when a phase such as "backward" ends, although its segment continues until the next segment begins."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
-        """Called when the script's set-up ends: no segment so far belongs to a step. See Note [Set-up is no step]."""
+        """Called when the script's set-up ends. Earlier segments belong to no step."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
         """Called when it becomes known whether the current step is an evaluation step."""
@@ -78,14 +69,11 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains another call of the current module, False if not, and None outside of
-        replays.
-        """
+        """Return True if the recorded step contains another call of the current module, or None outside of replays."""
 
 
 class ScriptCut(Generic[ThreadT]):
-    """Tracks the current step and phase of a running script. `thread` identifies the calling thread. Times are integer
-    nanoseconds."""
+    """Tracks the current step and phase of a running script. Times are integer nanoseconds."""
 
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
         self._listener = listener
@@ -99,29 +87,22 @@ class ScriptCut(Generic[ThreadT]):
 
     @property
     def current(self) -> str:
-        """Return the current phase, or "" before the first event of a step."""
         return self.phases.current
 
     @property
     def entered(self) -> str:
-        """Return the current phase if it was begun by `enter` and not yet ended by `leave`, otherwise ""."""
         return self.phases.current if self.phases.inside else ""
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return all state, except times and optimizers, that affects how later events are interpreted."""
         return self.thread, self._has_steps, self._called_module, self._in_module, *self._steps.state, *self.phases.state
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether the current step has not yet called a module or begun a backward pass. Until then, the step may still
-        become a training step or an evaluation step."""
         return self._steps.is_undecided
 
     @property
     def turns(self) -> Turns:
-        """Three booleans, one for each op class (PLAIN, LOSS, ASIDE): True if an op of the class would begin a new segment
-        now."""
         turns = self.phases.turns
         return _NO_TURNS if self.phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
 
@@ -166,8 +147,6 @@ class ScriptCut(Generic[ThreadT]):
             self._listener.phase_left(thread, phase, now_ns)
 
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
-        """Handle the start of an op of class PLAIN, LOSS or ASIDE. Callers also report calls of loss functions and reads of a
-        value from the GPU as ops."""
         if self.thread == thread or self._is_script(thread):
             if kind == LOSS:
                 self._forward_before(thread, now_ns)
@@ -175,7 +154,6 @@ class ScriptCut(Generic[ThreadT]):
                 self._begun(thread, now_ns)
 
     def module_called(self, thread: ThreadT, module: int, grad_enabled: bool, now_ns: int) -> None:
-        """Handle the call of an outermost module, which begins or continues a forward pass."""
         if (self.thread != thread and not self._is_script(thread, shows=True)) or self.phases.inside:
             return
         if self._optimizers_made != self._optimizers.made:
@@ -195,11 +173,7 @@ class ScriptCut(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. `is_first` is True if this optimizer's calls end the training steps.
-
-        If an optimizer's `step` is called during a backward pass, the training step does not end. During a backward pass,
-        `step` may run in a thread of autograd.
-        """
+        """Handle the return of an optimizer's `step`. `is_first` is True if this optimizer's calls end the training steps."""
         if is_first:
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":
@@ -208,18 +182,12 @@ class ScriptCut(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
-        """Handle the end of the script. If the script ends after evaluating a batch, this batch is a step. If the script ends
-        before the optimizer is called, the unfinished training step is dropped.
-        """
+        """Handle the end of the script. A training step that has not called the optimizer is dropped."""
         if ends := self._steps.at_stop:
             self._end(thread, ends, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
-        """Return whether `thread` is the script's thread. `shows` is True for events that can occur only on the script's
-        thread, such as loading a batch.
-
-        See Note [The script's thread].
-        """
+        """`shows` is True for events that can occur only on the script's thread, such as loading a batch."""
         if self.thread is None:
             if shows:
                 self.thread = thread

@@ -1,4 +1,4 @@
-"""Wraps functions of PyTorch so that they report what a training script does. Shared by the recorder and the replayer.
+"""Wraps functions of PyTorch so that they report what a training script does.
 
     hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns the listener of this process, or None
     hooks.backward()            # phase "backward"
@@ -7,14 +7,13 @@
     iterator.__next__ = hooks.loading(iterator.__next__)    # phase "loader"
 
 Note [Wrapping an optimizer's step]
-    torch wraps the `step` of every optimizer class, including user classes, when the first instance of the class is made
-    (`Optimizer.profile_hook_step`). Our wrapper of `step` is added in the same method. torch's global step hooks cannot replace
-    our wrapper, because they are not called when a step fails. Step hooks also run inside torch's "Optimizer.step" range, where
-    a profiler step cannot end.
+    torch wraps the `step` of every optimizer class when the first instance of the class is made
+    (`Optimizer.profile_hook_step`). Our wrapper of `step` is added in the same method. torch's global step hooks are not called
+    when a step fails. Step hooks also run inside torch's "Optimizer.step" range, where a profiler step cannot end.
 
 Note [Outermost calls]
-    `Module.__call__` is replaced on the class, so the replacement covers all modules, including scripted and traced modules. (A
-    global forward hook would disable torch's fast path for modules without hooks.) For a call inside another module, the
+    `Module.__call__` is replaced on the class, so the replacement covers all modules, including scripted and traced modules. A
+    global forward hook would disable torch's fast path for modules without hooks. For a call inside another module, the
     overhead is one check of a thread-local flag. If calls of inner modules are recorded, the overhead is two stores (0.2 us).
 """
 
@@ -39,8 +38,7 @@ Wrapper = Callable[[Call], Call]
 
 
 class CallListener(PhaseListener, Protocol):
-    """The interface through which hooks report the script's events. The recorder and the virtual GPU implement this
-    interface."""
+    """Receives a script's events from the hooks."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None: ...
 
@@ -60,14 +58,14 @@ class CallListener(PhaseListener, Protocol):
 
 
 class ModuleCalls(threading.local):
-    """Stores, for each thread, whether a module call is running, and where calls of inner modules are recorded."""
+    """Stores, for each thread, whether a module call is running."""
 
     inside: ModuleMarks | Literal[True] | None = None
     within: ClassVar[list[int]] = [0]
 
 
 class ScriptHooks:
-    """Wraps functions of torch. While `listener` returns None, the wrapped functions behave like the original functions."""
+    """Wraps functions of torch. Without a listener, the wrapped functions behave like the original functions."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -75,9 +73,7 @@ class ScriptHooks:
         self._optimizers = optimizers
 
     def backward(self) -> None:
-        """Wrap all Python functions that start a backward pass. The backward phase begins when the wrapped function creates the
-        first gradient (`ones_like`).
-        """
+        """Wrap all Python functions that start a backward pass."""
         autograd = self._torch.autograd
         scope = PhaseScope("backward", self._listener)
 
@@ -92,8 +88,7 @@ class ScriptHooks:
             patch(autograd, _engine_run_backward=run)
 
     def loading(self, fetch: Call) -> Call:
-        """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader". If `__next__` raises
-        StopIteration, the phase "loader" ends too."""
+        """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader"."""
         waiting = PhaseScope("loader", self._listener).around(fetch)
 
         @wraps(fetch)
@@ -119,8 +114,8 @@ class ScriptHooks:
     ) -> None:
         """Wrap the methods `step` and `zero_grad` of all optimizer classes.
 
-        See Note [Wrapping an optimizer's step]. The wrappers `step` and `zero` are applied inside PyTorch's own wrappers of
-        these methods. `whole_step` is applied around PyTorch's wrapper of `step`.
+        The wrappers `step` and `zero` are applied inside PyTorch's own wrappers. `whole_step` is applied around PyTorch's
+        wrapper of `step`.
         """
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
@@ -165,7 +160,6 @@ class ScriptHooks:
                 patch(earlier, step=hooked(wrap_step_with_phase, vars(earlier)["step"].__wrapped__))
 
     def module_calls(self, calls: ModuleCalls) -> None:
-        """Wrap `Module.__call__`, and note in `calls` whether a module call is running. See Note [Outermost calls]."""
         cls = self._torch.nn.Module
         patch(cls, __call__=self.module_call(cls.__call__, calls))
 
@@ -229,9 +223,7 @@ def _subclasses(cls: Any) -> Iterator[type]:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield all tensors in a batch, except those that are not strided (sparse tensors). The batch may be a tensor, a list, a
-    tuple, a dictionary or an object whose attributes are tensors.
-    """
+    """Yield all strided tensors in a batch, which may be a tensor, a list, a tuple, a dictionary or an object."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided:
             yield batch

@@ -1,4 +1,4 @@
-"""Decides when a training or evaluation step of a script ends. Recordings and replays use the same rule.
+"""Decides when a training or evaluation step of a script ends, for recordings and replays.
 
     cut = StepCut(optimizers)
     cut.loader_entered()                # StepEnd.NOTHING: nothing to end yet
@@ -9,46 +9,35 @@
     cut.module_called(id(model), False)
     cut.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
-A *training step* ends when the method `step` of the script's first optimizer returns. A training step may contain several
-backward passes, which accumulate gradients. Calls of other optimizers do not end a step.
-
-In an *evaluation step*, the script evaluates one batch without computing gradients. An evaluation step ends when the script
-requests the next batch from the DataLoader, or when the DataLoader has no more batches. In a script without a DataLoader, an
-evaluation step ends when the script calls the step's first module again. With these rules, several models that evaluate the
-same batch share one step, and validation is not part of the next training step. If a script never runs a backward pass, all of
-its steps are evaluation steps.
+A training step ends when the method `step` of the script's first optimizer returns. In an evaluation step, the script evaluates
+one batch without computing gradients. An evaluation step ends when the script requests the next batch from the DataLoader. In a
+script without a DataLoader, an evaluation step ends when the script calls the step's first module again.
 
 Note [Called twice without gradient]
-    A training step may start without gradients. For example, a teacher model may process the batch, perhaps twice, before the
-    student model does. So after the script has trained, a repeated module call does not end a step while a batch from a
-    DataLoader is in use. The step then ends when the script requests the next batch from the loader. Before the script has
-    trained, and between batches, a repeated module call ends the step.
+    A training step may start without gradients, for example with a teacher model that processes the batch twice. After the
+    script has trained, a repeated module call therefore does not end a step while a batch from a DataLoader is in use. Before
+    the script has trained, and between batches, a repeated module call ends the step.
 
 Note [Inference with gradients on]
-    Without `torch.no_grad`, inference looks like the start of training. A script may call a module for one batch and again for
-    the next batch. If the script calls no backward pass and no optimizer in between, it does inference, and the step ends just
-    before the second call. Later steps end when the script requests a batch from the loader, as in inference without gradients.
-    If the script has neither a DataLoader nor an optimizer, its whole run is one step.
+    Without `torch.no_grad`, inference looks like the start of training. If a script calls a module for two batches without a
+    backward pass in between, it does inference. The step then ends just before the second call. If the script has neither a
+    DataLoader nor an optimizer, its whole run is one step.
 
 Note [Steps of recorded inference]
     In a replay of inference, the recording shows whether a step is one forward pass or all forward passes of a generation.
     Callers pass this information as `more_recorded`. While the recorded step contains another call of the module, a repeated
-    call does not end the step. If the recorded step contains no other call, a repeated call ends the step, even with gradients
-    on. If a DataLoader supplies the batches, steps end when the script requests a batch, and `more_recorded` is not used.
+    call does not end the step. If a DataLoader supplies the batches, `more_recorded` is not used.
 
 Note [The next batch is copied]
     Some scripts have not trained and have neither an optimizer nor a DataLoader. For these scripts, a step starts with the
     first copy of a tensor to the device after a module has returned. Only copies by `Tensor.to`, `Tensor.cuda` and
-    `Tensor.copy_` start a step. `torch.tensor(..., device="cuda")` creates a tensor and does not start a step. For example, a
-    loop that generates tokens may create each position with `torch.tensor`, and all tokens of a request belong to one step.
+    `Tensor.copy_` start a step, because a loop that generates tokens may create each position with `torch.tensor`.
 
 Note [Training without an optimizer]
-    If no optimizer object exists, the script updates its weights itself (`p.data -= lr * p.grad`), and the update is not
-    visible as a call. After a backward pass, the training step then ends at the first of three events: the next batch is
-    requested, an outermost module is called with gradients, or the module that started the step is called again. (If another
-    module is called without gradients, it computes a metric.) The same rule applies if parameter hooks call the optimizers, so
-    that optimizers step only during backward passes. If a script uses neither a module nor a DataLoader, its steps end just
-    before backward passes, because no earlier event of a step can be seen.
+    A script without an optimizer updates its weights itself (`p.data -= lr * p.grad`), and no call shows the update. After a
+    backward pass, the training step ends when the next batch is requested, or when a module is called with gradients. It also
+    ends when the module that started the step is called again. If a script uses neither a module nor a DataLoader, its steps
+    end just before backward passes.
 """
 
 from __future__ import annotations
@@ -69,7 +58,7 @@ class StepEnd(IntEnum):
 
 
 class Optimizers:
-    """The live optimizers of a process. The calls of one optimizer end the training steps, see `is_first`."""
+    """Tracks the live optimizers of a process. The calls of one optimizer end the training steps."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -85,18 +74,14 @@ class Optimizers:
 
     @property
     def class_name(self) -> str | None:
-        """Return the class name of the optimizer whose calls end the training steps. If no optimizer has been called yet,
-        return the class name of the oldest optimizer.
-        """
         first = self._first() if self._first is not None else None
         chosen = first if first is not None else next(iter(self._alive.values()), None)
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Return whether the calls of this optimizer end training steps.
+        """Return True if the calls of this optimizer end training steps.
 
-        Training steps end with calls of the optimizer that the script called first. After the script deletes that optimizer,
-        the next optimizer that it calls ends the training steps.
+        Training steps end with calls of the optimizer that the script called first.
         """
         first = self._first() if self._first is not None else None
         if first is None:
@@ -106,11 +91,7 @@ class Optimizers:
 
 
 class StepCut:
-    """Decides where the steps of one thread end. Callers report the calls of outermost modules, data loading, backward passes
-    and calls of optimizers.
-
-    Modules are identified by integers, such as `id(module)`.
-    """
+    """Decides where the steps of one thread end. Modules are identified by integers, such as `id(module)`."""
 
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
@@ -132,28 +113,20 @@ class StepCut:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return all state, except the optimizers, that affects how later events are interpreted."""
         return tuple(value for name, value in vars(self).items() if name != "_optimizers")
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether the current step has not yet called a module or begun a backward pass."""
         return self._first is None and not self._backward
 
     @property
     def evaluating(self) -> bool:
-        """Return whether all events of the current step so far belong to an evaluation of a batch without gradients."""
         if self._first is None or self._backward:
             return False
         return not self._with_gradient or (self._infers and not self._trains)
 
     @property
     def at_stop(self) -> StepEnd:
-        """Return the kind of step that would be complete if the script ended now.
-
-        The script's last step may be an evaluation of a batch, or a training step that updates the weights without an
-        optimizer.
-        """
         if self._updates_by_hand and self._updated_by_hand:
             return StepEnd.TRAINING
         only_forward = self._first is not None and self._only_infers
@@ -164,19 +137,16 @@ class StepCut:
         return self._backward and (not self._optimizers or (self._steps_in_backward and not self._steps_outside))
 
     def stepped_in_backward(self) -> None:
-        """Handle a call of an optimizer's `step` during a backward pass. The training step does not end yet, because the
-        backward pass continues."""
+        """Handle a call of an optimizer's `step` during a backward pass, which does not end the training step."""
         self._trains = self._steps_in_backward = True
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
-        """Handle the return of an optimizer's `step`. `is_first` is True if this optimizer's calls end the training steps."""
+        """Handle the return of an optimizer's `step`."""
         self._trains = True
         self._steps_outside |= is_first
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)
 
     def loader_entered(self) -> StepEnd:
-        """Handle the script's request for the next batch of a DataLoader. If the request for a batch ends the current step, the
-        step ends just before the request."""
         self._of_plain_tensors = False
         last_batch_first = self._first if self._batch else None
         ends = self._end(self._ends_by_hand() or (StepEnd.EVALUATION if self.evaluating else StepEnd.NOTHING))
@@ -187,15 +157,13 @@ class StepCut:
         return ends
 
     def loader_exhausted(self) -> None:
-        """Handle the end of a DataLoader, which has no more batches. Calling this method is optional, because some callers
-        cannot detect the end of a DataLoader."""
+        """Handle the end of a DataLoader. Calling this method is optional."""
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. If the module call ends the current step, the step ends just before the call.
+        """Handle the call of an outermost module.
 
-        `more_recorded` returns True if the recorded step contains another call of the module, False if not, and None if
-        unknown. See Note [Steps of recorded inference].
+        `more_recorded` returns True if the recorded step contains another call of the module, and None if unknown.
         """
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
@@ -213,7 +181,6 @@ class StepCut:
         return ends
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle a copy of a tensor to the GPU outside of module calls. See Note [The next batch is copied]."""
         if not self._only_infers or self._batch or self._first is None:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)
@@ -231,11 +198,6 @@ class StepCut:
         return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
-        """Handle the start of a backward pass. If the backward pass ends the current step, the step ends just before the
-        backward pass begins.
-
-        See Note [Training without an optimizer].
-        """
         ends = self._end(self._ends_by_hand() if self._of_plain_tensors else StepEnd.NOTHING)
         self._trains = self._backward = True
         return ends

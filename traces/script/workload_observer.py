@@ -1,5 +1,4 @@
-"""Creates a workload signature (traces/model/workload.py) from the calls of a training script. Shared by the recorder and the
-replayer.
+"""Creates a workload signature (traces/model/workload.py) from the calls of a training script.
 
     observer = WorkloadObserver()
     observer.batch_loaded(19_267_840)
@@ -8,13 +7,12 @@ replayer.
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The signature describes the first training step. If a script does not train, the workload signature describes the first batch
-that it evaluates. When the signature is complete, `is_open` becomes False, and later events are ignored.
+The signature describes the first training step, or the first evaluated batch if the script does not train.
 
 Note [A second attempt]
-    After running out of memory, a script may call its model again with a smaller batch. In this case, no backward pass has
-    completed before the second call, unlike with accumulated gradients. So a second call of the same model with another batch
-    size replaces the first call.
+    After running out of memory, a script may call its model again with a smaller batch. No backward pass has completed before
+    the second call, unlike with accumulated gradients. So a second call of the same model with another batch size replaces the
+    first call.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable
 
 
 class WorkloadObserver:
-    """Collects the modules, inputs and optimizer of the current step. Only the first thread that calls a module is observed."""
+    """Collects the modules, inputs and optimizer of the current step, in the first thread that calls a module."""
 
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
@@ -45,7 +43,6 @@ class WorkloadObserver:
         self.forget()
 
     def forget(self) -> None:
-        """Discard the current step's observations."""
         # weak references, so a model can be freed
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._inputs: tuple[InputTensor, ...] | None = None
@@ -57,21 +54,14 @@ class WorkloadObserver:
 
     @property
     def so_far(self) -> WorkloadSignature | None:
-        """Return the workload signature. During the first step, the signature is incomplete, or None if no module was
-        called."""
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
-        """Handle a batch returned by a DataLoader. `size_bytes` is None if the batch contains no tensors. If several batches
-        are loaded in a step, only the first one is used.
-        """
+        """Handle a batch from a DataLoader. `size_bytes` is None without tensors."""
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
 
     def module_called(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None = None) -> None:
-        """Handle the call of an outermost module, given the shapes and dtypes of its input tensors. `autocast` has the same
-        meaning as in `WorkloadSignature`.
-        """
         self._thread = self._thread or threading.get_ident()
         if self._thread != threading.get_ident():
             return
@@ -87,15 +77,13 @@ class WorkloadObserver:
             self._training += sum(getattr(part, "training", False) for part in parts_of(module))
 
     def backward_passed(self) -> None:
-        """Handle the completion of a backward pass."""
         self._has_gradients = True
 
     def optimizer_stepped(self, class_name: str) -> None:
         self._optimizer = class_name
 
     def step_ended(self, is_evaluation: bool) -> None:
-        """Compute the workload signature at the end of the first training step, or of the first evaluation step if the script
-        does not train."""
+        """Compute the workload signature at the end of the first training or evaluation step."""
         if self.is_open and (self._modules or self._batch_bytes is not None):
             if self.signature is None or not is_evaluation:
                 self.signature = self._signature()
@@ -126,8 +114,7 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and all modules that it contains. `Module.modules` is not used, because it raises an exception for a
-    RemoteModule."""
+    """Return a module and all modules inside it, because `Module.modules` raises an exception for a RemoteModule."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()
