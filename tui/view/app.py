@@ -1,8 +1,6 @@
-"""Defines the class of the timeline app, with its widgets and its reactions to messages.
+"""Defines the timeline app with its widgets. A thread loads the traces and passes new data to the app.
 
     ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
-
-The app itself never reads a trace file. A thread loads the traces and gives the app new data to show.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class Keys(Footer):
 
 
 class ViewApp(App[int]):
-    """The timeline app. If loading the traces fails, the attribute `failure` has the exception."""
+    """Implements the timeline app. If loading a trace fails, the attribute `failure` has the exception."""
 
     TITLE = "trace view"
     CSS = f"""
@@ -198,11 +196,7 @@ class ViewApp(App[int]):
         act() if key.argument is None else act(key.argument)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Returns whether a key works now.
-
-        Until the first trace is shown, only the keys for quitting and for help work. Keys for differences need two traces.
-        Cursor keys go to the focused widget.
-        """
+        """Return True if a key works now. Keys for differences need two traces."""
         needs = _KEYS[str(parameters[0])].needs if action == "press" else "nothing"
         if needs == "nothing":
             return True
@@ -215,7 +209,6 @@ class ViewApp(App[int]):
         return needs == "trace" or len(self.window.scene.traces) == 2
 
     def on_key(self, event: KeyPress) -> None:
-        """If the user presses a key that does nothing now, the status line shows why."""
         key = _KEYS.get(event.key)
         if key is not None and self.window is not None and len(self.screen_stack) == 1:
             if key.needs == "two traces" and len(self.window.scene.traces) == 1:
@@ -230,11 +223,7 @@ class ViewApp(App[int]):
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """Runs the loading stages in a thread.
-
-        The app may close at any time. The thread never waits long for the app, because Python cannot exit before the thread
-        ends.
-        """
+        """Load the traces in a thread, but never wait long for the app, because Python waits for the thread at exit."""
         try:
             for stage in self._stages:
                 if self._shut:
@@ -321,7 +310,7 @@ class ViewApp(App[int]):
                 widget.update(Text.from_ansi("\n".join(self._output.tail(_OUTPUT_LINES))))
 
     def tell(self, note: str = "") -> None:
-        """Updates the status line and the picture. `note` is a text that the status line shows until the next update."""
+        """Update the picture, and show the text `note` in the status line until the next update."""
         window = self.window
         text = note or self._note
         if window is not None:
@@ -371,6 +360,6 @@ class ViewApp(App[int]):
 
 
 def _light_terminal() -> bool:
-    """Returns whether the terminal has a light background, according to the environment variable COLORFGBG."""
+    """Return True if the environment variable COLORFGBG describes a light background."""
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return background in ("7", "15")

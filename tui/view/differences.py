@@ -1,13 +1,11 @@
-"""Finds the differences between two traces and sorts them, largest first.
+"""Finds the differences between two traces, and sorts the differences by size.
 
     found = differences(scene)
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
-A difference that occurs in several steps appears once in the list. Changes of kernels with the same name, op and phase count as
-one difference. Compared with the first trace, a kernel of the second trace may be longer, shorter, missing, new, or replaced by
-another kernel. Changes in the GPU's idle time before a kernel, and in the time of a phase on the host, are also differences.
-Waits for data and warm-up steps are left out by default, because a recording and its replay always differ there.
+Changes of kernels with the same name, op and phase count as one difference. Compared with the first trace, a kernel may be
+longer, shorter, missing, new, or replaced by another kernel.
 """
 
 from __future__ import annotations
@@ -37,10 +35,9 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Returns up to TABLE_ROWS differences, largest first. Until the app has matched the events of the two traces, the list of
-    differences is empty.
+    """Return up to TABLE_ROWS differences, largest first.
 
-    With `everything`, the list of differences includes waits for data and warm-up steps.
+    With `everything`, the list includes waits for data and warm-up steps.
     """
     found = scene.counterparts
     if found is None:
@@ -56,10 +53,9 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Returns the indices of the steps to compare. For traces without steps, the result is [0]: each trace counts as one step.
+    """Return the indices of the steps to compare, or [0] for traces without steps.
 
-    Warm-up steps, incomplete steps and steps after a profile are left out, unless `everything` is true or there are no other
-    steps.
+    Warm-up steps and incomplete steps are left out, unless `everything` is true.
     """
     if not scene.step_pairs:
         return [0]
@@ -95,9 +91,7 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
 
 
 def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
-    """Finds kernels before which the GPU is idle for a longer or shorter time than in the other trace. Only kernels of the
-    first rank are compared.
-    """
+    """Find kernels before which the GPU is idle for a longer or shorter time than in the other trace."""
     order = same_order(found, *scene.traces)
     order = order[chosen[found.step[order]]]
     sides = found.first[order], found.second[order]
@@ -118,7 +112,7 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
 
 @dataclass(frozen=True)
 class _ChangedRows:
-    """All changes between two traces: the event in each trace, its time in each trace, and the step."""
+    """Holds the changes between two traces: the events, their times, and the step of each change."""
 
     table: str
     step: Column
@@ -127,7 +121,7 @@ class _ChangedRows:
     times_ns: Sequence[Column]
 
     def difference(self, of: Column, what: str, name: str, op: str, phase: str, other_name: str = "") -> Difference:
-        """Combines similar changes into one difference, which the timeline shows at the place of the largest change."""
+        """Combine similar changes into one difference, at the place of the largest change."""
         largest = of[np.argmax(np.abs(self.change_ns[of]))]
         rows, times = ((int(first[largest]), int(second[largest])) for first, second in (self.rows, self.times_ns))
         often = len(of), len(np.unique(self.step[of])), int(self.change_ns[of].sum()), int(self.step[largest])
@@ -135,10 +129,9 @@ class _ChangedRows:
 
 
 def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], everything: bool) -> Column:
-    """Returns for each kernel how long the GPU was idle before the kernel started. The kernels must be sorted by time.
+    """Return how long the GPU was idle before each kernel started. The kernels must be sorted by time.
 
-    For the first kernel of a step, the idle time begins at the start of the step. Waiting for data does not count as idle time,
-    unless `everything` is true.
+    For the first kernel of a step, the idle time begins at the start of the step.
     """
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
@@ -166,8 +159,9 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
-    """Finds phases of the training step that take longer or shorter on the host in the second trace. If phases were timed in
-    different ways in the two traces, the list of differences is empty.
+    """Find training phases that take longer or shorter on the host in the second trace.
+
+    Return an empty list if the phases of the two traces were timed in different ways.
     """
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:
@@ -191,11 +185,9 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
 
 
 def _names(trace: Trace) -> Column:
-    """Returns for each GPU event the ids of three strings: the names of its phase, of the op that launched it, and of the event
-    itself.
+    """Return the string ids of the phase, the op and the name of each GPU event.
 
-    The id of an unknown name is NONE. The last column is NONE, so that the index -1, which stands for a missing event, selects
-    NONE.
+    The index -1 stands for a missing event, so the last column has the id NONE.
     """
     phase, op = np.append(trace.phases.name, NONE)[launch_phases(trace)], np.append(trace.host.name, NONE)[op_of(trace)]
     return np.append(np.stack([phase, op, trace.device.name]), np.full((3, 1), NONE), axis=1)

@@ -1,5 +1,7 @@
-"""Lists all keys of the timeline app. Tests check that the footer, the help page and the manual agree with this list of
-keys."""
+"""Lists all keys of the timeline app.
+
+Tests check that the footer, the help page and the manual agree with the list of keys.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,10 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """One key. `keys` is the key's name in the library textual, and `shown` is the name that users see.
+    """Describes one key of the timeline app, and names the method that the key calls.
 
-    `action` names the method that is called when the key is pressed. The method is called with `argument`, or without an
-    argument if it is None. A non-empty `hint` appears in the footer. `group` is the heading under which the help page lists the
-    key. `needs` says when the key works, for example only with two traces.
+    The string `keys` is the key's name in the library textual. The string `needs` says when the key works, for example only
+    with two traces.
     """
 
     keys: str

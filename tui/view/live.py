@@ -1,11 +1,11 @@
-"""Follows a running replay. The timeline app shows the recording next to the steps that were replayed so far.
+"""Follows a running replay, so the timeline app can show the steps that were replayed so far.
 
     live = Live(("v100", recorded), folder_of_timelines)
     for stage in live.stages(): ...          # one stage after each step, or after several short steps
     live.finish(0)                           # the script has ended with exit code 0, so the last stage is complete
 
-The replay writes its timeline step by step into a file (traces/format/growing_file.py). Reading the timeline file takes CPU
-time away from the replay. After reading the timeline file, the app pauses for at least three times as long as the reading took.
+The replay writes its timeline step by step into a file (traces/format/growing_file.py). Between reads of the file, the app
+pauses to leave CPU time for the replay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Live:
         self._awake.set()
 
     def stages(self) -> Iterator[Stage]:
-        """Yields new data for the app whenever more steps were replayed. Raises TraceFormatError."""
+        """Yield new data whenever more steps were replayed. Raise TraceFormatError for an invalid file."""
         yield Stage(Scene.of(self._recorded).with_host().with_figures(), 0.5, "waiting for the first step")
         follower: Follower | None = None
         wait_s = _LEAST_WAIT_S

@@ -2,8 +2,6 @@
 
     for stage in stages(["v100.msgpack", "replay.msgpack"]):
         stage.scene, stage.share, stage.doing      # a scene, 0.4, "reading replay.msgpack"
-
-Traces are loaded in a thread, so the app stays responsive.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ from tui.view.scene.scene import Scene
 
 
 class Stage(NamedTuple):
-    """The progress of loading: what the app can show now, the share of loading that is done, and the current
-    activity."""
+    """Describes the progress of loading: the data so far, the finished share, and the current activity."""
 
     scene: Scene | None
     share: float
@@ -29,10 +26,9 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str]) -> Iterator[Stage]:
-    """Starts to read the first trace in a thread, and returns an iterator over the stages of loading.
+    """Start to read the first trace in a thread, and return an iterator over the stages of loading.
 
-    The caller can import the app's modules at the same time, because reading a trace needs little of the Python interpreter.
-    The iterator raises TraceFormatError and TraceLibraryError.
+    The iterator raises TraceFormatError for an invalid file, and TraceLibraryError for an unknown name.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0])

@@ -17,8 +17,7 @@ from tui.view.loading import stages
 
 
 def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
-    """Loads the traces into the timeline app, presses the given keys, and returns the screen as SVG. Raises the errors of
-    `load`."""
+    """Load the traces into the timeline app, press the given keys, and return the screen as SVG."""
     *_, last = stages(names)  # the earlier stages are not drawn
     app = ViewApp(iter([last]))
     pictures: list[str] = []

@@ -100,7 +100,6 @@ _GLANCE = (120, 36)
 
 
 def help_pages(palette: Palette) -> list[tuple[str, Text]]:
-    """Returns the headings of the help pages and the text of each page."""
     pages = {key.group: Text() for key in KEYS}
     for key in KEYS:
         _add_key(pages[key.group], key.shown, key.help)

@@ -5,8 +5,7 @@
         app.run()                                                   # shows output.tail(20)
         output.release()                                            # prints everything kept, and new output at once
 
-The script writes to a pseudo-terminal, so that it still prints colours and progress bars. Lines that the script writes to
-stdout and stderr keep their order. Streams that the user redirects to a file or pipe are not captured.
+The script writes to a pseudo-terminal, so the script still prints colours and progress bars.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Keeps the last lines of a terminal's output. A carriage return begins the current line again, because progress bars
-    overwrite their line."""
+    """Keeps the last lines of a terminal's output. A carriage return begins the current line again."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -54,8 +52,7 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the script's output. The script writes to the file descriptors `stdout` and `stderr`, which are None for a
-    redirected stream."""
+    """Collects the script's output. The descriptors `stdout` and `stderr` are None for redirected streams."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
@@ -77,7 +74,7 @@ class ScriptOutput:
 
     @classmethod
     def of_terminal(cls) -> ScriptOutput:
-        """Captures stdout and stderr, except a stream that is redirected to a file or pipe."""
+        """Capture stdout and stderr, except a stream that is redirected to a file or pipe."""
         return cls(sys.stdout.isatty(), sys.stderr.isatty())
 
     def __enter__(self) -> ScriptOutput:
@@ -95,8 +92,7 @@ class ScriptOutput:
             return self._lines.tail(count)
 
     def release(self) -> None:
-        """Prints the script's output that was kept while the app was open. After the app is closed, new output of the script is
-        printed at once."""
+        """Print the output that was kept while the app was open, and print new output at once."""
         with self._lock:
             if self._released:
                 return
@@ -129,7 +125,5 @@ class ScriptOutput:
 
 
 def no_input() -> int | None:
-    """Returns an empty stdin for the script, because the timeline app reads the keyboard, or None if stdin is not a terminal.
-    The caller must close the returned file descriptor.
-    """
+    """Return an empty stdin for the script, or None if stdin is not a terminal. The caller must close the descriptor."""
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

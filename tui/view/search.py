@@ -25,8 +25,7 @@ class Hit:
 
 
 def search(scene: Scene, text: str) -> list[Hit]:
-    """Returns up to TABLE_ROWS names of events that contain `text`, ignoring case. Names of the same kind of event are sorted
-    by frequency, the most frequent name first."""
+    """Return up to TABLE_ROWS event names that contain the text, ignoring case, with the most frequent name first."""
     wanted = text.casefold().strip()
     if not wanted:
         return []

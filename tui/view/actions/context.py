@@ -1,4 +1,4 @@
-"""Defines `ViewContext`, through which the keys of the timeline app change the timeline, the tables and the status line."""
+"""Defines `ViewContext`, through which keys change the timeline, the tables and the status line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ T = TypeVar("T")
 
 
 class ViewContext:
-    """The state of the timeline app that the actions of all keys share. The function `tell` shows a text in the status
-    line and redraws the timeline."""
+    """Holds the state of the timeline app that the actions of all keys share."""
 
     def __init__(self, app: App[Any], tell: Callable[[str], None]) -> None:
         self._app = app
@@ -35,7 +34,6 @@ class ViewContext:
 
     @property
     def window(self) -> Window:
-        """Returns the window onto the scene. Keys do nothing until a trace is shown, so the window always exists here."""
         window = self.timeline.window
         assert window is not None
         return window
@@ -48,7 +46,7 @@ class ViewContext:
         self._app.push_screen(screen, then)
 
     def in_thread(self, work: Callable[[], str]) -> None:
-        """Runs the function `work` in a thread, and shows the text that `work` returns in the status line."""
+        """Run `work` in a thread, and show the returned text in the status line."""
         self._app.run_worker(lambda: self._app.call_from_thread(self.tell, work()), thread=True, exit_on_error=False)
 
     def change_window(self, change: Callable[[Window], object]) -> None:

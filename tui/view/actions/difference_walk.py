@@ -15,7 +15,10 @@ _BESIDE = {"device": 6.0, "phases": 0.25}
 
 
 class DifferenceWalk:
-    """Steps through the list of differences. With `everything`, the differences include waits for data and warm-up steps."""
+    """Steps through the differences between two traces.
+
+    With `everything`, waits for data and warm-up steps are included.
+    """
 
     def __init__(self, context: ViewContext, selection: Selection) -> None:
         self._context, self._selection = context, selection
@@ -32,7 +35,7 @@ class DifferenceWalk:
         return self._all[1]
 
     def step(self, by: int) -> None:
-        """Moves the cursor to the next difference (1) or to the previous difference (-1)."""
+        """Move the cursor to the next difference (1) or to the previous difference (-1)."""
         found = self.found()
         if self._context.scene.counterparts is None:
             self._context.tell("still looking for counterparts")
@@ -43,7 +46,6 @@ class DifferenceWalk:
             self.go_to(found[at % len(found)])
 
     def go_to(self, one: Difference) -> None:
-        """Zooms to the place where a difference is largest, and describes the difference in the status line."""
         self._at = one
         window, found = self._context.window, self.found()
         side = 1 if one.rows[1] >= 0 else 0

@@ -1,4 +1,4 @@
-"""Implements the keys that find a step by its number, an event by its name, or the event of a table row."""
+"""Implements the keys that find a step by its number, or an event by its name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class Finding:
             self._next_match(by)
 
     def go_to_row(self, row: TableRow) -> None:
-        """Moves the cursor to the event that belongs to a table row."""
         window, scene = self._context.window, self._context.scene
         if row.difference is not None:
             self._walk.go_to(row.difference)

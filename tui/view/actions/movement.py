@@ -34,7 +34,7 @@ class Movement:
         self._context.change_window(lambda window: window.move_line(by * window.rows.height))
 
     def step(self, position: int) -> None:
-        """Moves the cursor to the first step (0) or to the last step (-1)."""
+        """Move the cursor to the first step (0) or to the last step (-1)."""
         marks = self._context.timeline.marks
         if not marks:
             self._context.tell("no steps in this trace")
@@ -42,8 +42,7 @@ class Movement:
             self._selection.go(marks[position][0])
 
     def fit(self) -> None:
-        """Zooms so that the selected time range or event fills the window. When the key is pressed again, all steps are shown,
-        and then the whole trace."""
+        """Zoom to the selected event or time range. If the key is pressed again, zoom out to all steps."""
         window = self._context.window
         span, before = self._selection.span, (window.start_ns, window.ns_per_column)
         if window.range_ns is not None:

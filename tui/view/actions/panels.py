@@ -1,4 +1,4 @@
-"""Implements the keys that open and close the tables, the help page and the output of a running script."""
+"""Implements the keys that open and close the tables, the help page and the script's output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ class Panels:
         self._context, self._selection, self._walk = context, selection, walk
 
     def table(self, tab: str) -> TabTable:
-        """Returns the table that a tab shows."""
         window = self._context.window
         return table_of(self._context.scene, tab, self._walk.found(), window.axis, window.range_ns)
 
@@ -33,8 +32,7 @@ class Panels:
             tables.open("range" if self._context.window.range_ns is not None else self._first_tab())
 
     def range(self) -> None:
-        """Begins the selection of a time range at the cursor. If the user has already begun a time range, ends the range and
-        lists the events in it."""
+        """Begin the selection of a time range at the cursor, or end the selection and list the selected events."""
         if self._selection.range_from_ns is None:
             self._selection.range_from_ns = self._context.window.cursor_ns
             self._selection.span = None
@@ -46,7 +44,7 @@ class Panels:
             self._context.tables.open("range")
 
     def close(self) -> None:
-        """Reacts to the Escape key, which closes a panel or clears a filter or selection. Escape never quits the app."""
+        """Close a panel, or clear a filter or selection, after the Escape key was pressed."""
         tables, window = self._context.tables, self._context.timeline.window
         output = self._context.timeline.screen.query_one("#output", Static)
         if tables.end_filter():
@@ -66,8 +64,7 @@ class Panels:
         self._context.tell("")
 
     def _first_tab(self) -> str | None:
-        """Returns the tab to open, or None to open the tab that was open last. With only one trace, the tab of differences is
-        empty, so the first tab with rows is opened."""
+        """Return the tab to open, or None for the tab that was open last."""
         if len(self._context.scene.traces) == 2 or self.table(self._context.tables.tab).rows:
             return None
         return next((tab for tab in TABS if self.table(tab).rows), None)

@@ -1,4 +1,4 @@
-"""Implements the keys that change which rows the timeline shows, in which order, and how two traces are aligned."""
+"""Implements the keys that change the rows of the timeline, their order, and the alignment of two traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RowLayout:
         self._context.tell(f"aligned by {window.alignment.value}")
 
     def turn(self, what: str) -> None:
-        """Switches one of the display options "mirrored", "swapped", "memory" or "host" on or off."""
+        """Switch one of the display options "mirrored", "swapped", "memory" or "host" on or off."""
         self._context.change_window(lambda window: window.change_rows(lambda rows: rows.toggle(what)))
 
     def fold(self) -> None:

@@ -1,4 +1,4 @@
-"""Implements the keys that save a picture of the timeline, the visible events as a Chrome trace, or a table as CSV."""
+"""Implements the keys that save a picture of the timeline, the visible events, or a table."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class ViewSaving:
         return [path]
 
     def _save(self, write: Callable[[Path], list[Path]], confirmed: str, name: str | None) -> None:
-        """Writes the file in a thread, because writing the events of a long trace takes seconds. Asks before overwriting a
-        file."""
+        """Write the file in a thread, because writing the events of a long trace takes seconds."""
         if name is None:
             self._context.tell("")
             return

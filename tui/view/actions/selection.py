@@ -12,8 +12,7 @@ _MOST_HIGHLIGHTED = 400  # maximum number of highlighted kernels per op
 
 
 class Selection:
-    """The selected event in `span`. `range_from_ns` is the start of the time range that the user is selecting, or
-    None."""
+    """Stores the selected event. The time `range_from_ns` is the start of the selected time range, or None."""
 
     def __init__(self, context: ViewContext) -> None:
         self._context = context
@@ -21,22 +20,20 @@ class Selection:
         self.range_from_ns: int | None = None
 
     def current(self) -> Span | None:
-        """Returns the selected event, or the event under the cursor if no event is selected. If there is no event under the
-        cursor, the status line says so."""
+        """Return the selected event, or the event under the cursor if no event is selected."""
         span = self.span or under(self._context.window)
         if span is None:
             self._context.tell("no event here; press , or . to go to the previous or next event")
         return span
 
     def go(self, at_ns: int) -> None:
-        """Moves the cursor to a position on the time axis and clears the selection."""
+        """Move the cursor to a position on the time axis, and clear the selection."""
         self._context.following = False
         self.span = None
         self._context.change_window(lambda window: window.go(at_ns))
 
     def select(self, span: Span, at_ns: int | None = None, note: str = "") -> None:
-        """Selects an event and moves the cursor to it. An event that is shown several times is selected at `at_ns`, or near the
-        cursor."""
+        """Select an event, and move the cursor to the event. An event that is shown several times is selected at `at_ns`."""
         context = self._context
         context.following = False
         window = context.window
@@ -53,7 +50,7 @@ class Selection:
         context.tell(note)
 
     def select_named(self, found: tuple[Span, int, int, int] | None, missing: str) -> None:
-        """Selects an event that a search by name has found. If nothing was found, shows the text `missing`."""
+        """Select the event that a search has found, or show the text `missing`."""
         if found is None:
             self._context.tell(missing)
         else:
@@ -61,7 +58,6 @@ class Selection:
             self.select(span, position, f"{number} of {count}")
 
     def go_to_pair(self, pair: int) -> None:
-        """Moves the cursor to the start of a step. `pair` is the index of the step in `Scene.step_pairs`."""
         position = next((position for position, _, number in self._context.timeline.marks if number == pair), None)
         if position is None:
             self._context.tell("this step is not shown")
@@ -69,8 +65,7 @@ class Selection:
             self.go(position)
 
     def highlight(self, window: Window) -> Span | None:
-        """Highlights the selected event, the matching event in the other trace, and the events that launched it or were
-        launched by it. Returns the matching event in the other trace."""
+        """Highlight the selected event and all related events. Return the matching event in the other trace."""
         window.lit = []
         span = self.span
         if span is None:
@@ -87,7 +82,6 @@ class Selection:
         return partner
 
     def extend_range(self, window: Window) -> None:
-        """If the user is selecting a time range, moves the end of the range to the cursor."""
         if self.range_from_ns is not None:
             ends = self.range_from_ns, window.cursor_ns
             window.range_ns = min(ends), max(ends) + int(window.ns_per_column)

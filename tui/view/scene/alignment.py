@@ -1,11 +1,9 @@
-"""Aligns two traces on a common time axis: by wall time, by step, or by events that correspond to each other.
+"""Aligns two traces on a common time axis by wall time, by step, or by matching events.
 
     axis = by_step(recorded, replayed)              # one slot per pair of steps, so drift does not carry over to later steps
     axis = by_counterpart(recorded, replayed, found)  # also aligns counterparts within each step
 
-Each replayed step is aligned with the recorded step that it repeats. In two recordings, the first steps are aligned, then the
-second steps, and so on. With several ranks, only the steps of the first rank are aligned. All other ranks are shifted in time
-together with the first rank.
+With several ranks, only the steps of the first rank are aligned.
 """
 
 from __future__ import annotations
@@ -36,9 +34,7 @@ def alone(trace: Trace) -> Axis:
 
 
 def by_wall(first: Trace, second: Trace) -> Axis:
-    """Aligns two traces only at the start of their first common step; from there, both run in their own time. Traces without
-    steps are aligned at their beginnings.
-    """
+    """Align two traces only at the start of their first common step."""
     windows = [extent_ns(trace) for trace in (first, second)]
     pairs = paired_steps(first, second)
     marks = [window[0] for window in windows]
@@ -49,7 +45,7 @@ def by_wall(first: Trace, second: Trace) -> Axis:
 
 
 def by_step(first: Trace, second: Trace) -> Axis:
-    """Aligns two traces so that each step of the first trace begins together with the corresponding step of the second trace.
+    """Align each step of the first trace with the corresponding step of the second trace.
 
     Traces without steps are aligned by wall time.
     """
@@ -61,9 +57,9 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Aligns two traces step by step, and within each step by kernels and phases that correspond to each other.
+    """Align two traces by step, and within each step by matching kernels and phases.
 
-    Whenever the two traces have drifted apart by ANCHOR_NS, a new section of the axis begins, and the traces are aligned again.
+    Whenever the two traces have drifted apart by ANCHOR_NS, they are aligned again.
     """
     pairs = paired_steps(first, second)
     if not pairs:
@@ -95,8 +91,9 @@ def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
 def _with_phases(
     first_ns: Column, second_ns: Column, ours: dict[tuple[str, int], int], theirs: dict[tuple[str, int], int]
 ) -> list[tuple[int, int]]:
-    """Returns the start times in both traces of corresponding kernels and phases, in order of time. A phase is left out if it
-    begins between different kernels in the two traces.
+    """Return the start times of matching kernels and phases in both traces, in order of time.
+
+    A phase is left out if it begins between different kernels in the two traces.
     """
     both = list(zip(first_ns.tolist(), second_ns.tolist(), strict=True))
     last = (-1, -1)
@@ -111,7 +108,7 @@ def _with_phases(
 
 
 def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> list[tuple[int, int]]:
-    """Selects pairs of events whose time distance has changed by more than ANCHOR_NS since the last selected pair."""
+    """Select pairs of events whose time distance changed by more than ANCHOR_NS since the last selected pair."""
     chosen = []
     ahead_ns = second_ns - first_ns
     for begin, then in both:
@@ -122,8 +119,10 @@ def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> lis
 
 
 def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """Returns for each step the table rows of its phases. Each key has the name of a phase and a number, because a phase may
-    occur several times in a step."""
+    """Return the table rows of the phases of each step.
+
+    A key has a phase name and a number, because a phase may occur several times in a step.
+    """
     found: dict[int, dict[tuple[str, int], int]] = {}
     seen: Counter[tuple[int, str]] = Counter()
     for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):
@@ -134,7 +133,7 @@ def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
 
 
 def extent_ns(trace: Trace) -> tuple[int, int]:
-    """Returns the first start and the last end of all shown events, or (0, 0) for an empty trace."""
+    """Return the first start and the last end of all shown events, or (0, 0) for an empty trace."""
     start_ns, end_ns = window_ns(trace)
     starts, ends = ([start_ns], [end_ns]) if end_ns > start_ns else ([], [])
     for table in (trace.batches, trace.collectives, trace.parts):
@@ -150,11 +149,7 @@ def extent_ns(trace: Trace) -> tuple[int, int]:
 
 
 def _cuts(trace: Trace, rows: list[int]) -> tuple[list[int], list[int]]:
-    """Divides a trace into sections, one before the first step and one for each step, and returns their starts and ends.
-
-    A section normally lasts until the next step starts, so that events between two steps are shown. The last section lasts
-    until the end of the trace.
-    """
+    """Return the start and end times of sections, one before the first step and one for each step."""
     steps, (begin_ns, end_ns) = trace.steps, extent_ns(trace)
     first = next((row for row in rows if row != NONE), NONE)
     first_ns = int(steps.start_ns[first]) if first != NONE else end_ns

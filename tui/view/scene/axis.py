@@ -1,12 +1,11 @@
-"""Defines the horizontal time axis that aligns two traces, and computes which time of each trace a screen column shows.
-
-The axis is divided into sections called *slots*, for example one for each training step. In each slot, both traces begin
-together, so that they are aligned again. A slot is as wide as the longer of the two traces needs, and the shorter trace has a
-gap at the end. A screen column covers the same number of nanoseconds in both traces.
+"""Defines the time axis of the timeline, and computes which time of a trace each screen column shows.
 
     axis = Axis.of([SlotTimes([0, 100], [100, 220]), SlotTimes([500, 590], [590, 720])])  # two slots: (starts, ends) of each
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
+
+The axis is divided into sections called *slots*, for example one slot for each training step. At the start of each slot, both
+traces are aligned again, so the shorter trace has a gap at the end of the slot.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from traces.model.trace import Column
 
 
 class Pieces(NamedTuple):
-    """Time intervals [from_ns, to_ns) of a trace, and the screen column that shows each interval. Intervals may be
-    empty."""
+    """Contains time intervals of a trace, and the screen column that shows each interval. An interval may be empty."""
 
     column: Column
     from_ns: Column
@@ -31,7 +29,10 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """One trace's time range in each slot. For a slot without any time of the trace, `start_ns` equals `end_ns`."""
+    """Contains the time range of one trace in each slot of the time axis.
+
+    For a slot without the trace, `start_ns` equals `end_ns`.
+    """
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
@@ -47,14 +48,14 @@ class SlotTimes:
         self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """Returns the time of the trace that is shown at each position of the axis. For a position in a gap, returns the time
-        of the trace at which the gap began.
+        """Return the time of the trace at each position on the axis.
+
+        For a position in a gap, return the time at which the gap began.
         """
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
-        """Returns for each position on the axis whether a time of the trace is shown there. Nothing is shown in the gap at the
-        end of a slot."""
+        """Return True for each position on the axis outside of the trace's gaps."""
         positions = np.asarray(at_ns, dtype=np.int64)
         slot = np.maximum(np.searchsorted(self.at_ns, positions, side="right") - 1, 0)
         inside = positions - self.at_ns[slot]
@@ -66,15 +67,13 @@ class SlotTimes:
         return times, slot
 
     def columns(self, edges_ns: Column) -> ScreenColumns:
-        """Returns which time of the trace is shown in each screen column between the given edges. The result is cached, because
-        many timeline rows are drawn with the same columns."""
+        """Return which time of the trace is shown in each screen column between the given edges."""
         if self._columns is None or self._columns.edges_ns is not edges_ns:
             self._columns = ScreenColumns(self, edges_ns)
         return self._columns
 
     def pieces(self, edges_ns: Any) -> Pieces:
-        """Returns the time intervals of the trace that each screen column shows. A screen column has several time intervals if
-        the time of the trace jumps within the column."""
+        """Return the time intervals of the trace that each screen column shows."""
         edges = np.asarray(edges_ns, dtype=np.int64)
         times, slot = self._times(edges)
         run = self._run[slot]
@@ -91,15 +90,14 @@ class SlotTimes:
         return Pieces(column, begin, np.maximum(begin, end))
 
     def positions(self, time_ns: int) -> Column:
-        """Returns all positions on the axis at which a time of the trace is shown. A recorded step that was replayed several
-        times appears at several positions."""
+        """Return all positions on the axis at which a time of the trace is shown."""
         held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
         if not held.any():  # the end of a trace's data is shown where the gap begins
             held = self.end_ns == time_ns
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
     def every_position(self, time_ns: Any) -> tuple[Column, Column]:
-        """Returns all positions on the axis at which the given times are shown, and the index of the time at each position."""
+        """Return all positions on the axis for several times, and the index of the time at each position."""
         times = np.asarray(time_ns, dtype=np.int64)
         back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
         found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
@@ -113,14 +111,13 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Returns the position on the axis at which a time of the trace is shown, or None if the time is not shown. If the time
-        is shown at several positions, returns the position closest to `near_ns`."""
+        """Return the position of a time on the axis that is closest to `near_ns`. Return None if the time is not shown."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 
 
 class ScreenColumns:
-    """Computes which time interval of one trace each screen column shows, and caches the results."""
+    """Computes which time interval of a trace each screen column shows, and caches the results."""
 
     def __init__(self, side: SlotTimes, edges_ns: Column) -> None:
         self._side = side
@@ -141,13 +138,13 @@ class ScreenColumns:
 
     @cached_property
     def bounds_ns(self) -> tuple[Column, Column, Column]:
-        """Returns for each screen column whether its start shows a time of the trace, and the first and last time shown."""
+        """Return for each screen column the first and last time shown, and True if its start shows a time of the trace."""
         edges = self.edges_ns
         return self._side.shown(edges[:-1]), self._side.times(edges[:-1]), self._side.times(edges[1:] - 1)
 
     @cached_property
     def gaps(self) -> tuple[Column, Column]:
-        """Returns the screen columns whose middle lies in a gap of the trace, and the time at which each gap began."""
+        """Return the screen columns whose middle lies in a gap, and the time at which each gap began."""
         middle = (self.edges_ns[:-1] + self.edges_ns[1:]) // 2
         columns = np.flatnonzero(~self._side.shown(middle))
         return columns, self._side.times(middle[columns])
@@ -155,9 +152,7 @@ class ScreenColumns:
 
 @dataclass(frozen=True)
 class Axis:
-    """The axis of one or two traces. The axis is divided into slots, which both traces share. The slot with index k begins at
-    `slots_ns[k]`, and the whole axis is `length_ns` long.
-    """
+    """Represents the time axis of one or two traces. The slot with index k begins at `slots_ns[k]`."""
 
     sides: tuple[SlotTimes, ...]
     slots_ns: Column
@@ -165,10 +160,9 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Builds a time axis by placing the slots one after another.
+        """Build a time axis by placing the slots one after another.
 
-        In the first `flush_right` slots, the two traces end together instead of beginning together. These slots precede the
-        first common event.
+        In the first `flush_right` slots, two traces end together instead of beginning together.
         """
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths

@@ -2,7 +2,7 @@
 
     of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
 
-Recordings contain only the names of kernels. The category of a kernel is that of the first rule that matches the kernel's name.
+Recordings contain only the names of kernels, so the first matching rule for the name determines the category.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """The category of a span. Category numbers are below 24, because higher numbers and bits of a colour code have other
-    meanings."""
+    """Lists the kinds of work. All numbers are below 24, because higher numbers in a colour code have other meanings."""
 
     LOADER = 0
     H2D = 1
@@ -62,7 +61,7 @@ _PARTS = {
 
 
 def of_kernel(name: str) -> Category:
-    """Returns the category of a kernel name. If a replay knows only the times of phases, GPU work has the name of its phase."""
+    """Return the category of a kernel, or the category of a phase if the replay knows only the times of phases."""
     if name in PHASE_CATEGORIES:
         return PHASE_CATEGORIES[name]
     return next((category for category, rule in _RULES if rule.search(name)), Category.OTHER)
@@ -73,9 +72,7 @@ def is_collective(name: str) -> bool:
 
 
 def by_name(trace: Trace, names: Column, category: dict[str, Category] | None = None) -> Column:
-    """Returns the category of each row. The category of a kernel depends on its name, and that of other events on the field
-    `category`. Unknown names are OTHER.
-    """
+    """Return the category of each event. Events with unknown names have the category OTHER."""
     used = np.unique(names)
     texts = [trace.strings[int(name)] for name in used]
     found = [of_kernel(text) if category is None else category.get(text, Category.OTHER) for text in texts]

@@ -3,14 +3,8 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-Each screen column has a bar, whose height shows which share of the time is busy. A row of the timeline may be several lines of
-text high. The bar of a column is a stack of the kinds of work, and the height of each kind shows its share. A character cell
-that is completely filled shows its two largest kinds of work in two colours. A partly filled character cell has the colour of
-its largest kind of work. Wide spans show their name. Spans without length are thin lines.
-
-A row between two traces shows their differences as signs and in colours. The sign + means that the replay has longer or
-additional work, and - means shorter or missing work. The sign = means no difference, and ~ means that different work takes
-about the same time. The sign > means that the replay waits longer, and < means that the replay waits less.
+The height of the bar in each screen column shows which share of the time is busy. A row between two traces shows their
+differences as signs, such as + for longer or additional work.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Colour codes of characters that show no work, such as the signs for differences between two traces."""
+    """Lists colour codes of characters that show no work, such as the signs for differences between two traces."""
 
     BLANK = 24
     MORE = 25  # the replay is busier
@@ -72,7 +66,7 @@ _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
 
 @dataclass(frozen=True)
 class CharacterRow:
-    """One line of text, with one character and one colour code for each screen column."""
+    """Stores one line of text, with one character and one colour code for each screen column."""
 
     glyphs: Glyphs
     paints: Column
@@ -83,8 +77,7 @@ class CharacterRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """What one timeline row contains in each screen column: nanoseconds of each kind of work, and events of length
-    zero."""
+    """Stores the nanoseconds of each kind of work in each screen column of a timeline row."""
 
     by_category: dict[int, Column]
     total_ns: Column
@@ -92,7 +85,7 @@ class Busy:
 
 
 def busy(lane: Lane, side: SlotTimes, edges_ns: Column) -> Busy:
-    """Computes the busy time of a timeline row in each screen column."""
+    """Compute the busy time of a timeline row in each screen column."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
     covered = lane.covered(pieces.from_ns, pieces.to_ns)
@@ -116,7 +109,7 @@ def _summed(column: Column, values: Column, columns: int) -> Column:
 
 
 def dominant(found: Busy) -> Column:
-    """Returns for each screen column the category of work with the most time, or 0 for an empty column."""
+    """Return the category of work with the most time in each screen column, or 0 for an empty column."""
     if not found.by_category:
         return np.zeros(len(found.total_ns), dtype=np.uint16)
     kinds = np.array(list(found.by_category), dtype=np.uint16)
@@ -135,10 +128,9 @@ def lane_characters(
     hanging: bool = False,
     found: Busy | None = None,
 ) -> list[CharacterRow]:
-    """Draws one row of the timeline, and returns its lines of text from top to bottom.
+    """Draw one row of the timeline, and return its lines of text from top to bottom.
 
-    The argument `name_of` is a function that returns the name of an event. `found` is the result of the function `busy`, if the
-    caller has already computed it.
+    The function `name_of` returns the name of an event.
     """
     found = busy(lane, side, edges_ns) if found is None else found
     levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1], lines)
@@ -155,15 +147,13 @@ def lane_characters(
 
 
 def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
-    """Returns the height of the bar in each screen column, in eighths of a line of text. A column with any work has at least
-    the height 1, and only an almost completely busy column has the full height.
-    """
+    """Return the height of the bar in each screen column, in eighths of a line of text."""
     level = np.floor(busy_ns * (8 * lines) / np.maximum(width_ns, 1) + 0.5).astype(np.int64)
     return np.clip(level, busy_ns > 0, 8 * lines)
 
 
 def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[CharacterRow]:
-    """Draws the bar of each screen column as a stack of the kinds of work. Returns the lines of text from top to bottom."""
+    """Draw the bar of each screen column as a stack of the kinds of work."""
     kinds = sorted(found.by_category)
     if lines == 1:
         cells = _columns(levels, dominant(found), hanging)
@@ -189,7 +179,7 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cha
 
 
 def _paint_two(cells: CharacterRow, held: Column, numbers: Column, full: Column, hanging: bool) -> None:
-    """Gives completely filled character cells two colours, for the two largest kinds of work."""
+    """Give completely filled characters two colours, for the two largest kinds of work."""
     held, column = held[:, full], np.arange(len(full))
     largest = np.argmax(held, axis=0)
     most = held[largest, column]
@@ -205,7 +195,6 @@ def _paint_two(cells: CharacterRow, held: Column, numbers: Column, full: Column,
 
 
 def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[CharacterRow]:
-    """Draws columns of characters, each in one colour. Returns the lines of text from top to bottom."""
     parts = [_columns(np.clip(levels - 8 * below, 0, 8), kinds, hanging) for below in range(lines)]
     return parts if hanging else parts[::-1]
 
@@ -218,7 +207,7 @@ def _columns(levels: Column, kinds: Column, hanging: bool) -> CharacterRow:
 
 
 def _mark_cuts(cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Column, found: Busy) -> None:
-    """If a gap in the time axis interrupts an event, draws a mark that shows that the event continues."""
+    """Draw a mark where a gap in the time axis interrupts an event that continues after the gap."""
     columns, time_ns = side.columns(edges_ns).gaps
     if not len(columns) or not len(lane):
         return
@@ -231,7 +220,6 @@ def _mark_cuts(cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Colum
 def _write_names(
     cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Column, full: Column, name_of: Callable[[int], str]
 ) -> None:
-    """Writes the names of events that are several screen columns wide."""
     if np.count_nonzero(full) < NAME_COLUMNS:
         return
     shown, begin_ns, last_ns = side.columns(edges_ns).bounds_ns
@@ -251,8 +239,7 @@ def _write_names(
 
 
 def difference_characters(first: Busy, second: Busy, edges_ns: Column) -> CharacterRow:
-    """Returns for each screen column a sign that shows how the second trace differs from the first. Where both traces are
-    empty, the sign is a blank."""
+    """Return for each screen column a sign that shows how the second trace differs from the first."""
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
     return change_characters((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
@@ -263,9 +250,7 @@ def anything(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Returns for each screen column the sign of a change. The sign is MORE if the change is above `least`, and LESS if it is
-    below -`least`. If the change is smaller than `least`, the sign is OTHER_WORK or ALIKE.
-    """
+    """Return the sign of a change for each screen column: MORE above `least`, and LESS below -`least`."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS
@@ -274,7 +259,7 @@ def change_characters(change: Column, least: Column | float, is_other: Column, s
 
 
 def shifted_ns(first: Busy, second: Busy) -> Column:
-    """Returns for each screen column how many nanoseconds of work differ in kind between the two traces."""
+    """Return for each screen column how many nanoseconds of work differ in kind between two traces."""
     nothing = np.zeros(len(first.total_ns), dtype=np.int64)
     kinds = sorted(first.by_category.keys() | second.by_category.keys())
     total = nothing.copy()
@@ -293,10 +278,9 @@ def curve_characters(
     hanging: bool = False,
     kinds: Column | None = None,
 ) -> list[CharacterRow]:
-    """Draws a curve, such as memory over time, with characters in `rows` lines of text. The value `highest` is at the upper
-    edge of the top line.
+    """Draw a curve, such as memory over time, with characters in `rows` lines of text.
 
-    If `kinds` is given, each column of the curve has the colour of its category.
+    The value `highest` is at the upper edge of the top line.
     """
     values = curve_values(curve, side, edges_ns)
     levels = np.ceil(values * (8 * rows) / max(highest, 1)).astype(np.int64)
@@ -305,7 +289,7 @@ def curve_characters(
 
 
 def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
-    """Returns the highest value of the curve in each screen column, or 0 where the trace has no data."""
+    """Return the highest value of the curve in each screen column, or 0 where the trace has no data."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
     held = pieces.to_ns > pieces.from_ns
@@ -316,8 +300,10 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
 
 
 def curve_difference(first: Column, second: Column, highest: int, offset: int = 0) -> CharacterRow:
-    """Returns for each screen column a sign that shows how the second curve differs from the first, which is raised by
-    `offset`."""
+    """Return for each screen column a sign for the difference between two curves.
+
+    The first curve is raised by `offset` before the comparison.
+    """
     is_other = np.zeros(len(first), dtype=bool)
     return change_characters(second - first - offset, SAME_SHARE * highest, is_other, (first != 0) | (second != 0))
 
@@ -327,7 +313,7 @@ def blank(columns: int) -> CharacterRow:
 
 
 def plain(text: str) -> str:
-    """Replaces characters of `text` that are wider than one column, because they would shift the rest of the row."""
+    """Replace characters that are wider than one column, because they would shift the rest of the line."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _is_one_column(c) else "·" for c in text)

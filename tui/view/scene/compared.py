@@ -1,12 +1,10 @@
-"""Sums the differences between corresponding kernels of two traces, for each screen column of the timeline.
+"""Sums the differences between matching kernels of two traces in each screen column of the timeline.
 
     sides = compared(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
     changed_ns, other_ns = lane_sums.columns(side, edges_ns) # the extra duration, and the time with another kernel
 
-A kernel that is longer or shorter than in the other trace spreads this change over its whole duration. Changes of a kernel's
-duration are shown at the kernel of the second trace. Kernels that are missing in the second trace are shown at the kernel of
-the first trace.
+The change of a kernel's duration is spread over the whole duration of the kernel.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace i
 
 
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
-    """Returns for each trace an array with two rows, in nanoseconds, and one column for each GPU event.
+    """Return for each trace an array with two rows in nanoseconds, and one column for each GPU event.
 
-    The first row of the array says how much longer each GPU event is than in the other trace. The second row of the array has
-    the duration of kernels that replaced another kernel or were replaced.
+    The first row says how much longer each event is than in the other trace. The second row has the duration of replaced
+    kernels and of their replacements.
     """
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
@@ -39,8 +37,7 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
 
 
 class Sums:
-    """Prefix sums over the events of a timeline row, from which sums over any time range follow quickly. The first sum
-    adds up changes of durations. The second sum adds up the time of work that was replaced by other work."""
+    """Stores prefix sums over the events of a timeline row, so sums over any time range are fast."""
 
     def __init__(self, lane: Lane, of_rows: Column) -> None:
         self._start_ns, self._length_ns = lane.start_ns, np.maximum(lane.end_ns - lane.start_ns, 1)
@@ -48,8 +45,7 @@ class Sums:
         self._before = np.concatenate([np.zeros((2, 1)), np.cumsum(self._each, axis=1)], axis=1)
 
     def columns(self, side: SlotTimes, edges_ns: Column) -> Column:
-        """Returns an array with two rows, and one column for each screen column. The first row of the array has the changes of
-        durations, and the second row has the time of replaced work."""
+        """Return the change of durations and the time of replaced work in each screen column, as two rows of an array."""
         columns = side.columns(edges_ns)
         pieces = columns.pieces
         if columns.one_piece_each and np.array_equal(pieces.from_ns[1:], pieces.to_ns[:-1]):
@@ -66,9 +62,9 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Returns for each screen column a sign that shows how the kernels of the second trace differ from those of the first.
+    """Return for each screen column a sign that shows how the kernels of two traces differ.
 
-    With `by_place`, kernels also count as different if they are at different positions on the time axis.
+    With `by_place`, kernels at different positions on the time axis also count as different.
     """
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
@@ -79,8 +75,7 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
 
 
 def mark_gaps(cells: CharacterRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
-    """Marks screen columns in which one trace has data and the other trace has a gap. Screen columns that already show a sign
-    for a difference keep their sign."""
+    """Mark screen columns in which one trace has data and the other trace has a gap."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     columns = np.flatnonzero(np.abs(longer) > _GAP_SHARE)

@@ -10,10 +10,10 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between two traces.
+    """Describes a difference between two traces, which may occur in several steps.
 
-    A difference may occur several times. `pair` and `rows` say where the difference is largest: in which step, and at which
-    event of each trace. `times_ns` has the two compared times. For waits, these are idle times.
+    The values `pair` and `rows` name the step and the events where the difference is largest. The tuple `times_ns` has the two
+    compared times, which are idle times for waits.
     """
 
     what: str
@@ -31,9 +31,7 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """Describes the difference in words, such as "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer". The change in time
-        comes first, because the end of a long text may be cut off.
-        """
+        """Describe the difference in words, such as "+6.0 µs, 2 times in 2 steps: sgemm (mm) is longer"."""
         at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
         name = short_name(self.name) + (f" ({at})" if at else "")
         a, b = map(time_text, self.times_ns)

@@ -1,11 +1,9 @@
-"""Computes the exact busy time of a timeline row in each screen column. The computing time does not depend on the number of
-events in a screen column.
+"""Computes the exact busy time of a timeline row in each screen column.
 
     lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
     lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
 
-The events of each category are stored as sorted start times and prefix sums of durations. The busy time of a time window is the
-difference of two prefix sums, which are found by binary search.
+The busy time of a time window is the difference of two prefix sums, which binary search finds.
 """
 
 from __future__ import annotations
@@ -19,10 +17,9 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """The events in one row of the timeline. Where events overlap, the time counts for the event that began first.
+    """Stores the events in one row of the timeline. Where events overlap, the event that began first counts.
 
-    `start_ns` and `end_ns` have the visible part of each event, in order of time. `row` has the row number of each event in its
-    table of the trace. An event that others cover completely is kept with length zero, so that the user can still select it.
+    An event that others cover completely is kept with length zero, so the user can still select it.
     """
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
@@ -49,7 +46,7 @@ class Lane:
         return len(self.start_ns)
 
     def covered(self, from_ns: Any, to_ns: Any) -> dict[int, Column]:
-        """Returns for each category of work the busy nanoseconds in each time window [from, to)."""
+        """Return for each category of work the busy nanoseconds in each time window [from, to)."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjacent windows share edges: look each up once
             edges = np.append(begin, end[-1:])
@@ -58,12 +55,12 @@ class Lane:
         return {kind: intervals.within(begin, end) for kind, intervals in self._by_category.items()}
 
     def instants(self, from_ns: Any, to_ns: Any) -> Column:
-        """Returns the number of events of length zero in each time window [from, to)."""
+        """Return the number of events of length zero in each time window [from, to)."""
         begin, end = (np.searchsorted(self.instants_ns, times, side="left") for times in (from_ns, to_ns))
         return np.asarray(end - begin)
 
     def at(self, time_ns: Any) -> Column:
-        """Returns for each time the index of the event at that time, or NONE if there is no event."""
+        """Return for each time the index of the event at that time, or NONE without an event."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
@@ -72,7 +69,7 @@ class Lane:
         return np.asarray(np.where(inside, position, NONE))
 
     def nearest(self, time_ns: int) -> int:
-        """Returns the index of the event closest to a time, or NONE if the timeline row is empty."""
+        """Return the index of the event closest to a time, or NONE if the timeline row is empty."""
         if not len(self.start_ns):
             return NONE
         position = max(int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1, 0)
@@ -82,17 +79,15 @@ class Lane:
         return position
 
     def position_of(self, row: int) -> int:
-        """Returns the index of an event in this timeline row, given the event's row number in the trace table."""
+        """Return the index of an event in the timeline row, given the event's row number in the trace's table."""
         found = np.flatnonzero(self.row == row)
         return int(found[0]) if len(found) else NONE
 
 
 class Curve:
-    """A step function of time, such as allocated memory. Before its first change, a step function has its first
-    value.
+    """Represents a step function of time, such as allocated memory.
 
-    `has_total` is False if all values lack the same unknown amount, such as memory that was allocated before the recording
-    began.
+    The attribute `has_total` is False if memory that was allocated before the recording is missing from all values.
     """
 
     def __init__(self, time_ns: Any, value: Any, has_total: bool = True) -> None:
@@ -111,7 +106,7 @@ class Curve:
         return max(int(self.value.max()), 0) if len(self.value) else 0
 
     def highest(self, from_ns: Any, to_ns: Any) -> Column:
-        """Returns the highest value of the curve in each time window [from, to). The result for an empty curve is 0."""
+        """Return the highest value of the curve in each time window [from, to), or 0 for an empty curve."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if not len(self.time_ns):
             return np.zeros(len(begin), dtype=np.int64)

@@ -1,10 +1,8 @@
-"""Defines the class `Scene`, which has everything that the timeline app can show: one or two traces, their rows and alignments.
+"""Defines the class `Scene`, which contains everything that the timeline app can show.
 
     scene = Scene.of(("v100.msgpack", recorded), ("replay.msgpack", replayed))
     scene.rows[1].label                      # "cuda:0 stream 7/0"
     scene.axis(Alignment.STEP).length_ns
-
-A `Scene` object never changes: when more data is loaded, a new `Scene` replaces it.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ TABLE_ROWS = 1000  # maximum length of a list of changes, because longer tables 
 
 @dataclass(frozen=True)
 class SceneRow:
-    """One row of the timeline, which shows the same kind of events from both traces. A trace without this row has None."""
+    """Represents one row of the timeline, which shows the same kind of events from both traces."""
 
     key: TrackKey
     label: str
@@ -65,8 +63,7 @@ class SceneRow:
 
     @cached_property
     def stands_for(self) -> Fold | None:
-        """Returns which group of rows is replaced by this row when the user folds the group. The result is None for the row of
-        a single CUDA stream or host thread."""
+        """Return the group of rows that the row replaces when the group is folded, or None for a single stream or thread."""
         if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
         if self.key.position == SIMILAR:
@@ -75,7 +72,7 @@ class SceneRow:
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
-        """Returns the groups of rows that contain this row and can be folded, smallest group first."""
+        """Return the groups that contain the row and can be folded, smallest group first."""
         rank = Fold("rank", self.key.rank)
         ranks = () if self.similar is None or self.key.position == SIMILAR else (Fold("ranks", self.similar),)
         if self.kind is TrackKind.HOST and self.key.detail:
@@ -89,14 +86,13 @@ class SceneRow:
         return self.kind == TrackKind.MEMORY
 
     def lane(self, side: int) -> Lane | None:
-        """Returns the row's events in one trace. The result is None for a row of memory, and for a row that the trace lacks."""
+        """Return the row's events in one trace, or None for a row that shows memory."""
         track = self.tracks[side] if side < len(self.tracks) else None
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
 
 
 class RankOrder(NamedTuple):
-    """Determines the order in which the timeline shows the ranks. The ranks in `first` are shown above all other ranks. The
-    ranks in `similar` can be shown as one row."""
+    """Determines the order of ranks in the timeline. Ranks in `first` are shown above all other ranks."""
 
     first: tuple[int, ...]
     similar: tuple[int, ...]
@@ -107,10 +103,9 @@ _IN_ORDER = RankOrder((), ())
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that the timeline app can show of one or two traces.
+    """Contains everything that the timeline app can show about one or two traces.
 
-    For one trace, `summary` is computed after loading; for two traces, `comparison`, `counterparts` and `differences` are
-    computed.
+    A `Scene` object never changes: when more data is loaded, a new `Scene` replaces the object.
     """
 
     names: tuple[str, ...]
@@ -128,7 +123,7 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace]) -> Scene:
-        """Creates all rows except those of host threads, because these rows can be computed quickly."""
+        """Create all rows except rows of host threads, which take longer to compute."""
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
         ranks = _rank_order(traces)
@@ -136,7 +131,7 @@ class Scene:
         return cls(tuple(name for name, _ in named), traces, rows, _tracks=tracks, _ranks=ranks)
 
     def with_host(self) -> Scene:
-        """Returns a new `Scene` with rows for host threads and for folded groups of rows."""
+        """Return a new `Scene` with rows for host threads and for folded groups of rows."""
         tracks = tuple(
             with_similar({**quick, **host_tracks(trace), **folded_tracks(trace, quick)}, self._ranks.similar)
             for quick, trace in zip(self._tracks, self.traces, strict=True)
@@ -144,8 +139,7 @@ class Scene:
         return replace(self, rows=_paired(tracks, _same_numbers(self.traces), self._ranks), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
-        """Returns a new `Scene` in which the kernels of the two traces are matched. When the kernels of the two traces are
-        matched, the traces can also be aligned by kernels."""
+        """Return a new `Scene` in which the kernels of the two traces are matched."""
         if len(self.traces) < 2:
             return self
         first, second = self.traces
@@ -158,9 +152,7 @@ class Scene:
         return scene
 
     def sums(self, row: int) -> tuple[Sums, Sums] | None:
-        """Returns sums of the differences between the kernels of the two traces in a row of the timeline. The result is None
-        for rows without kernels, and until the kernels of the two traces are matched.
-        """
+        """Return sums of the differences between the kernels in a row, or None until the kernels are matched."""
         lanes = self.rows[row].lane(0), self.rows[row].lane(1)
         of_devices = all(track is not None and track.table == "device" for track in self.rows[row].tracks)
         if self._compared is None or not of_devices or lanes[0] is None or lanes[1] is None:
@@ -174,14 +166,13 @@ class Scene:
         return self.comparison is not None or self.summary is not None
 
     def with_figures(self) -> Scene:
-        """Returns a new `Scene` with the figures that `trace diff` or, for one trace, `trace info` prints."""
+        """Return a new `Scene` with the figures that `trace diff` or `trace info` prints."""
         if len(self.traces) == 2:
             return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
         return replace(self, summary=summarize(self.traces[0], details=False))
 
     @cached_property
     def analyses(self) -> tuple[Analyses, ...]:
-        """Returns the analyses of each trace. Those of one trace are computed when a table first shows them."""
         if self.comparison is not None:
             both = self.comparison.analyses
             return both.recorded, both.replayed
@@ -189,8 +180,9 @@ class Scene:
             return (analyse(self.traces[0]),)
 
     def axis(self, by: Alignment) -> Axis:
-        """Returns the time axis for one kind of alignment. Until the events of the two traces have been matched, the traces are
-        aligned by step instead.
+        """Return the time axis for one kind of alignment.
+
+        The traces are aligned by step until their events have been matched.
         """
         if by is Alignment.COUNTERPART and by not in self._axes:
             return self.axis(Alignment.STEP)
@@ -200,26 +192,21 @@ class Scene:
         return self._axes[by]
 
     def limit_bytes(self, row: int) -> int | None:
-        """Returns the memory capacity of the GPU that a row shows, or None if unknown. If the GPUs of the two traces have
-        different capacities, the smaller capacity is returned."""
+        """Return the memory capacity of the GPU in a row, or the smaller capacity of two GPUs. Return None if unknown."""
         key = self.rows[row].key
         devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.position)]
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
-        """Returns the value at the upper edge of a row that shows memory over time. For both traces, the value is the memory
-        capacity if the peak is close to the capacity, otherwise the peak.
-        """
+        """Return the value at the upper edge of a memory row: the peak, or the capacity if the peak is close."""
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
 
     def unrecorded_bytes(self, row: int) -> int:
-        """Returns how much less memory the first trace shows, because it lacks memory that was allocated before its recording
-        began.
+        """Return how much memory the first trace lacks, because the memory was allocated before the recording.
 
-        The result is the median of the memory differences at the starts of steps, or 0 if the total memory is known in both
-        traces.
+        The value is the median of the differences between the two traces at the starts of steps.
         """
         curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
         pairs = [pair for pair in self.step_pairs if NONE not in pair]
@@ -233,15 +220,13 @@ class Scene:
 
     @cached_property
     def step_pairs(self) -> StepPairs:
-        """Returns which step of the first trace is aligned with which step of the second trace. With only one trace, each step
-        is paired with NONE."""
+        """Return which steps of the two traces are aligned. With only one trace, each step is paired with NONE."""
         if len(self.traces) == 2:
             return paired_steps(*self.traces)
         return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]
 
     @cached_property
     def begins_ns(self) -> tuple[int, ...]:
-        """Returns the start of each trace. For events outside of steps, the app shows the time since the start of the trace."""
         return tuple(extent_ns(trace)[0] for trace in self.traces)
 
     @cached_property
@@ -250,12 +235,11 @@ class Scene:
 
     @cached_property
     def rates(self) -> tuple[dict[tuple[str, str], OpRates], ...]:
-        """Returns for each trace the FLOP and byte rates that its ops achieve, keyed by the op's canonical name and shapes."""
+        """Return for each trace the FLOP and byte rates of its ops, keyed by the op's name and shapes."""
         return tuple({(row.op, row.shapes): row for row in achieved(trace, by_shape=True)} for trace in self.traces)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Returns the displayed name of each trace."""
         if len(self.traces) == 1:
             return ("",)
         return ("recorded", "replayed") if self.is_replay else ("A", "B")
@@ -265,7 +249,6 @@ class Scene:
         return len(self.traces) == 2 and self.traces[1].is_replay
 
     def span_name(self, side: int, track: Track, row: int) -> str:
-        """Returns a short name of an event, given its row number in the table of the trace."""
         names = self._short_names[side]
         table = track.table
         if table == "batches":
@@ -285,9 +268,7 @@ def _same_numbers(traces: tuple[Trace, ...]) -> bool:
 
 
 def _rank_order(traces: tuple[Trace, ...]) -> RankOrder:
-    """Returns the order in which ranks are shown, with slow ranks (stragglers) first. If all ranks are similar, the first rank
-    comes before the folded row of all ranks.
-    """
+    """Return the order in which ranks are shown, with slow ranks (stragglers) first."""
     if len(traces[0].ranks) <= _FEW_SIMILAR:
         return _IN_ORDER
     found = stragglers(traces[0])
@@ -298,8 +279,7 @@ def _rank_order(traces: tuple[Trace, ...]) -> RankOrder:
 
 
 def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) -> tuple[SceneRow, ...]:
-    """Combines the rows of both traces, so that rows of the same kind are shown together. CUDA streams of the two traces are
-    paired as in `trace diff`."""
+    """Combine the rows of two traces, so that rows of the same kind are shown together."""
     place = {rank: number for number, rank in enumerate(ranks.first)}
     similar = dict.fromkeys(ranks.similar, ranks.similar[0] if ranks.similar else None)
 
@@ -327,7 +307,7 @@ def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) ->
 
 
 def _renamed_streams(first: Tracks, second: Tracks, same_numbers: bool) -> dict[TrackKey, TrackKey]:
-    """Returns which CUDA stream of the first trace corresponds to each stream of the second trace, if their numbers differ."""
+    """Return pairs of matching CUDA streams whose numbers differ between the two traces."""
     renamed = {}
     devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == TrackKind.GPU and key.detail != ALL}
     for device in devices:

@@ -19,10 +19,9 @@ _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_ker
 
 
 def short_name(text: str) -> str:
-    """Returns a name without namespaces and template arguments, such as "AddFunctor vectorized_elementwise_kernel".
+    """Return a name without namespaces and template arguments, such as "AddFunctor vectorized_elementwise_kernel".
 
-    If a template argument names the computation, the short name begins with this argument. For the call of an nn.Module,
-    returns the module's name, such as "Linear_0".
+    If a template argument names the computation, the short name begins with that argument.
     """
     name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
     inner = _WRAPPED.match(name)

@@ -3,7 +3,7 @@
     totals = kernel_totals(trace, weights)["volta_sgemm_128x64_nn"]
     totals.calls, totals.total_ns, totals.mean_ns, totals.least_ns, totals.most_ns
 
-`weights` has one weight for each GPU event of the trace. For means over n steps, each event in these steps has the weight 1/n.
+For means over n steps, each GPU event in the steps has the weight 1/n.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals of all calls with one name. If two traces are compared, `calls` and `total_ns` are means per step, otherwise sums
-    over the trace.
-    """
+    """Contains totals of all calls with one name: sums over one trace, or means per step for two traces."""
 
     name: str
     calls: float
@@ -42,15 +40,14 @@ def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
 
 
 def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
-    """Returns the GPU time and the number of calls of each op that launched GPU work."""
+    """Return the GPU time and the number of calls of each op that launched GPU work."""
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
     return by_op(trace, rows, weights[rows], trace.device.duration_ns[rows])
 
 
 def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
-    """Returns the total GPU time of each op, for selected GPU events. `duration_ns` has the duration of each selected GPU
-    event."""
+    """Return the total GPU time of each op, for selected GPU events with the given durations."""
     op = op_of(trace)[rows]
     known = op >= 0
     ops, first, call = np.unique(op[known], return_index=True, return_inverse=True)
@@ -62,7 +59,6 @@ def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> d
 def by_name(
     text_of: Callable[[int], str], names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str] = str
 ) -> dict[str, Totals]:
-    """Returns totals by name. If all weights are integers, the numbers of calls and the times are integers."""
     order = np.argsort(names, kind="stable")
     names, weights, duration_ns = names[order], weights[order], duration_ns[order]
     begins = np.flatnonzero(np.diff(names, prepend=-2))

@@ -3,8 +3,6 @@
     tracks = gpu_tracks(trace)
     tracks[TrackKey(TrackKind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
     {**tracks, **host_tracks(trace)}            # most spans of a trace are host spans, so they are loaded last
-
-Rows of the two traces that have the same `TrackKey` are shown together.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from tui.view.scene.lanes import Curve, Lane
 
 
 class TrackKind(IntEnum):
-    """The kind of a row. Rows with lower numbers are shown above rows with higher numbers."""
+    """Lists the kinds of timeline rows. Rows with lower numbers are shown above rows with higher numbers."""
 
     PHASES = 0
     GPU = 1
@@ -41,9 +39,8 @@ class TrackKind(IntEnum):
 class TrackKey(NamedTuple):
     """Identifies a row of the timeline, so that the rows of two traces can be matched.
 
-    The meaning of `position` and `detail` depends on the kind of row. For a CUDA stream, `position` is the device's index and
-    `detail` is the stream's number. For a data loader, `position` is the loader's number and `detail` is the kind of activity.
-    For host threads, `position` identifies the thread and `detail` is the stack depth.
+    For a CUDA stream, `position` is the device's index and `detail` is the stream's number. For host threads, `position`
+    identifies the thread and `detail` is the stack depth.
     """
 
     kind: TrackKind
@@ -53,9 +50,7 @@ class TrackKey(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Identifies a group of timeline rows that the user can fold into one row, for example all CUDA streams of a device. For a
-    group of similar ranks, `rank` is the first of these ranks.
-    """
+    """Identifies a group of timeline rows that can be folded into one row, such as all streams of a device."""
 
     what: str
     rank: int
@@ -68,10 +63,7 @@ SIMILAR = -3  # in `position`: all devices of similar ranks
 
 @dataclass(frozen=True)
 class Track:
-    """A row of one trace. `table` is the name of the trace's table that contains the events of the row.
-
-    The events are computed when the row is first shown, because most rows of a trace of many ranks stay folded.
-    """
+    """Represents a timeline row of one trace. The string `table` names the trace's table with the row's events."""
 
     label: str
     table: str
@@ -89,8 +81,6 @@ _DEEPEST = 64  # maximum stack depth: deeper calls are shown in the last row
 
 
 def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Callable[[Trace, Column], Column] | Category) -> Track:
-    """Returns the row of the events `rows` of a table. `kinds` gives the categories of rows, or is the category of all rows."""
-
     def lane() -> Lane:
         spans = getattr(trace, table)
         categories = np.broadcast_to(kinds, len(rows)) if isinstance(kinds, Category) else kinds(trace, rows)
@@ -100,7 +90,6 @@ def _track(label: str, trace: Trace, table: str, rows: Column, kinds: Callable[[
 
 
 def quick_tracks(trace: Trace) -> Tracks:
-    """Returns all timeline rows of a trace except those of host threads."""
     found: Tracks = {}
     for tracks in (phase_tracks, gpu_tracks, collective_tracks, loader_tracks, part_tracks, memory_tracks):
         found.update(tracks(trace))
@@ -116,8 +105,7 @@ def phase_tracks(trace: Trace) -> Tracks:
 
 
 def _phases_of_ranks(trace: Trace, rows: Column) -> Iterator[tuple[int, Column]]:
-    """Yields each rank with its rows among the given rows of the table of phases. Phases without a step belong to the first
-    rank."""
+    """Yield the rows of each rank. Phases without a step belong to the first rank."""
     step = trace.phases.step[rows]
     inside = (step >= 0) & (step < len(trace.steps))
     ranks = np.where(inside, np.append(trace.steps.rank, min(trace.ranks))[np.where(inside, step, NONE)], min(trace.ranks))
@@ -126,8 +114,7 @@ def _phases_of_ranks(trace: Trace, rows: Column) -> Iterator[tuple[int, Column]]
 
 
 def gpu_tracks(trace: Trace) -> Tracks:
-    """Returns one timeline row for each CUDA stream of each device. If a trace has only the times of phases, there is one row
-    for each device."""
+    """Return one timeline row for each CUDA stream, or for each device if only the times of phases are known."""
     spans, found = trace.device, Tracks()
     rows = work_rows(trace)
     if not len(rows):
@@ -140,7 +127,7 @@ def gpu_tracks(trace: Trace) -> Tracks:
 
 
 def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
-    """Returns timeline rows for folded groups: one for all streams of a device, and one for all devices of a rank.
+    """Return timeline rows for folded groups: all streams of a device, and all devices of a rank.
 
     While several CUDA streams are busy, the folded row shows the work that began first.
     """
@@ -159,8 +146,7 @@ def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
 
 
 def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
-    """Adds a timeline row that stands for all ranks with similar times. The row shows the events of the first of the similar
-    ranks."""
+    """Add a timeline row that stands for all ranks with similar times."""
     track = tracks.get(TrackKey(TrackKind.GPU, similar[0], ALL, ALL)) if similar else None
     if track is None:
         return tracks
@@ -169,7 +155,7 @@ def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Formats ascending numbers and abbreviates consecutive numbers: "0, 2-255"."""
+    """Format ascending numbers, and abbreviate consecutive numbers: "0, 2-255"."""
     gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
     runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
@@ -201,8 +187,9 @@ def _device_phases(trace: Trace, rows: Column) -> Lane:
 
 
 def collective_tracks(trace: Trace) -> Tracks:
-    """Returns timeline rows that show the communication between ranks. If the trace has no table of collectives, the rows show
-    the communication kernels.
+    """Return timeline rows that show the communication between ranks.
+
+    If the trace has no table of collectives, the rows show communication kernels.
     """
     found, table = Tracks(), "collectives"
     if len(trace.collectives):
@@ -219,8 +206,10 @@ def collective_tracks(trace: Trace) -> Tracks:
 
 
 def loader_tracks(trace: Trace) -> Tracks:
-    """Returns timeline rows that show when the script waits for data. If the trace has no table of batches, the rows show its
-    data loading phases."""
+    """Return timeline rows that show when the script waits for data.
+
+    If the trace has no table of batches, the rows show data loading phases.
+    """
     spans, found = trace.batches, Tracks()
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
     for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
@@ -235,7 +224,7 @@ def loader_tracks(trace: Trace) -> Tracks:
 
 
 def part_tracks(trace: Trace) -> Tracks:
-    """Returns one timeline row for each thread that nn.DataParallel runs within a phase."""
+    """Return one timeline row for each thread that nn.DataParallel runs within a phase."""
     parts, found = trace.parts, Tracks()
     for (thread,), rows in groups(np.arange(len(parts)), parts.thread):
         rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
@@ -260,9 +249,7 @@ def _memory_curve(trace: Trace, device: int) -> Curve:
 
 
 def host_tracks(trace: Trace) -> Tracks:
-    """Returns one timeline row for each stack depth of each host thread. Events of torch.profiler that mark whole steps are
-    left out, because the ruler above the timeline shows the steps.
-    """
+    """Return one timeline row for each stack depth of each host thread."""
     host, found = trace.host, Tracks()
     depth = stack_depth(trace)
     rows = np.flatnonzero(depth != NONE)
@@ -278,9 +265,7 @@ def host_tracks(trace: Trace) -> Tracks:
 
 
 def stack_depth(trace: Trace) -> Column:
-    """Returns for each host event the number of events that enclose it. Events of torch.profiler that mark whole steps do not
-    count, and their own depth is NONE.
-    """
+    """Return for each host event the number of enclosing events. Events that mark whole steps have the depth NONE."""
     host = trace.host
     is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))
     depth = np.zeros(len(host), dtype=np.int16)
@@ -296,7 +281,7 @@ def stack_depth(trace: Trace) -> Column:
 
 
 def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
-    """Returns for each thread a number for its role and a number that distinguishes threads of one role and rank."""
+    """Return a number for the role of each thread, and a number among threads of the same role and rank."""
     seen: dict[tuple[int, str], int] = {}
     positions = []
     for thread in threads:
@@ -307,8 +292,7 @@ def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
 
 
 def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
-    """Groups numbers of table rows by the values of one or more columns. The order of the row numbers within a group does not
-    change."""
+    """Group table rows by the values of one or more columns. Keep the order of the rows within each group."""
     for chosen in grouped(*keys):
         yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]
 

@@ -21,10 +21,6 @@ from tui.view.tables.parts import TableRow, TabTable
 
 
 class _TableKind(NamedTuple):
-    """A table of an analysis: the headings, and the function that computes the rows. The first column is compared
-    between traces.
-    """
-
     head: str
     figures: Sequence[Head]
     rows: Callable[[Analyses], dict[str, tuple[Value, ...]]]
@@ -32,7 +28,6 @@ class _TableKind(NamedTuple):
 
 
 def analysis_table(scene: Scene, tab: str) -> TabTable:
-    """Returns the table for a tab, which must be one of the tabs in ANALYSES."""
     if tab == "memory":
         return _memory(scene)
     if tab in _NOT_COMPILED:
@@ -121,7 +116,7 @@ def _ranks(of: Analyses) -> dict[str, tuple[Value, ...]]:
 
 
 def _memory(scene: Scene) -> TabTable:
-    """Returns for each device what its memory contained when the most memory was allocated."""
+    """Return what the memory of each device contained when the most memory was allocated."""
     rows = []
     for side, trace in enumerate(scene.traces):
         for device in range(len(trace.devices)):

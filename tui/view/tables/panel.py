@@ -1,5 +1,4 @@
-"""Defines the widget that shows tables beside the timeline. The user can sort, filter, copy and save the rows. When the user
-selects a row, the timeline jumps to its event.
+"""Defines the widget that shows tables beside the timeline. When the user selects a table row, the timeline jumps to its event.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SORTS = "123456789"
 
 
 class TableGrid(DataTable[Text], inherit_bindings=True):
-    """The table widget. The left and right arrow keys change to another tab, and with Shift they scroll the table."""
+    """Shows a table. The arrow keys change to another tab, or scroll the table if Shift is pressed."""
 
     BINDINGS = [
         Binding("left", "ask('tab', -1)", "table", key_display="← →"),
@@ -42,7 +41,7 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
     @dataclass
     class Asked(Message):
-        """Message that tells the app which key the user pressed in a table."""
+        """Tells the app which key the user pressed in a table."""
 
         what: str
         number: int
@@ -52,8 +51,7 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
 
 class TablePanel(Widget):
-    """The table panel. The function `source` makes the table of a tab when the user first opens the tab, because most tabs are
-    never opened."""
+    """Shows the tabs with tables. The function `source` makes a table when its tab is first opened."""
 
     DEFAULT_CSS = """
     TablePanel { width: 50%; min-width: 60; display: none; border-left: solid $panel; }
@@ -109,7 +107,7 @@ class TablePanel(Widget):
         return self.has_class("open")
 
     def forget(self, tab: str | None = None) -> None:
-        """Clears the table of one tab, or of all tabs, so that the tables are computed again."""
+        """Clear the table of one tab or of all tabs, so that the tables are computed again."""
         for name in TABS if tab is None else (tab,):
             self._of.pop(name, None)
         if self.is_open and tab in (None, self.tab):
@@ -127,7 +125,7 @@ class TablePanel(Widget):
         self.remove_class("open")
 
     def end_filter(self) -> bool:
-        """Removes the filter. Returns whether it was open."""
+        """Remove the filter, and return True if the filter was open."""
         field = self.query_one("#filter", Input)
         was = self.query_one("#filtering").has_class("open")
         self.query_one("#filtering").remove_class("open")

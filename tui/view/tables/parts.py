@@ -1,5 +1,4 @@
-"""Defines the tables of the timeline app, whose columns have units and whose rows link to events. Tables can be shown as text
-or saved as CSV.
+"""Defines the tables of the timeline app, whose columns have units and whose rows link to events.
 
     csv_text(table)                            # values in the units given in the headings, and full names
 """
@@ -17,10 +16,9 @@ from tui.view.scene.difference import Difference
 
 
 class TableRow(NamedTuple):
-    """A table row. `values` has one value for each column.
+    """Stores one value for each column, and the event to which the timeline jumps when the user selects the row.
 
-    When the user selects the row, the timeline jumps to a difference, to the step with number `step`, or to the events called
-    `name`. `side` is the index of the trace with these events, and `table` is the trace's table.
+    The number `side` is the index of the trace with the event, and `table` names the trace's table.
     """
 
     values: tuple[Value, ...]
@@ -44,7 +42,7 @@ class TabTable(NamedTuple):
 
 
 def csv_text(table: TabTable) -> str:
-    """Returns the table as CSV text, with unabbreviated names. The unit of each column is part of its heading."""
+    """Return the table as CSV text with unabbreviated names. The heading of each column contains its unit."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads, last = [], ""

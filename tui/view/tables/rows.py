@@ -3,8 +3,7 @@
     table = table_of(scene, "kernels")
     table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts
 
-For two traces, the times of kernels and ops are means per step, without warm-up steps. For one trace, the times of kernels and
-ops are sums over the whole trace.
+For two traces, the times of kernels and ops are means per step, without warm-up steps.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ def table_of(
     axis: Axis | None = None,
     range_ns: tuple[int, int] | None = None,
 ) -> TabTable:
-    """Returns the table of a tab. `found` has the differences between the two traces. The table of a selected time range also
-    needs the time axis and the range."""
+    """Return the table of a tab. The argument `found` has the differences between the two traces."""
     if not scene.has_figures:
         return TabTable([Head("")], [], "computing the figures ...")
     if tab == "range":
@@ -72,7 +70,7 @@ def _differences(scene: Scene, found: Sequence[Difference]) -> TabTable:
 
 
 def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals]]) -> list[dict[str, Totals]]:
-    """Returns totals by name for each trace. For two traces, the result has means per step over the steps that are compared."""
+    """Return totals by name for each trace. For two traces, the totals are means over the compared steps."""
     pairs, two = compared_pairs(scene), len(scene.traces) == 2
     steps = [[scene.step_pairs[n][side] for n in pairs] if two and scene.step_pairs else [] for side in range(2)]
     weights = [step_weights(trace, np.array(own, np.int64)) for trace, own in zip(scene.traces, steps, strict=False)]

@@ -48,9 +48,7 @@ _FRAMES = 8  # maximum number of innermost frames of a call stack
 
 
 def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
-    """Returns a list of facts about an event, one in each line. `at_ns` is a position on the time axis. If several events of
-    the other trace match the event, the event closest to `at_ns` is shown.
-    """
+    """Return a list of facts about an event, one in each line. The argument `at_ns` is a position on the time axis."""
     trace = scene.traces[span.side]
     duration_ns = duration_of(scene, span)
     name = plain(name_of(scene, span))
@@ -115,7 +113,7 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
 
 
 def _compiled(trace: Trace, number: int) -> list[str]:
-    """Returns lines that name the compiled region and the CUDA graph of a kernel, if it belongs to one."""
+    """Return lines that name the compiled region and the CUDA graph of a kernel."""
     rank = trace.devices[int(trace.device.device[number])].rank
     calls = (call for call in region_calls(trace, rank) if number in call.work)
     lines = [_fact("region", f"{call.region}{', backward' if call.is_backward else ''}") for call in calls]
@@ -140,7 +138,7 @@ def _launch_config(text: str) -> list[str]:
 
 
 def _rate(scene: Scene, side: int, op: int) -> list[str]:
-    """Returns lines with the FLOP and byte rates that an op achieves, also as shares of the GPU's peak rates."""
+    """Return lines with the FLOP and byte rates of an op, also as shares of the GPU's peak rates."""
     trace = scene.traces[side]
     kind, shapes = canonical_op(trace.strings[int(trace.host.name[op])]), trace.strings[int(trace.host.shapes[op])]
     row = scene.rates[side].get((kind, compared_text(kind, shapes)))

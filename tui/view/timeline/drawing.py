@@ -1,4 +1,4 @@
-"""Draws the visible part of the timeline, line by line. Lines that have not changed since the last call are not computed again.
+"""Draws the visible part of the timeline, line by line, and caches lines that have not changed.
 
     drawing = Drawing()
     for line, cells in drawing.frame(window):
@@ -88,8 +88,7 @@ class Drawing:
         return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
-        """Returns what one row of the timeline contains in each screen column, for one trace. Returns None for a row of memory,
-        and for a row that the trace lacks."""
+        """Return the work of one trace in each screen column of a timeline row. Return None for a row that shows memory."""
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)
@@ -124,7 +123,7 @@ class Drawing:
 
 
 def label_of(window: Window, line: WindowLine, width: int) -> str:
-    """Returns the label at the left of a line of the timeline, for example the name of a CUDA stream."""
+    """Return the label at the left of a line of the timeline, for example the name of a CUDA stream."""
     scene = window.scene
     row = scene.rows[line.row]
     if line.head:

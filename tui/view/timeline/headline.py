@@ -1,8 +1,6 @@
 """Makes the lines at the top of the timeline app: the verdict, step times, GPU busy share and memory peak.
 
     headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
-
-The figures are those that `trace diff` prints, or `trace info` for one trace.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ T = TypeVar("T", int, float)
 
 
 class Said(NamedTuple):
-    """A line of text with its tone, which is "good", "bad" or "plain"."""
+    """Stores a line of text with its tone, which is "good", "bad" or "plain"."""
 
     text: str
     tone: str

@@ -4,8 +4,7 @@
     styles[Category.MATRIX]           # a part of a column
     styles[Category.MATRIX | NAMED]   # a letter of a name, on the category's colour
 
-Red and blue are reserved for differences. A test checks that all colours are far enough apart to be distinguished. Characters
-and signs also show all information that the colours show.
+Red and blue are reserved for differences. Characters also show all information that the colours show.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Palette:
 
 
 def contrast(one: str, other: str) -> float:
-    """Returns the contrast ratio of two colours, from 1 to 21. Text is easy to read if the ratio is at least 4.5 (WCAG 2.1,
+    """Return the contrast ratio of two colours, from 1 to 21. Text is easy to read at a ratio of at least 4.5 (WCAG 2.1,
     1.4.3)."""
     darker, lighter = sorted(map(_luminance, (one, other)))
     return (lighter + 0.05) / (darker + 0.05)
@@ -94,7 +93,7 @@ def _luminance(colour: str) -> float:
 
 
 class _Styles(dict[int, Style]):
-    """Dictionary of styles by colour code, in which a style is created when it is first needed."""
+    """Maps colour codes to styles, and creates each style when it is first needed."""
 
     def __init__(self, palette: Palette) -> None:
         super().__init__()

@@ -19,8 +19,7 @@ from tui.view.timeline.window import Window
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """Returns the op or the call of the CUDA runtime that launched a piece of GPU work. For an event of the host, returns the
-    event that encloses it."""
+    """Return the op or CUDA call that launched a piece of GPU work. For a host event, return the enclosing event."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])
@@ -33,7 +32,7 @@ def launcher(scene: Scene, span: Span) -> Span | None:
 
 
 def launched(scene: Scene, span: Span) -> Span | None:
-    """Returns the first piece of GPU work that an event of the host or an event inside it launched."""
+    """Return the first piece of GPU work that a host event, or an event inside the host event, launched."""
     if span.table != "host":
         return None
     rows = launched_rows(scene.traces[span.side], span.number)
@@ -41,7 +40,7 @@ def launched(scene: Scene, span: Span) -> Span | None:
 
 
 def launched_rows(trace: Trace, number: int) -> Column:
-    """Returns the table rows of the GPU events that an event of the host launched, ordered by start time."""
+    """Return the table rows of the GPU events that a host event launched, ordered by start time."""
     host = trace.host
     own = np.flatnonzero(host.thread == host.thread[number])  # rows are ordered by start time, so nested spans follow
     behind = own[0] + np.searchsorted(host.start_ns[own], int(host.end_ns[number]), side="left") if len(own) else number
@@ -51,8 +50,9 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Finds the backward op of a forward op, or the reverse, with the help of autograd's sequence numbers. If the given event
-    is a kernel, returns a kernel that the found op launched.
+    """Find the backward op of a forward op, or the reverse, by autograd's sequence numbers.
+
+    If the given event is a kernel, return a kernel that the found op launched.
     """
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
@@ -77,8 +77,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Returns the names of the nn.Modules that enclose a host event, outermost first, and its Python call stack, innermost
-    frame first."""
+    """Return the enclosing nn.Modules (outermost first) and the Python stack (innermost frame first) of a host event."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in host.outward(number):
@@ -91,10 +90,9 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
-    """Finds the next (`by` 1) or the previous (`by` -1) event with the same name. Returns the event, its position on the time
-    axis, its number among the events of the same name, and the number of these events.
+    """Find the next (1) or the previous (-1) event with the same name.
 
-    After the last event, the search continues with the first event.
+    Return the event, its position on the time axis, its number, and the number of all events with the name.
     """
     spans = getattr(window.scene.traces[span.side], span.table)
     if span.table == "batches":
@@ -105,10 +103,9 @@ def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int,
 def next_named(
     window: Window, side: int, table: str, name: int, by: int, after: int = NONE
 ) -> tuple[Span, int, int, int] | None:
-    """Finds the next (`by` 1) or the previous (`by` -1) event with a given name. Returns the event, its position on the time
-    axis, its number among the events of the same name, and the number of these events.
+    """Find the next (1) or the previous (-1) event with a given name.
 
-    The search starts at the event in table row `after`, or at the cursor if this event is not shown.
+    The search starts at the event in table row `after`, or at the cursor.
     """
     spans = getattr(window.scene.traces[side], table)
     rows = np.flatnonzero(spans.name == name)

@@ -3,8 +3,7 @@
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
 
-The ruler shows times of the first trace, or of the second trace for steps that the first trace lacks. The time in the ruler
-starts at 0 in each step. If steps are too narrow on the screen, the ruler shows the time since the start of the first step.
+The time in the ruler starts at 0 in each step, or in the first step if steps are too narrow on the screen.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ Marks = list[tuple[int, str, int]]
 
 
 def step_positions(scene: Scene, by: Alignment) -> Marks:
-    """Returns for each step its position on the time axis, its label, and its index in `scene.step_pairs`.
+    """Return for each step its position on the time axis, its label, and its index in `scene.step_pairs`.
 
-    If two traces are aligned by wall time, their steps begin at different positions, so only the first trace's steps are
-    marked.
+    If two traces are aligned by wall time, only the first trace's steps are marked.
     """
     sides, steps = scene.axis(by).sides, [trace.steps for trace in scene.traces]
     found: Marks = []
@@ -47,7 +45,7 @@ def step_positions(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """Returns the label of a step, such as "5", or "5/0" if the step has different numbers in the two traces."""
+    """Return the label of a step, such as "5", or "5/0" if the step has different numbers in the two traces."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     if by is Alignment.WALL:
@@ -56,10 +54,9 @@ def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
 
 
 def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
-    """Formats the time since the start of a step, such as "+94.8 ms in step 5". `step` is the row number of the step in the
-    trace, or NONE if the time is outside of steps.
+    """Format the time since the start of a step, such as "+94.8 ms in step 5".
 
-    The text also names the rank if the ruler shows another rank, because each rank begins a step at a different time.
+    The argument `step` is the step's row number in the trace, or NONE for a time outside of steps.
     """
     steps = scene.traces[side].steps
     first = next((pair[side] for pair in scene.step_pairs if pair[side] != NONE), NONE)
@@ -77,14 +74,13 @@ def _since(time_ns: int) -> str:
 
 
 def pair_at(marks: Marks, place_ns: int) -> int:
-    """Returns the index of the step at a position on the time axis, or NONE before the first step."""
+    """Return the index of the step at a position on the time axis, or NONE before the first step."""
     before = bisect_right(marks, place_ns, key=lambda mark: mark[0])
     return marks[before - 1][2] if before else NONE
 
 
 def steps_line(window: Window, marks: Marks) -> str:
-    """Returns the line of the ruler that shows a mark and a number where each step starts. If steps are narrow on the screen,
-    only every n-th step is marked."""
+    """Return the line of the ruler with a mark and a number at the start of each step."""
     text = [" "] * window.columns
     positions = np.array([position for position, _, _ in marks], dtype=np.int64)
     columns = np.searchsorted(window.edges_ns, positions, side="right") - 1
@@ -105,8 +101,7 @@ def steps_line(window: Window, marks: Marks) -> str:
 
 
 def time_words(window: Window, marks: Marks, width: int) -> str:
-    """Returns the label for the line of times in the ruler. The label says which trace the times belong to and where they start
-    at 0."""
+    """Return a label that says which trace the ruler's times belong to, and where the times start at 0."""
     word = window.scene.words[_side(window, marks)]
     if not marks:
         return f"{word} time".strip()[:width]
@@ -166,7 +161,7 @@ def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]
 
 
 def round_ns(least_ns: float) -> int:
-    """Rounds up to a round number: the smallest of 1, 2, 5, 10, 20, ... that is at least `least_ns`."""
+    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least `least_ns`."""
     decade = 1
     while True:
         for times in (1, 2, 5):
@@ -176,7 +171,7 @@ def round_ns(least_ns: float) -> int:
 
 
 def tick_text(at_ns: int, every_ns: int) -> str:
-    """Formats the time of a tick of the ruler, with a unit that suits the distance between ticks: "150 ms", "1.02 s"."""
+    """Format the time of a tick of the ruler, with a unit that suits the distance between ticks: "150 ms", "1.02 s"."""
     unit_ns, unit = next((u for u in _UNITS if max(abs(at_ns), every_ns) >= u[0]), _UNITS[-1])
     decimals = 0
     while every_ns * 10**decimals < unit_ns:

@@ -45,8 +45,9 @@ class WindowLine:
 
 
 class ShownRows:
-    """Determines which rows of the timeline are shown, and how. `height` is the number of lines of text that fit on the screen.
-    Only rows whose label contains the text `wanted` are shown.
+    """Determines which rows of the timeline are shown, and how.
+
+    The number `height` is the number of lines of text that fit on the screen.
     """
 
     def __init__(self, scene: Scene, height: int) -> None:
@@ -63,7 +64,7 @@ class ShownRows:
 
     @cached_property
     def shown(self) -> tuple[int, ...]:
-        """Returns the indices of the rows that the timeline shows, from top to bottom. Pinned rows come first."""
+        """Return the indices of the rows that the timeline shows, from top to bottom, with pinned rows first."""
         found = []
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
@@ -78,7 +79,7 @@ class ShownRows:
 
     @cached_property
     def lines(self) -> tuple[WindowLine, ...]:
-        """Returns all lines of the timeline from top to bottom, including lines that must be scrolled into view."""
+        """Return all lines of the timeline from top to bottom, including lines that must be scrolled into view."""
         found: list[WindowLine] = []
         for number in self.shown:
             here = [
@@ -99,9 +100,7 @@ class ShownRows:
 
     @cached_property
     def heights(self) -> dict[int, int]:
-        """Returns for each shown row how many lines of text each trace gets. If the window has room for more lines, all rows of
-        a kind become higher together.
-        """
+        """Return how many lines of text each trace gets in each shown row."""
         sides = {row: sum(part is not LinePart.DIFFERENCE for part in self._parts(self.scene.rows[row])) for row in self.shown}
         kinds = {row: self.scene.rows[row].kind for row in sides}
         heights = {row: _LEAST_LINES.get(kind, 1) for row, kind in kinds.items()}
@@ -118,8 +117,7 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Returns the number of lines of pinned rows, which stay at the top when the user scrolls. If pinned rows would fill
-        more than half of the window, nothing stays at the top and the result is 0."""
+        """Return the number of lines of pinned rows. Return 0 if pinned rows would fill more than half of the window."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -135,7 +133,7 @@ class ShownRows:
             self.__dict__.pop(worked_out, None)
 
     def toggle(self, what: str) -> None:
-        """Switches one of the display options "mirrored", "swapped", "memory" or "host" on or off."""
+        """Switch one of the display options "mirrored", "swapped", "memory" or "host" on or off."""
         setattr(self, what, not getattr(self, what))
         self.forget()
 
@@ -144,8 +142,9 @@ class ShownRows:
         self.forget()
 
     def fold_of(self, row: SceneRow, what: tuple[str, ...]) -> Fold | None:
-        """Returns the smallest group of rows that contains the given row and can be folded. Groups whose kind is not in `what`
-        are ignored. Returns None if the row is in no group that can be folded.
+        """Return the smallest group that contains the row and can be folded, or None.
+
+        Groups whose kind is not in `what` are ignored.
         """
         own = (Fold("thread", row.key.rank, row.key.position),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
@@ -160,8 +159,7 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Exchanges a timeline row with the row above (-1) or below (1). A pinned row can only change places with another
-        pinned row."""
+        """Exchange a row with the row above (-1) or below (1). A pinned row only changes places with another pinned row."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):
@@ -181,7 +179,7 @@ class ShownRows:
             self.forget()
 
     def instead_of(self, row: int, fold: Fold | None) -> int:
-        """Returns the row if it is shown. If the row is hidden in a folded group, returns the row that stands for the group."""
+        """Return the row if it is shown. If the row is hidden in a folded group, return the row that stands for the group."""
         if fold is None or row in self.shown:
             return row
         key = self.scene.rows[row].key
@@ -190,8 +188,7 @@ class ShownRows:
         return next(iter(same or thread), row)
 
     def _fold_new(self) -> None:
-        """Folds groups of many rows when they first appear, such as the CUDA streams of a device or all ranks except the
-        first."""
+        """Fold large groups of rows when they first appear, such as the CUDA streams of a device."""
         hiding = [fold for row in self.scene.rows for fold in row.folds]
         standing = {row.stands_for for row in self.scene.rows}
         found = {fold for fold in hiding if fold.what == "thread" or fold in standing}

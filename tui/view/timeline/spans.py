@@ -1,11 +1,10 @@
-"""Finds single events in the timeline: the event under the cursor, its neighbours, and the matching event in the other trace.
+"""Finds single events in the timeline, such as the event under the cursor and the matching event in the other trace.
 
     span = under(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-Kernels of two traces are matched by the module traces/comparison/counterparts.py. Other events are matched by name: the n-th
-event of a name in a step matches the n-th event of this name in the aligned step. Nested ops that do the same work, such as
-aten::cudnn_convolution inside aten::conv2d, are matched like the outer op.
+Events of the host are matched by name: the n-th event of a name in a step matches the n-th event in the aligned step. Nested
+ops that do the same work are matched like the outer op.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """Identifies an event that is shown in the timeline. `row` is the index of the timeline row, and `position` is the index of
-    the event in this row."""
+    """Identifies an event in the timeline by the index of its row and its index within the row."""
 
     side: int
     row: int
@@ -43,7 +41,7 @@ def _cursor(window: Window) -> tuple[int, int, Lane] | None:
 
 
 def under(window: Window) -> Span | None:
-    """Returns the event under the cursor, which is the event closest to the middle of the cursor's screen column."""
+    """Return the event closest to the middle of the cursor's screen column."""
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
@@ -63,7 +61,7 @@ def under(window: Window) -> Span | None:
 
 
 def neighbour(window: Window, span: Span | None, by: int) -> Span | None:
-    """Returns the next (`by` 1) or the previous (`by` -1) event in the cursor's line, or None if there is none."""
+    """Return the next (1) or the previous (-1) event in the cursor's line, or None without a neighbour."""
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
@@ -83,7 +81,7 @@ def _span(scene: Scene, side: int, row: int, position: int) -> Span:
 
 
 def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
-    """Finds an event of a trace in the timeline, or returns None if the timeline does not show the event."""
+    """Find an event of a trace in the timeline, or return None if the timeline does not show the event."""
     for row, of in enumerate(scene.rows):
         track = of.tracks[side]
         if of.stands_for is None and track is not None and track.table == table and isinstance(track.lane, Lane):
@@ -109,24 +107,22 @@ def duration_of(scene: Scene, span: Span) -> int:
 
 
 def position_of(window: Window, span: Span, near_ns: int | None = None) -> int | None:
-    """Returns the position on the time axis at which an event starts. Of several positions, the one closest to `near_ns` or to
-    the cursor is returned. Returns None if the event is not shown.
-    """
+    """Return the position on the time axis at which an event starts, or None if the event is not shown."""
     near_ns = window.cursor_ns if near_ns is None else near_ns
     return window.axis.sides[span.side].position(start_of(window.scene, span), near_ns)
 
 
 def step_of(scene: Scene, span: Span) -> int:
-    """Returns the step in which an event of the host started, or in which a piece of GPU work was launched. Returns NONE for
-    events outside of steps."""
+    """Return the step in which a host event started, or in which a piece of GPU work was launched.
+
+    Return NONE for events outside of steps.
+    """
     trace = scene.traces[span.side]
     return int(_steps_of(trace, span.table, np.array([span.number]))[0])
 
 
 def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span | None:
-    """Returns the event of the other trace that matches an event. If a step of the recording was replayed several times, the
-    matching event closest to `near_ns` is returned.
-    """
+    """Return the matching event of the other trace that is closest to `near_ns`."""
     if len(scene.traces) < 2:
         return None
     step, other = step_of(scene, span), 1 - span.side
@@ -162,7 +158,7 @@ def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alig
 
 
 def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
-    """Returns the table rows of all events with a given name in a step, in order of time."""
+    """Return the table rows of all events with a given name in a step, in order of time."""
     spans = getattr(trace, table)
     if table == "batches":
         rows = np.arange(len(spans))
@@ -187,8 +183,7 @@ def _outermost(trace: Trace, rows: Column) -> Column:
 
 
 def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
-    """Returns the table row of the outermost event in `among` that is or encloses the given event. If none of the events in
-    `among` encloses the event, returns the event's own table row."""
+    """Return the table row of the outermost event in `among` that encloses the given event."""
     if span.table != "host":
         return span.number
     host, row = trace.host, span.number

@@ -22,9 +22,7 @@ _LEGEND_COLUMNS = (140, 200)  # maximum total columns of a legend for one trace 
 
 
 def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, partner: Span | None = None) -> str:
-    """Describes the selected event and the matching event in the other trace. If no event is selected, describes the timeline
-    row and the time at the cursor.
-    """
+    """Describe the selected event and the matching event in the other trace, or else the row at the cursor."""
     line = window.cursor_line
     if line is None:
         return "nothing to show"
@@ -79,7 +77,7 @@ def _column(window: Window, drawing: Drawing, row: int, column: int) -> str:
 
 
 def range_text(window: Window) -> str:
-    """Summarizes the selected range."""
+    """Summarize the time range that the user has selected."""
     if window.range_ns is None:
         return ""
     begin, end = sorted(window.range_ns)
@@ -97,8 +95,7 @@ def range_text(window: Window) -> str:
 
 
 def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Text:
-    """Returns the legend: the meaning of the colours on the screen and, for two traces, of the signs. The number of lines does
-    not change while the user scrolls."""
+    """Return the meaning of the colours and signs on the screen."""
     seen: set[int] = set()
     for number in window.visible:
         line = window.rows.lines[number]

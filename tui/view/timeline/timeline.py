@@ -1,8 +1,4 @@
-"""Defines the widget of the library textual that shows the ruler and the rows of the timeline.
-
-A mouse click selects an event, the wheel zooms, and dragging moves the visible time range. Dragging the mouse while Shift is
-pressed selects a time range.
-"""
+"""Defines the widget of the library textual that shows the ruler and the rows of the timeline."""
 
 from __future__ import annotations
 
@@ -43,8 +39,7 @@ class TimelineView(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """Message which says that the user moved the cursor or the visible time range with the mouse. `selected` is True after
-        a click."""
+        """Tells the app that the user moved the cursor or the visible time range with the mouse."""
 
         selected: bool
 
@@ -61,7 +56,7 @@ class TimelineView(Widget, can_focus=True):
     # --- calls by the app ---
 
     def show(self, scene: Scene) -> None:
-        """Shows one or two traces. The visible time range and the cursor stay the same if a trace was already shown."""
+        """Show one or two traces. The cursor stays at the same place if a trace was already shown."""
         if self.window is None:
             self.window = Window(scene, *self._room())
         else:
@@ -74,7 +69,6 @@ class TimelineView(Widget, can_focus=True):
 
     @property
     def marks(self) -> Marks:
-        """Returns the positions on the time axis at which steps start."""
         assert self.window is not None
         scene, axis = self.window.scene, self.window.axis
         if self._marks is None or self._marks[0] is not scene or self._marks[1] is not axis:
@@ -132,8 +126,7 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Resizes the window to the widget. `_fit` is also called before drawing, because textual's event `Resize` may arrive
-        late on a busy machine."""
+        """Resize the window to the widget before drawing, because textual's event `Resize` may arrive late."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
             self._drawn = None
@@ -193,7 +186,7 @@ class TimelineView(Widget, can_focus=True):
 
 
 def range_columns(window: Window) -> range:
-    """Returns the screen columns that show the selected time range."""
+    """Return the screen columns that show the selected time range."""
     return range(0) if window.range_ns is None else _columns(window, *sorted(window.range_ns))
 
 
@@ -206,9 +199,7 @@ def _columns(window: Window, begin_ns: int, end_ns: int) -> range:
 def strip_of(
     window: Window, line: WindowLine, cells: CharacterRow, label_width: int, is_cursor: bool, palette: Palette
 ) -> Strip:
-    """Renders one line of the timeline, which begins with a label. Neighbouring characters of the same colour are drawn
-    together.
-    """
+    """Render one line of the timeline, which begins with a label."""
     label = label_of(window, line, label_width)
     style = palette.label_cursor if is_cursor else palette.label if line.head else palette.label_dim
     segments = [Segment(label, style), Segment(" ", palette.label)]
@@ -225,8 +216,7 @@ def strip_of(
 
 
 def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
-    """Changes the colour codes of a line so that selected events are highlighted. Empty characters in the selected time range
-    are also highlighted."""
+    """Change the colour codes of a line so that selected events are highlighted."""
     if window.range_ns is None and not window.lit:
         return paints
     selected = range_columns(window)
@@ -244,9 +234,7 @@ def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
 
 
 def _cut_out(bounds: list[int], styles: list[Style], cursor: int, over: Style) -> None:
-    """Splits the segments of a line at the cursor, so that the cursor can have its own style. `styles` has one style for each
-    segment between two neighbouring numbers of `bounds`.
-    """
+    """Split the segments of a line at the cursor, so that the cursor can have its own style."""
     at = bisect_right(bounds, cursor) - 1
     inside = styles[at]
     cut = [bound for bound in (cursor, cursor + 1) if bound not in (bounds[at], bounds[at + 1])]

@@ -52,8 +52,7 @@ class Window:
 
     @property
     def edges_ns(self) -> Column:
-        """Returns the positions on the time axis at which screen columns begin and end, in ascending order. For n screen
-        columns, the result has n + 1 positions."""
+        """Return the n + 1 positions on the time axis at which n screen columns begin and end."""
         of = self.start_ns, self.ns_per_column, self.columns
         if self._edges is None or self._edges[0] != of:  # every line of a frame uses the same edges
             edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
@@ -75,8 +74,7 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Returns the index of the trace that the cursor's line shows. A line that shows differences belongs to the second
-        trace."""
+        """Return the index of the trace that the cursor's line shows. A line with differences belongs to the second trace."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
@@ -87,7 +85,7 @@ class Window:
     # --- changes ---
 
     def show(self, scene: Scene) -> None:
-        """Shows new data. The visible time range stays the same, unless a second trace was added."""
+        """Show new data. The visible time range stays the same, unless a second trace was added."""
         row, before, at_home = self.cursor_row, self.axis, self.at_home
         other_axis = len(scene.traces) != len(self.scene.traces) or not before.length_ns
         side = self.cursor_side
@@ -103,7 +101,6 @@ class Window:
             self._to_row(next((n for n, other in enumerate(scene.rows) if other.key == row.key), 0))
 
     def resize(self, columns: int, height: int) -> None:
-        """Shows the same time range in a new number of screen columns."""
         span = self.columns * self.ns_per_column
         self.columns = max(columns, 1)
         self.rows.height = max(height, 1)
@@ -112,7 +109,7 @@ class Window:
         self._relaid()
 
     def home(self) -> None:
-        """Zooms out to show all steps, or the whole trace if the trace has no steps."""
+        """Zoom out to show all steps, or the whole trace if the trace has no steps."""
         begin_ns = _steps_begin_ns(self.scene, self.axis)
         if begin_ns >= self.axis.length_ns:
             begin_ns = 0
@@ -132,8 +129,7 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Multiplies the visible time range by `factor`. The position `around_ns` on the time axis stays in its screen
-        column."""
+        """Multiply the visible time range by `factor`, but keep the position `around_ns` in its screen column."""
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)
@@ -142,7 +138,7 @@ class Window:
         self._set(at_ns - (at_ns - self.start_ns) * new_span / span, new_span)
 
     def pan(self, columns: float) -> None:
-        """Moves the visible time range to the right by a number of screen columns. The cursor stays in its screen column."""
+        """Move the visible time range to the right by a number of screen columns."""
         before = self.start_ns
         self._set(self.start_ns + columns * self.ns_per_column, self.columns * self.ns_per_column)
         self.cursor_ns = self._on_axis(self.cursor_ns + self.start_ns - before)
@@ -153,14 +149,14 @@ class Window:
         self._keep_cursor_in_sight()
 
     def point(self, column: int, line: int) -> None:
-        """Moves the cursor to the position of the mouse pointer."""
+        """Move the cursor to the position of the mouse pointer."""
         self.cursor_ns = self._on_axis(self.start_ns + (column + 0.5) * self.ns_per_column)
         if line < len(self.visible):
             self.line = self.visible[line]
             self.line -= self.rows.lines[self.line].level
 
     def move_line(self, lines: int) -> None:
-        """Moves the cursor down by a number of lines, or up if the number is negative."""
+        """Move the cursor down by a number of lines, or up if the number is negative."""
         if not self.rows.lines:
             return
         at = min(max(self.line + lines, 0), len(self.rows.lines) - 1)
@@ -170,7 +166,7 @@ class Window:
         self._keep_line_in_sight()
 
     def go(self, at_ns: int, row: int | None = None, side: int | None = None) -> None:
-        """Moves the cursor to a position on the time axis and optionally to a row, and scrolls the cursor into view."""
+        """Move the cursor to a position on the time axis, and scroll until the cursor is visible."""
         self.cursor_ns = self._on_axis(at_ns)
         if row is not None:
             self.rows.reveal(row)
@@ -179,7 +175,7 @@ class Window:
         self._keep_cursor_in_sight(centre=True)
 
     def align(self, by: Alignment) -> None:
-        """Changes how two traces are aligned on the time axis. The time under the cursor does not change."""
+        """Change how two traces are aligned on the time axis. The time under the cursor does not change."""
         side = self.cursor_side
         time_ns = int(self.axis.sides[side].times([self.cursor_ns])[0])
         self.alignment = by
@@ -187,7 +183,7 @@ class Window:
         self._keep_under_cursor(side, time_ns)
 
     def _keep_under_cursor(self, side: int, time_ns: int) -> None:
-        """After a change of the time axis, scrolls so that the time under the cursor stays under the cursor."""
+        """After a change of the time axis, scroll so that the same time stays under the cursor."""
         column = self.cursor_ns - self.start_ns
         position = self.axis.sides[side].position(time_ns, self.cursor_ns)
         if position is not None:
@@ -197,8 +193,7 @@ class Window:
     # --- bounds ---
 
     def change_rows(self, change: Callable[[ShownRows], object], fold: Fold | None = None) -> None:
-        """Changes which rows the timeline shows. If the row with the cursor becomes hidden, the cursor moves to the row that
-        stands for the hidden row."""
+        """Change which rows the timeline shows. The cursor never stays in a hidden row."""
         line = self.cursor_line
         change(self.rows)
         self._relaid()
@@ -269,9 +264,7 @@ def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
 
 
 def fold(window: Window, what: tuple[str, ...]) -> bool:
-    """Folds or unfolds the group of timeline rows that contains the cursor. Only groups of the kinds in `what` are folded.
-    Returns False if the cursor is not in a group of the kinds in `what`.
-    """
+    """Fold or unfold the group of rows that contains the cursor. Return False without a group of the kinds in `what`."""
     row = window.cursor_row
     found = None if row is None else window.rows.fold_of(row, what)
     if found is None:
@@ -281,7 +274,7 @@ def fold(window: Window, what: tuple[str, ...]) -> bool:
 
 
 def pin(window: Window) -> bool:
-    """Pins the row with the cursor to the top of the timeline, or unpins the row. Returns whether the row is now pinned."""
+    """Pin or unpin the row with the cursor, and return True if the row is now pinned."""
     row = window.cursor_row
     if row is None:
         return False
