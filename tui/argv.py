@@ -52,7 +52,6 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
 
 
 def _after_script(ours: list[str], script: list[str], names: int) -> Split:
-    """Move the option `--trace` and its value from the script's arguments to the options of trace."""
     if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
         return Split(ours, script)
     for at in range(names, len(script)):

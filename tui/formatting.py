@@ -46,7 +46,6 @@ def time_text(time_ns: float | None, *, signed: bool = False) -> str:
 
 
 def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
-    """Format a number of bytes, such as "31.7 GiB" or "512 B"."""
     if size_bytes is None or (size_bytes < 0 and not signed):
         return ABSENT
     sign = ("-" if size_bytes < 0 else "+" if size_bytes > 0 else "") if signed else ""
@@ -58,7 +57,6 @@ def size_text(size_bytes: float | None, *, signed: bool = False) -> str:
 
 
 def count_text(count: float) -> str:
-    """Format a count as "8,772", or as "4.5" for a fraction below 100."""
     return f"{count:,.0f}" if float(count).is_integer() or count >= 100 else f"{count:.1f}"
 
 
@@ -68,7 +66,6 @@ def counted(count: float, noun: str) -> str:
 
 
 def share_text(share: float | None) -> str:
-    """Format a share, such as "97.2 %" for 0.972."""
     return ABSENT if share is None else f"{100 * share:.1f} %"
 
 
@@ -78,7 +75,6 @@ def rough_text(share: float | None) -> str:
 
 
 def error_text(error: float | None) -> str:
-    """Format a relative difference with its sign, such as "+1.3 %"."""
     if error is None:
         return ABSENT
     text = f"{100 * error:+.1f} %"
@@ -135,7 +131,6 @@ def kernel_texts(names: Sequence[str]) -> list[str]:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Join the first names and count the other names, such as "aten::mul + aten::add and 3 more"."""
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return " + ".join(map(kernel_text, names[:2])) + more
 

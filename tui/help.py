@@ -81,8 +81,6 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Represents `trace` itself, or a command with subcommands."""
-
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         _write_page(self, ctx, formatter)
 
@@ -165,7 +163,6 @@ def _write_sections(entries: Iterable[tuple[str, str, str]], formatter: HelpForm
 
 
 def _entry(param: Parameter, ctx: Context) -> tuple[str, str, str]:
-    """Return the section, the label and the help text of an option."""
     record = param.get_help_record(ctx) or ("", "")
     if isinstance(param, TyperArgument):
         return "Arguments", param.metavar or record[0], param.help or ""

@@ -26,7 +26,6 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def trace_argument(metavar: str, text: str) -> Any:
-    """Declare an argument that names a trace, and let the shell complete the name."""
     return typer.Argument(metavar=metavar, help=text, autocompletion=trace_names)
 
 

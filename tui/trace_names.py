@@ -25,7 +25,6 @@ def find_trace(name: str) -> Path:
 
 
 def load_trace(name: str) -> Trace:
-    """Load the trace with a given name. Raise TraceLibraryError or TraceFormatError."""
     return load_cell(name) if is_cell_name(name) else load(find_trace(name))
 
 

@@ -18,7 +18,7 @@ from tui.trace_names import load_trace
 class FunctionFacts(FunctionChange):
     """Compares the GPU time of one Python function in two traces.
 
-    If one trace lacks the function, its figures are null.
+    The figures of a trace without the function are null.
     """
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace

@@ -133,7 +133,6 @@ def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
 
 
 def _machine(card: Card, count: int) -> Trace:
-    """Return a trace that names the GPUs and has one step without any work."""
     devices = [Device(rank=0, index=i, name=card.names[0], total_memory_bytes=_ROOM_BYTES) for i in range(count)]
     version = importlib.metadata.version("torch")
     built = re.search(r"\+cu(\d+)(\d)", version)
@@ -179,10 +178,7 @@ def _changes(log: RequestLog) -> bool:
 
 
 def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
-    """Run the script at another batch size, and return how its memory requests grow.
-
-    Return an empty list if the second run recorded no usable memory requests.
-    """
+    """Return an empty list if the second run recorded no usable memory requests."""
     batch = need.batch
     assert batch is not None
     other = batch // 2 or 2
@@ -210,8 +206,6 @@ def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card
 
 
 class _Peaks:
-    """Compares the script's memory peaks with memory peaks in the library."""
-
     def __init__(self, first: _FitRun, scaled: Sequence[ScaledRequests], need: Need) -> None:
         self._need = need
         self._scaled = scaled
@@ -219,7 +213,6 @@ class _Peaks:
         self.batch = first.batch if need.batch == first.batch and len(first.logs) == 1 and first.steps else None
 
     def judge(self, limit: MeasuredLimit | None) -> tuple[MeasuredLimit | None, OtherMemory | None]:
-        """Return the measured batch limit of a GPU, or the reason why the limit does not apply to the script."""
         if limit is None or self.batch is None:
             return None, None
         at = limit.fitted if self._scaled else self.batch
@@ -286,10 +279,7 @@ def _given(words: Sequence[str], option: str) -> str | None:
 
 
 def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Return the index of the word with the option's value, and the text before the value.
-
-    If `option` is a number n, the batch size is the script's n-th argument.
-    """
+    """Return the index of the word with the option's value, and the text before the value."""
     if option.isdigit():
         at = int(option) + (words[0] == "-m")
         return (at, "") if at < len(words) else None

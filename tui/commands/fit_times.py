@@ -48,7 +48,9 @@ class StepTime:
 
 
 class KnownTimes:
-    """Finds the step time of a training script on each GPU. For scripts without training, the forward pass counts as the step.
+    """Finds the step time of a training script on each GPU.
+
+    For scripts without training, the forward pass counts as the step.
     """
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
@@ -59,7 +61,6 @@ class KnownTimes:
         self._by_card: dict[str, Column | None] = {}
 
     def limit(self, card: Card) -> MeasuredLimit | None:
-        """Return the largest batch size that was measured on a GPU, or None without a measurement."""
         return next((MeasuredLimit.of(cell) for of, cell in self._cells if of is card), None)
 
     def step(self, card: Card) -> StepTime | None:
@@ -119,10 +120,6 @@ class KnownTimes:
         return median(times for _, times in self._off) if self._off else 1.0
 
     def _estimated_ns(self, card: Card) -> float | None:
-        """Return the GPU time of a step, without communication between ranks.
-
-        The first training step is left out, because the optimizer then creates its state.
-        """
         durations_ns = self._durations_ns(card)
         if durations_ns is None or self._ran is None:
             return None

@@ -201,7 +201,6 @@ def show(name: str, json: bool) -> int:
 
 
 def _shown_cell(name: str) -> LibraryCell:
-    """Return a library entry, given the entry's name or the path of a file with one entry."""
     path = Path(name)
     if path.suffix != SUFFIX or not path.is_file():
         return find_cell(name.partition("@")[0])

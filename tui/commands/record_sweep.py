@@ -147,8 +147,6 @@ def _values(text: str) -> tuple[int, ...]:
 
 
 class _Tee:
-    """Copies the script's stderr to our own stderr, and keeps the last part of the text."""
-
     def __init__(self) -> None:
         self._reader, self.descriptor = os.pipe()
         self.end = b""

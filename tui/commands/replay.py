@@ -168,7 +168,6 @@ def _estimate_sentence(prediction: Prediction) -> str:
 
 
 def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> None:
-    """Write the requested files. An error while writing one file does not prevent writing the next file."""
     try:
         if replay.output is not None:
             save(replayed, replay.output)

@@ -50,8 +50,7 @@ class ReplaySource:
     is_estimate: bool = False
 
     def file_in(self, folder: Path) -> Path:
-        """Return the path of a trace file with the replay's times. Write the trace file to `folder` if no file has the times.
-        """
+        """Return the path of a trace file with the replay's times. Write a new trace file to `folder` if needed."""
         if self.path is not None:
             return self.path
         path = saved_in(folder, self.name)
@@ -66,7 +65,6 @@ class ReplaySource:
 
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
-    """Return where the replay takes its times from, according to the options `--trace`, `--gpu` and `--estimate`."""
     if gpu and estimate and gpus > 1:  # the library's entries are for one GPU
         return ReplaySource(gpu, card_alone(gpu, gpus), is_estimate=True)
     choice = choice_of(trace, gpu, estimate)
@@ -132,7 +130,6 @@ def card_alone(gpu: str, gpus: int = 1) -> Trace:
 
 
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
-    """Return the report of a replay in which all times are estimated."""
     lines = [f"ESTIMATE: no measurements of this model on {replayed.devices[0].name}; times are predicted."]
     figures = {"training": comparison.compute_side}
     if comparison.evaluation is not None:
@@ -150,7 +147,6 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 
 
 def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
-    """Return the GPU of a library entry, and a trace of the GPU without steps."""
     file = read_cells(choice.files[0])
     return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
 
@@ -189,7 +185,6 @@ def _listed(counts: Counter[tuple[int, str]]) -> str:
 
 
 def was_measured(replayed: Trace) -> bool:
-    """Return True if any of the replay's times come from a library entry."""
     return any(steps.calls for steps in _played(replayed))
 
 

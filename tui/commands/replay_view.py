@@ -21,17 +21,12 @@ from tui.view.script_output import ScriptOutput, no_input
 
 
 def can_view() -> bool:
-    """Return True if stdin and stderr are terminals, as the timeline app requires."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def run_with_view(
     rooms: Mapping[str, object], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
 ) -> ChildResult:
-    """Run the script in a child process while the timeline app is open.
-
-    The argument `folder` contains the timelines that the replay writes.
-    """
     live = Live((name, recorded), folder)
     failures: list[Exception] = []
     stdin = no_input()

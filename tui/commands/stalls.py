@@ -134,7 +134,6 @@ def _run(
     folder: Path, asked: StallsOptions, path: Path | None, choice: LibraryChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
-    """Return the run's timeline, the loading times of all batches, and the script's exit code."""
     out, socket = folder / "out", folder / "storage"
     out.mkdir(exist_ok=True)
     if path is None:

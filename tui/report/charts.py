@@ -108,7 +108,6 @@ def line_chart(
 
 
 def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]], names: Sequence[str]) -> str:
-    """Return a bar chart with one or two bars in each row."""
     if not rows:
         return ""
     high = max((value for _, values, _ in rows for value in values if value), default=0.0) or 1.0
@@ -128,7 +127,6 @@ def paired_bars(rows: Sequence[tuple[str, Sequence[float | None], Sequence[str]]
 
 
 def stacked_bars(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Mapping[str, str], texts: Mapping[str, str]) -> str:
-    """Return a bar chart in which each bar is a stack of coloured parts."""
     high = max((sum(parts.values()) for _, parts in rows), default=0.0) or 1.0
     shapes, y = [], 4.0
     for label, values in rows:

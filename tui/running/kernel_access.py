@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 
 class Obstacle(NamedTuple):
-    """Describes why torch.profiler records no kernels, and how to fix the problem."""
-
     reason: str
     remedy: str
 

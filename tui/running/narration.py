@@ -68,7 +68,6 @@ def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
 
 
 def _mentions(script: str, option: str) -> bool:
-    """Return True if the script's source code contains the option, or if the source code cannot be read."""
     try:
         text = Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -22,7 +22,6 @@ _ERASE = "\r\x1b[K"
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show a line with the elapsed seconds while the `with` block runs, then erase the line."""
     if is_verbose():
         start_s = time.monotonic()
         yield

@@ -58,7 +58,6 @@ def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
 
 
 def progress_text(steps: int, expected: int | None, per_s: float) -> str:
-    """Describe the progress of a replay, such as "step 40 of 500, 2.1 steps/s, 3 min 39 s left"."""
     rate = f"{per_s:.3g} steps/s" if per_s >= 1 else f"{1 / per_s:.3g} s per step"
     if expected is None or steps > expected:
         return f"{counted(steps, 'step')}, {rate}"

@@ -86,7 +86,6 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
 
 
 def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
-    """Return table rows that show how often each rank was the last one to start a collective operation."""
     similar = set(similar_ranks(found) if len(found) > _MOST_OPS else ())
     late = [row for row in found if row.rank not in similar]
     cells = [
@@ -207,7 +206,6 @@ def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
 
 
 def idle_sentence(idle: dict[str, IdleTime]) -> str:
-    """Describe the idle share of all devices, such as "43.9 %; on average per step: host-bound 58.7 ms, ..."."""
     window_ns = sum(of.window_ns for of in idle.values())
     if not window_ns:
         return ""
@@ -242,7 +240,6 @@ def per_step_words(idle: dict[str, IdleTime], *, together: bool = True) -> str:
 
 
 def exposure_sentence(of: Communication | None) -> str:
-    """Describe how much of the communication between ranks overlaps with computation."""
     whole_ns = 0 if of is None else of.exposed_per_step_ns + of.hidden_per_step_ns
     if of is None or not whole_ns:
         return ""
@@ -252,7 +249,6 @@ def exposure_sentence(of: Communication | None) -> str:
 
 
 def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
-    """Return table rows with the communication time, calls and bytes of each trace."""
     both = [sides.recorded, sides.replayed]
     per_step = [None if of is None else (of.exposed_per_step_ns, of.hidden_per_step_ns) for of in both]
     labels = ("exposed, per step: the GPU has nothing else to do", "hidden behind computation, per step")

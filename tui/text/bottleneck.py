@@ -61,7 +61,6 @@ def bottleneck_text(summary: Summary) -> str:
 
 
 def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
-    """Describe the bottleneck briefly, such as "data (up to 33.0 % to gain)"."""
     if pace is None or of is None:
         return ""
     if of.limit == "unknown":

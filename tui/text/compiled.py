@@ -61,7 +61,6 @@ def compilation_difference(comparison: Comparison) -> str:
 
 
 def compilation_notes(comparison: Comparison) -> list[str]:
-    """Return sentences about the compiled code in the second trace."""
     both = comparison.compiled
     if both is None or not both.replayed.is_compiled:
         return []
@@ -79,7 +78,6 @@ def compilation_notes(comparison: Comparison) -> list[str]:
 
 
 def compiled_line(of: CompiledFigures | None) -> str:
-    """Describe the compiled code of one trace, such as "2 regions with 87 % of the GPU's work (...)"."""
     if of is None or not (of.regions or of.compilations):
         return ""
     counts = f", {counted(of.recompiles, 'recompilation')}" if of.recompiles else ""
@@ -91,7 +89,6 @@ def compiled_line(of: CompiledFigures | None) -> str:
 
 
 def graphs_line(of: CompiledFigures | None) -> str:
-    """Describe the CUDA graphs of one trace, such as "2 CUDA graphs with 29.4 % of the GPU's work"."""
     if of is None or not of.graphs:
         return ""
     return f"{counted(len(of.graphs), 'CUDA graph')} with {share_text(of.graph_share)} of the GPU's work"
@@ -103,7 +100,6 @@ def compiled_tables(
     fused: Sequence[FusedOps] = (),
     most_kernels: int | None = KERNELS_SHOWN,
 ) -> list[FigureTable]:
-    """Return tables of the compiled regions, fused kernels and graph breaks in one or two traces."""
     known = [of or CompiledFigures() for of in sides]
     figures = _REGION if len(sides) == 1 else _REGION[:_SHARED]
     labels = {region.name: _label(region) for of in known for region in of.regions}

@@ -146,7 +146,6 @@ def _differences(comparison: Comparison) -> str:
 
 
 def warning_sentences(comparison: Comparison) -> list[str]:
-    """Return sentences that warn the reader about the figures, most serious first."""
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
     said = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
     said += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
@@ -185,7 +184,6 @@ def warning_sentences(comparison: Comparison) -> list[str]:
 
 
 def estimate_sentences(comparison: Comparison) -> list[str]:
-    """Describe how much of the replay's GPU time was estimated, and how large the error is."""
     coverage = comparison.coverage
     if coverage is None:
         return []
@@ -225,7 +223,6 @@ def labels_of(changes: Sequence[NameChange]) -> list[str]:
 
 
 def change_cells(of: NameChange | Replacement) -> list[str]:
-    """Return table cells with the calls and times in both traces, such as "4→2", "1.2 ms", "1.0 ms" and "-0.2 ms"."""
     counts = dict.fromkeys(count_text(round(count, 1)) for count in (of.recorded_count, of.replayed_count))
     times = time_text(of.recorded_ns), time_text(of.replayed_ns)
     return ["→".join(counts), *times, time_text(of.replayed_ns - of.recorded_ns, signed=True)]

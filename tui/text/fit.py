@@ -35,8 +35,6 @@ class Need:
 
 @dataclass(frozen=True)
 class OtherMemory:
-    """Describes a library entry whose network looks like the script's network but needs different memory."""
-
     limit: MeasuredLimit
     batch: int
     needs_bytes: int

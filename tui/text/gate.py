@@ -23,7 +23,6 @@ def gate_line(result: GateResult) -> str:
 
 
 def check_words(of: Check) -> str:
-    """Describe the result of one check, such as "step_time 184.2 ms over 180.0 ms"."""
     between = "of" if of.passed else "under" if of.name == "matched" else "over"
     if of.name == "same_program":
         return "same_program " + ("unknown" if of.value is None else "yes" if of.value else "no")

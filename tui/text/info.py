@@ -54,8 +54,6 @@ _MOST_FACTS = 24  # maximum lines of provenance
 
 
 def info_text(summary: Summary, name: str, *, details: bool = True, width: int = 80, colour: bool = False) -> str:
-    """Return the output of `trace info` for a terminal of `width` columns."""
-
     def heading(text: str) -> str:
         return paint(text, "bold", colour=colour)
 
@@ -201,7 +199,6 @@ def _slow_steps(summary: Summary) -> list[str]:
 
 
 def estimate_line(summary: Summary, indent: str = "") -> list[str]:
-    """Return a line that marks the trace as an estimate, if the trace is a prediction."""
     if not summary.run.predicted:
         return []
     error = "" if summary.run.expected_error is None else f"; expected error {rough_text(summary.run.expected_error)}"

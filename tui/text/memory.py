@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
-    """Return table rows with the memory peak of each device in the recording and in the replay."""
     rows = []
     for device, of in memory.items():
         rows.append(_row(device, of.recorded_peak_bytes, of.replayed_peak_bytes))
@@ -28,7 +27,6 @@ def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:
 
 
 def memory_name(of: MemoryComparison) -> str:
-    """Return what kind of memory `MemoryComparison.compared_bytes` contains."""
     return "memory rise within a step" if of.rises_compared else "memory peak"
 
 

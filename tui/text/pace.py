@@ -38,7 +38,6 @@ def pace_sentences(comparison: Comparison) -> list[str]:
 
 
 def loader_note(comparison: Comparison) -> str:
-    """Return a note that advises the user to compare step times without data loading."""
     if comparison.clock == "virtual":
         return "Compare the step time without data loading."
     return "Data loading ran on this machine, so compare the step time without it."

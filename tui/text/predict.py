@@ -61,7 +61,6 @@ def prediction_text(
 def sweep_text(
     predictions: Sequence[Prediction], costs: Sequence[float | None], name: str, *, width: int = 80, colour: bool = False
 ) -> str:
-    """Return a table of predictions with one row for each combination of conditions."""
     most = max((prediction.samples_per_s or 0 for prediction in predictions), default=0) or 1
     priced = any(cost is not None for cost in costs)
     head = ["GPUs", "batch", "step", "error", "samples/s", *(["cost per sample"] if priced else []), ""]
@@ -97,7 +96,6 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
 
 
 def error_words(prediction: Prediction) -> str:
-    """Describe the expected error of a prediction, or why the error is unknown."""
     if prediction.expected_error is None:
         return f"unknown error, because {share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes"
     return f"expected error {rough_text(prediction.expected_error)}"

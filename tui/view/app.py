@@ -196,7 +196,7 @@ class ViewApp(App[int]):
         act() if key.argument is None else act(key.argument)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return True if a key works now. Keys for differences need two traces."""
+        """Return True if a key works now."""
         needs = _KEYS[str(parameters[0])].needs if action == "press" else "nothing"
         if needs == "nothing":
             return True
@@ -310,7 +310,6 @@ class ViewApp(App[int]):
                 widget.update(Text.from_ansi("\n".join(self._output.tail(_OUTPUT_LINES))))
 
     def tell(self, note: str = "") -> None:
-        """Update the picture, and show the text `note` in the status line until the next update."""
         window = self.window
         text = note or self._note
         if window is not None:

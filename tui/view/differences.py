@@ -4,8 +4,7 @@
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
-Changes of kernels with the same name, op and phase count as one difference. Compared with the first trace, a kernel may be
-longer, shorter, missing, new, or replaced by another kernel.
+Changes of kernels with the same name, op and phase count as one difference.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first.
-
-    With `everything`, the list includes waits for data and warm-up steps.
-    """
+    """Return up to TABLE_ROWS differences, largest first."""
     found = scene.counterparts
     if found is None:
         return ()
@@ -53,10 +49,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return the indices of the steps to compare, or [0] for traces without steps.
-
-    Warm-up steps and incomplete steps are left out, unless `everything` is true.
-    """
+    """Return the indices of the steps to compare, without warm-up steps. Return [0] for traces without steps."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
@@ -91,7 +84,6 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
 
 
 def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
-    """Find kernels before which the GPU is idle for a longer or shorter time than in the other trace."""
     order = same_order(found, *scene.traces)
     order = order[chosen[found.step[order]]]
     sides = found.first[order], found.second[order]
@@ -112,8 +104,6 @@ def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: boo
 
 @dataclass(frozen=True)
 class _ChangedRows:
-    """Holds the changes between two traces: the events, their times, and the step of each change."""
-
     table: str
     step: Column
     change_ns: Column
@@ -121,7 +111,6 @@ class _ChangedRows:
     times_ns: Sequence[Column]
 
     def difference(self, of: Column, what: str, name: str, op: str, phase: str, other_name: str = "") -> Difference:
-        """Combine similar changes into one difference, at the place of the largest change."""
         largest = of[np.argmax(np.abs(self.change_ns[of]))]
         rows, times = ((int(first[largest]), int(second[largest])) for first, second in (self.rows, self.times_ns))
         often = len(of), len(np.unique(self.step[of])), int(self.change_ns[of].sum()), int(self.step[largest])
@@ -129,10 +118,7 @@ class _ChangedRows:
 
 
 def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], everything: bool) -> Column:
-    """Return how long the GPU was idle before each kernel started. The kernels must be sorted by time.
-
-    For the first kernel of a step, the idle time begins at the start of the step.
-    """
+    """Return how long the GPU was idle before each kernel. The kernels must be sorted by time."""
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
     spans = trace.device
@@ -159,10 +145,7 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
-    """Find training phases that take longer or shorter on the host in the second trace.
-
-    Return an empty list if the phases of the two traces were timed in different ways.
-    """
+    """Return an empty list if the phases of the two traces were timed in different ways."""
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:
         return []
@@ -185,10 +168,7 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
 
 
 def _names(trace: Trace) -> Column:
-    """Return the string ids of the phase, the op and the name of each GPU event.
-
-    The index -1 stands for a missing event, so the last column has the id NONE.
-    """
+    """Return the string ids of the phase, the op and the name of each GPU event."""
     phase, op = np.append(trace.phases.name, NONE)[launch_phases(trace)], np.append(trace.host.name, NONE)[op_of(trace)]
     return np.append(np.stack([phase, op, trace.device.name]), np.full((3, 1), NONE), axis=1)
 

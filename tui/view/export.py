@@ -13,7 +13,6 @@ from tui.view.timeline.window import Window
 
 
 def write_range(window: Window, path: Path) -> list[Path]:
-    """Write one file for each trace with events in the visible time range, and return the paths."""
     written = []
     scene = window.scene
     for word, trace, side in zip(scene.words, scene.traces, window.axis.sides, strict=True):

@@ -9,11 +9,7 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """Describes one key of the timeline app, and names the method that the key calls.
-
-    The string `keys` is the key's name in the library textual. The string `needs` says when the key works, for example only
-    with two traces.
-    """
+    """Describes one key of the timeline app, and names the method that the key calls."""
 
     keys: str
     shown: str

@@ -4,8 +4,7 @@
     for stage in live.stages(): ...          # one stage after each step, or after several short steps
     live.finish(0)                           # the script has ended with exit code 0, so the last stage is complete
 
-The replay writes its timeline step by step into a file (traces/format/growing_file.py). Between reads of the file, the app
-pauses to leave CPU time for the replay.
+The replay writes its timeline step by step into a file (traces/format/growing_file.py).
 """
 
 from __future__ import annotations

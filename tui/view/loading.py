@@ -18,18 +18,13 @@ from tui.view.scene.scene import Scene
 
 
 class Stage(NamedTuple):
-    """Describes the progress of loading: the data so far, the finished share, and the current activity."""
-
     scene: Scene | None
     share: float
     doing: str
 
 
 def stages(names: Sequence[str]) -> Iterator[Stage]:
-    """Start to read the first trace in a thread, and return an iterator over the stages of loading.
-
-    The iterator raises TraceFormatError for an invalid file, and TraceLibraryError for an unknown name.
-    """
+    """Start to read the first trace in a thread, and return an iterator over the stages of loading."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0])
     pool.shutdown(wait=False)

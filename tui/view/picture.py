@@ -17,7 +17,6 @@ from tui.view.loading import stages
 
 
 def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
-    """Load the traces into the timeline app, press the given keys, and return the screen as SVG."""
     *_, last = stages(names)  # the earlier stages are not drawn
     app = ViewApp(iter([last]))
     pictures: list[str] = []

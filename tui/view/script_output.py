@@ -74,7 +74,6 @@ class ScriptOutput:
 
     @classmethod
     def of_terminal(cls) -> ScriptOutput:
-        """Capture stdout and stderr, except a stream that is redirected to a file or pipe."""
         return cls(sys.stdout.isatty(), sys.stderr.isatty())
 
     def __enter__(self) -> ScriptOutput:
@@ -92,7 +91,6 @@ class ScriptOutput:
             return self._lines.tail(count)
 
     def release(self) -> None:
-        """Print the output that was kept while the app was open, and print new output at once."""
         with self._lock:
             if self._released:
                 return

@@ -46,7 +46,6 @@ class ViewContext:
         self._app.push_screen(screen, then)
 
     def in_thread(self, work: Callable[[], str]) -> None:
-        """Run `work` in a thread, and show the returned text in the status line."""
         self._app.run_worker(lambda: self._app.call_from_thread(self.tell, work()), thread=True, exit_on_error=False)
 
     def change_window(self, change: Callable[[Window], object]) -> None:

@@ -1,4 +1,4 @@
-"""Moves the cursor from one difference between two traces to the next, starting with the largest."""
+"""Moves the cursor from one difference between two traces to the next."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ _BESIDE = {"device": 6.0, "phases": 0.25}
 
 
 class DifferenceWalk:
-    """Steps through the differences between two traces.
-
-    With `everything`, waits for data and warm-up steps are included.
-    """
+    """Steps through the differences between two traces, starting with the largest."""
 
     def __init__(self, context: ViewContext, selection: Selection) -> None:
         self._context, self._selection = context, selection

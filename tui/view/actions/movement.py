@@ -42,7 +42,6 @@ class Movement:
             self._selection.go(marks[position][0])
 
     def fit(self) -> None:
-        """Zoom to the selected event or time range. If the key is pressed again, zoom out to all steps."""
         window = self._context.window
         span, before = self._selection.span, (window.start_ns, window.ns_per_column)
         if window.range_ns is not None:

@@ -32,7 +32,6 @@ class Panels:
             tables.open("range" if self._context.window.range_ns is not None else self._first_tab())
 
     def range(self) -> None:
-        """Begin the selection of a time range at the cursor, or end the selection and list the selected events."""
         if self._selection.range_from_ns is None:
             self._selection.range_from_ns = self._context.window.cursor_ns
             self._selection.span = None
@@ -44,7 +43,6 @@ class Panels:
             self._context.tables.open("range")
 
     def close(self) -> None:
-        """Close a panel, or clear a filter or selection, after the Escape key was pressed."""
         tables, window = self._context.tables, self._context.timeline.window
         output = self._context.timeline.screen.query_one("#output", Static)
         if tables.end_filter():
@@ -64,7 +62,6 @@ class Panels:
         self._context.tell("")
 
     def _first_tab(self) -> str | None:
-        """Return the tab to open, or None for the tab that was open last."""
         if len(self._context.scene.traces) == 2 or self.table(self._context.tables.tab).rows:
             return None
         return next((tab for tab in TABS if self.table(tab).rows), None)

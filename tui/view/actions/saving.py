@@ -38,7 +38,6 @@ class ViewSaving:
         return [path]
 
     def _save(self, write: Callable[[Path], list[Path]], confirmed: str, name: str | None) -> None:
-        """Write the file in a thread, because writing the events of a long trace takes seconds."""
         if name is None:
             self._context.tell("")
             return

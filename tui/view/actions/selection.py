@@ -12,7 +12,7 @@ _MOST_HIGHLIGHTED = 400  # maximum number of highlighted kernels per op
 
 
 class Selection:
-    """Stores the selected event. The time `range_from_ns` is the start of the selected time range, or None."""
+    """Stores the event or the time range that the user has selected."""
 
     def __init__(self, context: ViewContext) -> None:
         self._context = context
@@ -20,20 +20,18 @@ class Selection:
         self.range_from_ns: int | None = None
 
     def current(self) -> Span | None:
-        """Return the selected event, or the event under the cursor if no event is selected."""
         span = self.span or under(self._context.window)
         if span is None:
             self._context.tell("no event here; press , or . to go to the previous or next event")
         return span
 
     def go(self, at_ns: int) -> None:
-        """Move the cursor to a position on the time axis, and clear the selection."""
         self._context.following = False
         self.span = None
         self._context.change_window(lambda window: window.go(at_ns))
 
     def select(self, span: Span, at_ns: int | None = None, note: str = "") -> None:
-        """Select an event, and move the cursor to the event. An event that is shown several times is selected at `at_ns`."""
+        """Select an event, and move the cursor to the place of the event that is closest to `at_ns`."""
         context = self._context
         context.following = False
         window = context.window
@@ -50,7 +48,6 @@ class Selection:
         context.tell(note)
 
     def select_named(self, found: tuple[Span, int, int, int] | None, missing: str) -> None:
-        """Select the event that a search has found, or show the text `missing`."""
         if found is None:
             self._context.tell(missing)
         else:
@@ -65,7 +62,6 @@ class Selection:
             self.go(position)
 
     def highlight(self, window: Window) -> Span | None:
-        """Highlight the selected event and all related events. Return the matching event in the other trace."""
         window.lit = []
         span = self.span
         if span is None:

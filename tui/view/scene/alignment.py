@@ -45,10 +45,7 @@ def by_wall(first: Trace, second: Trace) -> Axis:
 
 
 def by_step(first: Trace, second: Trace) -> Axis:
-    """Align each step of the first trace with the corresponding step of the second trace.
-
-    Traces without steps are aligned by wall time.
-    """
+    """Align each step of the first trace with the corresponding step of the second trace."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
@@ -57,10 +54,7 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Align two traces by step, and within each step by matching kernels and phases.
-
-    Whenever the two traces have drifted apart by ANCHOR_NS, they are aligned again.
-    """
+    """Align two traces again whenever matching kernels have drifted apart by ANCHOR_NS."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
@@ -91,10 +85,6 @@ def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
 def _with_phases(
     first_ns: Column, second_ns: Column, ours: dict[tuple[str, int], int], theirs: dict[tuple[str, int], int]
 ) -> list[tuple[int, int]]:
-    """Return the start times of matching kernels and phases in both traces, in order of time.
-
-    A phase is left out if it begins between different kernels in the two traces.
-    """
     both = list(zip(first_ns.tolist(), second_ns.tolist(), strict=True))
     last = (-1, -1)
     for key, begin in ours.items():
@@ -108,7 +98,6 @@ def _with_phases(
 
 
 def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> list[tuple[int, int]]:
-    """Select pairs of events whose time distance changed by more than ANCHOR_NS since the last selected pair."""
     chosen = []
     ahead_ns = second_ns - first_ns
     for begin, then in both:
@@ -119,10 +108,7 @@ def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> lis
 
 
 def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """Return the table rows of the phases of each step.
-
-    A key has a phase name and a number, because a phase may occur several times in a step.
-    """
+    """Return the table rows of the phases of each step. A key has a phase name and a counter."""
     found: dict[int, dict[tuple[str, int], int]] = {}
     seen: Counter[tuple[int, str]] = Counter()
     for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):
@@ -149,7 +135,6 @@ def extent_ns(trace: Trace) -> tuple[int, int]:
 
 
 def _cuts(trace: Trace, rows: list[int]) -> tuple[list[int], list[int]]:
-    """Return the start and end times of sections, one before the first step and one for each step."""
     steps, (begin_ns, end_ns) = trace.steps, extent_ns(trace)
     first = next((row for row in rows if row != NONE), NONE)
     first_ns = int(steps.start_ns[first]) if first != NONE else end_ns

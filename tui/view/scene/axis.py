@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The axis is divided into sections called *slots*, for example one slot for each training step. At the start of each slot, both
-traces are aligned again, so the shorter trace has a gap at the end of the slot.
+The axis is divided into sections called *slots*, for example one slot for each training step. Both traces begin together in
+each slot, and the shorter trace has a gap at the end.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """Contains the time range of one trace in each slot of the time axis.
-
-    For a slot without the trace, `start_ns` equals `end_ns`.
-    """
+    """Contains the start and end time of one trace in each slot of the time axis."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
@@ -55,7 +52,6 @@ class SlotTimes:
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
-        """Return True for each position on the axis outside of the trace's gaps."""
         positions = np.asarray(at_ns, dtype=np.int64)
         slot = np.maximum(np.searchsorted(self.at_ns, positions, side="right") - 1, 0)
         inside = positions - self.at_ns[slot]
@@ -67,13 +63,11 @@ class SlotTimes:
         return times, slot
 
     def columns(self, edges_ns: Column) -> ScreenColumns:
-        """Return which time of the trace is shown in each screen column between the given edges."""
         if self._columns is None or self._columns.edges_ns is not edges_ns:
             self._columns = ScreenColumns(self, edges_ns)
         return self._columns
 
     def pieces(self, edges_ns: Any) -> Pieces:
-        """Return the time intervals of the trace that each screen column shows."""
         edges = np.asarray(edges_ns, dtype=np.int64)
         times, slot = self._times(edges)
         run = self._run[slot]
@@ -90,14 +84,13 @@ class SlotTimes:
         return Pieces(column, begin, np.maximum(begin, end))
 
     def positions(self, time_ns: int) -> Column:
-        """Return all positions on the axis at which a time of the trace is shown."""
         held = (self.start_ns <= time_ns) & (time_ns < self.end_ns)
         if not held.any():  # the end of a trace's data is shown where the gap begins
             held = self.end_ns == time_ns
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
     def every_position(self, time_ns: Any) -> tuple[Column, Column]:
-        """Return all positions on the axis for several times, and the index of the time at each position."""
+        """Return the axis positions of all times, and the index of the time at each position."""
         times = np.asarray(time_ns, dtype=np.int64)
         back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
         found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
@@ -117,8 +110,6 @@ class SlotTimes:
 
 
 class ScreenColumns:
-    """Computes which time interval of a trace each screen column shows, and caches the results."""
-
     def __init__(self, side: SlotTimes, edges_ns: Column) -> None:
         self._side = side
         self.edges_ns = edges_ns
@@ -144,7 +135,6 @@ class ScreenColumns:
 
     @cached_property
     def gaps(self) -> tuple[Column, Column]:
-        """Return the screen columns whose middle lies in a gap, and the time at which each gap began."""
         middle = (self.edges_ns[:-1] + self.edges_ns[1:]) // 2
         columns = np.flatnonzero(~self._side.shown(middle))
         return columns, self._side.times(middle[columns])
@@ -152,7 +142,7 @@ class ScreenColumns:
 
 @dataclass(frozen=True)
 class Axis:
-    """Represents the time axis of one or two traces. The slot with index k begins at `slots_ns[k]`."""
+    """Represents the time axis of one or two traces. Slot k begins at `slots_ns[k]`."""
 
     sides: tuple[SlotTimes, ...]
     slots_ns: Column
@@ -160,10 +150,7 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis by placing the slots one after another.
-
-        In the first `flush_right` slots, two traces end together instead of beginning together.
-        """
+        """Build a time axis. In the first `flush_right` slots, two traces end together instead of beginning together."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

@@ -72,7 +72,6 @@ def is_collective(name: str) -> bool:
 
 
 def by_name(trace: Trace, names: Column, category: dict[str, Category] | None = None) -> Column:
-    """Return the category of each event. Events with unknown names have the category OTHER."""
     used = np.unique(names)
     texts = [trace.strings[int(name)] for name in used]
     found = [of_kernel(text) if category is None else category.get(text, Category.OTHER) for text in texts]

@@ -3,8 +3,7 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-The height of the bar in each screen column shows which share of the time is busy. A row between two traces shows their
-differences as signs, such as + for longer or additional work.
+The height of the bar in each screen column shows which share of the time is busy.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ class Busy:
 
 
 def busy(lane: Lane, side: SlotTimes, edges_ns: Column) -> Busy:
-    """Compute the busy time of a timeline row in each screen column."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
     covered = lane.covered(pieces.from_ns, pieces.to_ns)
@@ -128,10 +126,7 @@ def lane_characters(
     hanging: bool = False,
     found: Busy | None = None,
 ) -> list[CharacterRow]:
-    """Draw one row of the timeline, and return its lines of text from top to bottom.
-
-    The function `name_of` returns the name of an event.
-    """
+    """Draw one row of the timeline, and return its lines of text from top to bottom."""
     found = busy(lane, side, edges_ns) if found is None else found
     levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1], lines)
     parts = _stacked(found, levels, lines, hanging)
@@ -153,7 +148,6 @@ def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
 
 
 def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[CharacterRow]:
-    """Draw the bar of each screen column as a stack of the kinds of work."""
     kinds = sorted(found.by_category)
     if lines == 1:
         cells = _columns(levels, dominant(found), hanging)
@@ -179,7 +173,6 @@ def _stacked(found: Busy, levels: Column, lines: int, hanging: bool) -> list[Cha
 
 
 def _paint_two(cells: CharacterRow, held: Column, numbers: Column, full: Column, hanging: bool) -> None:
-    """Give completely filled characters two colours, for the two largest kinds of work."""
     held, column = held[:, full], np.arange(len(full))
     largest = np.argmax(held, axis=0)
     most = held[largest, column]
@@ -207,7 +200,6 @@ def _columns(levels: Column, kinds: Column, hanging: bool) -> CharacterRow:
 
 
 def _mark_cuts(cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Column, found: Busy) -> None:
-    """Draw a mark where a gap in the time axis interrupts an event that continues after the gap."""
     columns, time_ns = side.columns(edges_ns).gaps
     if not len(columns) or not len(lane):
         return
@@ -278,10 +270,7 @@ def curve_characters(
     hanging: bool = False,
     kinds: Column | None = None,
 ) -> list[CharacterRow]:
-    """Draw a curve, such as memory over time, with characters in `rows` lines of text.
-
-    The value `highest` is at the upper edge of the top line.
-    """
+    """Draw a curve, such as memory over time, with characters in `rows` lines of text."""
     values = curve_values(curve, side, edges_ns)
     levels = np.ceil(values * (8 * rows) / max(highest, 1)).astype(np.int64)
     kinds = np.full(len(values), Category.MEMORY, dtype=np.uint16) if kinds is None else kinds
@@ -289,7 +278,6 @@ def curve_characters(
 
 
 def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
-    """Return the highest value of the curve in each screen column, or 0 where the trace has no data."""
     columns = len(edges_ns) - 1
     pieces = side.columns(edges_ns).pieces
     held = pieces.to_ns > pieces.from_ns
@@ -300,10 +288,7 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
 
 
 def curve_difference(first: Column, second: Column, highest: int, offset: int = 0) -> CharacterRow:
-    """Return for each screen column a sign for the difference between two curves.
-
-    The first curve is raised by `offset` before the comparison.
-    """
+    """Return signs for the difference between two curves. The first curve is raised by `offset`."""
     is_other = np.zeros(len(first), dtype=bool)
     return change_characters(second - first - offset, SAME_SHARE * highest, is_other, (first != 0) | (second != 0))
 

@@ -3,8 +3,6 @@
     sides = compared(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
     changed_ns, other_ns = lane_sums.columns(side, edges_ns) # the extra duration, and the time with another kernel
-
-The change of a kernel's duration is spread over the whole duration of the kernel.
 """
 
 from __future__ import annotations
@@ -21,11 +19,7 @@ _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace i
 
 
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
-    """Return for each trace an array with two rows in nanoseconds, and one column for each GPU event.
-
-    The first row says how much longer each event is than in the other trace. The second row has the duration of replaced
-    kernels and of their replacements.
-    """
+    """Return the change of duration and the replaced time of each GPU event in nanoseconds, as two rows of an array."""
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
     sides[0][0, found.first[gone]] = found.change_ns[gone]
@@ -45,7 +39,6 @@ class Sums:
         self._before = np.concatenate([np.zeros((2, 1)), np.cumsum(self._each, axis=1)], axis=1)
 
     def columns(self, side: SlotTimes, edges_ns: Column) -> Column:
-        """Return the change of durations and the time of replaced work in each screen column, as two rows of an array."""
         columns = side.columns(edges_ns)
         pieces = columns.pieces
         if columns.one_piece_each and np.array_equal(pieces.from_ns[1:], pieces.to_ns[:-1]):
@@ -75,7 +68,6 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
 
 
 def mark_gaps(cells: CharacterRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:
-    """Mark screen columns in which one trace has data and the other trace has a gap."""
     shown = [side.columns(edges_ns).shown_ns for side in sides]
     longer = (shown[1] - shown[0]) / np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     columns = np.flatnonzero(np.abs(longer) > _GAP_SHARE)

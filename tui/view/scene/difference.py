@@ -12,8 +12,7 @@ from tui.view.scene.short_names import short_name
 class Difference:
     """Describes a difference between two traces, which may occur in several steps.
 
-    The values `pair` and `rows` name the step and the events where the difference is largest. The tuple `times_ns` has the two
-    compared times, which are idle times for waits.
+    The values `pair` and `rows` name the step and the events where the difference is largest.
     """
 
     what: str

@@ -2,8 +2,6 @@
 
     lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
     lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
-
-The busy time of a time window is the difference of two prefix sums, which binary search finds.
 """
 
 from __future__ import annotations
@@ -17,10 +15,7 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Stores the events in one row of the timeline. Where events overlap, the event that began first counts.
-
-    An event that others cover completely is kept with length zero, so the user can still select it.
-    """
+    """Stores the events in one row of the timeline. Where events overlap, the event that began first counts."""
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
         start = np.asarray(start_ns, dtype=np.int64)
@@ -79,7 +74,6 @@ class Lane:
         return position
 
     def position_of(self, row: int) -> int:
-        """Return the index of an event in the timeline row, given the event's row number in the trace's table."""
         found = np.flatnonzero(self.row == row)
         return int(found[0]) if len(found) else NONE
 

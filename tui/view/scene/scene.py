@@ -86,7 +86,6 @@ class SceneRow:
         return self.kind == TrackKind.MEMORY
 
     def lane(self, side: int) -> Lane | None:
-        """Return the row's events in one trace, or None for a row that shows memory."""
         track = self.tracks[side] if side < len(self.tracks) else None
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
 
@@ -103,10 +102,7 @@ _IN_ORDER = RankOrder((), ())
 
 @dataclass(frozen=True)
 class Scene:
-    """Contains everything that the timeline app can show about one or two traces.
-
-    A `Scene` object never changes: when more data is loaded, a new `Scene` replaces the object.
-    """
+    """Contains everything that the timeline app can show about one or two traces. A `Scene` object never changes."""
 
     names: tuple[str, ...]
     traces: tuple[Trace, ...]
@@ -123,7 +119,6 @@ class Scene:
 
     @classmethod
     def of(cls, *named: tuple[str, Trace]) -> Scene:
-        """Create all rows except rows of host threads, which take longer to compute."""
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
         ranks = _rank_order(traces)
@@ -131,7 +126,6 @@ class Scene:
         return cls(tuple(name for name, _ in named), traces, rows, _tracks=tracks, _ranks=ranks)
 
     def with_host(self) -> Scene:
-        """Return a new `Scene` with rows for host threads and for folded groups of rows."""
         tracks = tuple(
             with_similar({**quick, **host_tracks(trace), **folded_tracks(trace, quick)}, self._ranks.similar)
             for quick, trace in zip(self._tracks, self.traces, strict=True)
@@ -139,7 +133,6 @@ class Scene:
         return replace(self, rows=_paired(tracks, _same_numbers(self.traces), self._ranks), _tracks=tracks, _sums={})
 
     def with_counterparts(self) -> Scene:
-        """Return a new `Scene` in which the kernels of the two traces are matched."""
         if len(self.traces) < 2:
             return self
         first, second = self.traces
@@ -166,7 +159,6 @@ class Scene:
         return self.comparison is not None or self.summary is not None
 
     def with_figures(self) -> Scene:
-        """Return a new `Scene` with the figures that `trace diff` or `trace info` prints."""
         if len(self.traces) == 2:
             return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
         return replace(self, summary=summarize(self.traces[0], details=False))
@@ -180,10 +172,6 @@ class Scene:
             return (analyse(self.traces[0]),)
 
     def axis(self, by: Alignment) -> Axis:
-        """Return the time axis for one kind of alignment.
-
-        The traces are aligned by step until their events have been matched.
-        """
         if by is Alignment.COUNTERPART and by not in self._axes:
             return self.axis(Alignment.STEP)
         if by not in self._axes:
@@ -192,7 +180,6 @@ class Scene:
         return self._axes[by]
 
     def limit_bytes(self, row: int) -> int | None:
-        """Return the memory capacity of the GPU in a row, or the smaller capacity of two GPUs. Return None if unknown."""
         key = self.rows[row].key
         devices = [of for trace in self.traces for of in trace.devices if (of.rank, of.index) == (key.rank, key.position)]
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
@@ -204,10 +191,7 @@ class Scene:
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
 
     def unrecorded_bytes(self, row: int) -> int:
-        """Return how much memory the first trace lacks, because the memory was allocated before the recording.
-
-        The value is the median of the differences between the two traces at the starts of steps.
-        """
+        """Return how much memory the first trace lacks, because the memory was allocated before the recording."""
         curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
         pairs = [pair for pair in self.step_pairs if NONE not in pair]
         if not pairs or all(curve.has_total for curve in curves):
@@ -220,7 +204,7 @@ class Scene:
 
     @cached_property
     def step_pairs(self) -> StepPairs:
-        """Return which steps of the two traces are aligned. With only one trace, each step is paired with NONE."""
+        """Return which step of the first trace is aligned with which step of the second trace."""
         if len(self.traces) == 2:
             return paired_steps(*self.traces)
         return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]
@@ -268,7 +252,6 @@ def _same_numbers(traces: tuple[Trace, ...]) -> bool:
 
 
 def _rank_order(traces: tuple[Trace, ...]) -> RankOrder:
-    """Return the order in which ranks are shown, with slow ranks (stragglers) first."""
     if len(traces[0].ranks) <= _FEW_SIMILAR:
         return _IN_ORDER
     found = stragglers(traces[0])
@@ -279,7 +262,6 @@ def _rank_order(traces: tuple[Trace, ...]) -> RankOrder:
 
 
 def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) -> tuple[SceneRow, ...]:
-    """Combine the rows of two traces, so that rows of the same kind are shown together."""
     place = {rank: number for number, rank in enumerate(ranks.first)}
     similar = dict.fromkeys(ranks.similar, ranks.similar[0] if ranks.similar else None)
 
@@ -307,7 +289,6 @@ def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) ->
 
 
 def _renamed_streams(first: Tracks, second: Tracks, same_numbers: bool) -> dict[TrackKey, TrackKey]:
-    """Return pairs of matching CUDA streams whose numbers differ between the two traces."""
     renamed = {}
     devices = {key[:3] for tracks in (first, second) for key in tracks if key.kind == TrackKind.GPU and key.detail != ALL}
     for device in devices:

@@ -40,14 +40,12 @@ def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
 
 
 def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
-    """Return the GPU time and the number of calls of each op that launched GPU work."""
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
     return by_op(trace, rows, weights[rows], trace.device.duration_ns[rows])
 
 
 def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
-    """Return the total GPU time of each op, for selected GPU events with the given durations."""
     op = op_of(trace)[rows]
     known = op >= 0
     ops, first, call = np.unique(op[known], return_index=True, return_inverse=True)

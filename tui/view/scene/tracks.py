@@ -50,7 +50,7 @@ class TrackKey(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Identifies a group of timeline rows that can be folded into one row, such as all streams of a device."""
+    """Identifies a group of timeline rows that can be folded into one row."""
 
     what: str
     rank: int
@@ -127,10 +127,7 @@ def gpu_tracks(trace: Trace) -> Tracks:
 
 
 def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
-    """Return timeline rows for folded groups: all streams of a device, and all devices of a rank.
-
-    While several CUDA streams are busy, the folded row shows the work that began first.
-    """
+    """Return timeline rows for folded groups, such as all CUDA streams of a device."""
     found = Tracks()
     streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}
     for rank, position in dict.fromkeys((key.rank, key.position) for key in streams):
@@ -146,7 +143,6 @@ def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
 
 
 def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
-    """Add a timeline row that stands for all ranks with similar times."""
     track = tracks.get(TrackKey(TrackKind.GPU, similar[0], ALL, ALL)) if similar else None
     if track is None:
         return tracks
@@ -187,10 +183,7 @@ def _device_phases(trace: Trace, rows: Column) -> Lane:
 
 
 def collective_tracks(trace: Trace) -> Tracks:
-    """Return timeline rows that show the communication between ranks.
-
-    If the trace has no table of collectives, the rows show communication kernels.
-    """
+    """Return timeline rows that show the communication between ranks."""
     found, table = Tracks(), "collectives"
     if len(trace.collectives):
         rows, ranks = np.arange(len(trace.collectives)), trace.collectives.rank
@@ -206,10 +199,7 @@ def collective_tracks(trace: Trace) -> Tracks:
 
 
 def loader_tracks(trace: Trace) -> Tracks:
-    """Return timeline rows that show when the script waits for data.
-
-    If the trace has no table of batches, the rows show data loading phases.
-    """
+    """Return timeline rows that show when the script waits for data."""
     spans, found = trace.batches, Tracks()
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
     for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
@@ -224,7 +214,6 @@ def loader_tracks(trace: Trace) -> Tracks:
 
 
 def part_tracks(trace: Trace) -> Tracks:
-    """Return one timeline row for each thread that nn.DataParallel runs within a phase."""
     parts, found = trace.parts, Tracks()
     for (thread,), rows in groups(np.arange(len(parts)), parts.thread):
         rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
@@ -249,7 +238,6 @@ def _memory_curve(trace: Trace, device: int) -> Curve:
 
 
 def host_tracks(trace: Trace) -> Tracks:
-    """Return one timeline row for each stack depth of each host thread."""
     host, found = trace.host, Tracks()
     depth = stack_depth(trace)
     rows = np.flatnonzero(depth != NONE)
@@ -281,7 +269,6 @@ def stack_depth(trace: Trace) -> Column:
 
 
 def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
-    """Return a number for the role of each thread, and a number among threads of the same role and rank."""
     seen: dict[tuple[int, str], int] = {}
     positions = []
     for thread in threads:

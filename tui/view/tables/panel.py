@@ -1,5 +1,4 @@
-"""Defines the widget that shows tables beside the timeline. When the user selects a table row, the timeline jumps to its event.
-"""
+"""Defines the widget that shows tables beside the timeline."""
 
 from __future__ import annotations
 
@@ -41,8 +40,6 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
     @dataclass
     class Asked(Message):
-        """Tells the app which key the user pressed in a table."""
-
         what: str
         number: int
 
@@ -107,7 +104,6 @@ class TablePanel(Widget):
         return self.has_class("open")
 
     def forget(self, tab: str | None = None) -> None:
-        """Clear the table of one tab or of all tabs, so that the tables are computed again."""
         for name in TABS if tab is None else (tab,):
             self._of.pop(name, None)
         if self.is_open and tab in (None, self.tab):
@@ -125,7 +121,6 @@ class TablePanel(Widget):
         self.remove_class("open")
 
     def end_filter(self) -> bool:
-        """Remove the filter, and return True if the filter was open."""
         field = self.query_one("#filter", Input)
         was = self.query_one("#filtering").has_class("open")
         self.query_one("#filtering").remove_class("open")

@@ -16,10 +16,7 @@ from tui.view.scene.difference import Difference
 
 
 class TableRow(NamedTuple):
-    """Stores one value for each column, and the event to which the timeline jumps when the user selects the row.
-
-    The number `side` is the index of the trace with the event, and `table` names the trace's table.
-    """
+    """Stores one value for each column, and the event to which the timeline jumps when the user selects the row."""
 
     values: tuple[Value, ...]
     name: str = ""

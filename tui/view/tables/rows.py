@@ -70,7 +70,6 @@ def _differences(scene: Scene, found: Sequence[Difference]) -> TabTable:
 
 
 def compared_totals(scene: Scene, of: Callable[[Trace, Column], dict[str, Totals]]) -> list[dict[str, Totals]]:
-    """Return totals by name for each trace. For two traces, the totals are means over the compared steps."""
     pairs, two = compared_pairs(scene), len(scene.traces) == 2
     steps = [[scene.step_pairs[n][side] for n in pairs] if two and scene.step_pairs else [] for side in range(2)]
     weights = [step_weights(trace, np.array(own, np.int64)) for trace, own in zip(scene.traces, steps, strict=False)]

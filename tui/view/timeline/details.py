@@ -113,7 +113,6 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
 
 
 def _compiled(trace: Trace, number: int) -> list[str]:
-    """Return lines that name the compiled region and the CUDA graph of a kernel."""
     rank = trace.devices[int(trace.device.device[number])].rank
     calls = (call for call in region_calls(trace, rank) if number in call.work)
     lines = [_fact("region", f"{call.region}{', backward' if call.is_backward else ''}") for call in calls]
@@ -138,7 +137,6 @@ def _launch_config(text: str) -> list[str]:
 
 
 def _rate(scene: Scene, side: int, op: int) -> list[str]:
-    """Return lines with the FLOP and byte rates of an op, also as shares of the GPU's peak rates."""
     trace = scene.traces[side]
     kind, shapes = canonical_op(trace.strings[int(trace.host.name[op])]), trace.strings[int(trace.host.shapes[op])]
     row = scene.rates[side].get((kind, compared_text(kind, shapes)))

@@ -123,7 +123,6 @@ class Drawing:
 
 
 def label_of(window: Window, line: WindowLine, width: int) -> str:
-    """Return the label at the left of a line of the timeline, for example the name of a CUDA stream."""
     scene = window.scene
     row = scene.rows[line.row]
     if line.head:

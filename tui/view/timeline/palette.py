@@ -80,8 +80,7 @@ class Palette:
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colours, from 1 to 21. Text is easy to read at a ratio of at least 4.5 (WCAG 2.1,
-    1.4.3)."""
+    """Return the contrast ratio of two colours, from 1 to 21 (WCAG 2.1, 1.4.3)."""
     darker, lighter = sorted(map(_luminance, (one, other)))
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -93,8 +92,6 @@ def _luminance(colour: str) -> float:
 
 
 class _Styles(dict[int, Style]):
-    """Maps colour codes to styles, and creates each style when it is first needed."""
-
     def __init__(self, palette: Palette) -> None:
         super().__init__()
         self._palette = palette

@@ -40,7 +40,6 @@ def launched(scene: Scene, span: Span) -> Span | None:
 
 
 def launched_rows(trace: Trace, number: int) -> Column:
-    """Return the table rows of the GPU events that a host event launched, ordered by start time."""
     host = trace.host
     own = np.flatnonzero(host.thread == host.thread[number])  # rows are ordered by start time, so nested spans follow
     behind = own[0] + np.searchsorted(host.start_ns[own], int(host.end_ns[number]), side="left") if len(own) else number
@@ -50,10 +49,7 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Find the backward op of a forward op, or the reverse, by autograd's sequence numbers.
-
-    If the given event is a kernel, return a kernel that the found op launched.
-    """
+    """Return the backward op of a forward op, or the reverse, by autograd's sequence numbers."""
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":
@@ -90,10 +86,7 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
-    """Find the next (1) or the previous (-1) event with the same name.
-
-    Return the event, its position on the time axis, its number, and the number of all events with the name.
-    """
+    """Return the next (1) or the previous (-1) event with the same name, its position, its number, and the count."""
     spans = getattr(window.scene.traces[span.side], span.table)
     if span.table == "batches":
         return None
@@ -103,10 +96,7 @@ def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int,
 def next_named(
     window: Window, side: int, table: str, name: int, by: int, after: int = NONE
 ) -> tuple[Span, int, int, int] | None:
-    """Find the next (1) or the previous (-1) event with a given name.
-
-    The search starts at the event in table row `after`, or at the cursor.
-    """
+    """Find the next (1) or the previous (-1) event with a given name, starting from row `after` or the cursor."""
     spans = getattr(window.scene.traces[side], table)
     rows = np.flatnonzero(spans.name == name)
     positions, which = window.axis.sides[side].every_position(spans.start_ns[rows])

@@ -25,10 +25,7 @@ Marks = list[tuple[int, str, int]]
 
 
 def step_positions(scene: Scene, by: Alignment) -> Marks:
-    """Return for each step its position on the time axis, its label, and its index in `scene.step_pairs`.
-
-    If two traces are aligned by wall time, only the first trace's steps are marked.
-    """
+    """Return for each step its position on the time axis, its label, and its index in `scene.step_pairs`."""
     sides, steps = scene.axis(by).sides, [trace.steps for trace in scene.traces]
     found: Marks = []
     last_ns = 0
@@ -54,10 +51,7 @@ def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
 
 
 def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
-    """Format the time since the start of a step, such as "+94.8 ms in step 5".
-
-    The argument `step` is the step's row number in the trace, or NONE for a time outside of steps.
-    """
+    """Format the time since the start of a step, such as "+94.8 ms in step 5"."""
     steps = scene.traces[side].steps
     first = next((pair[side] for pair in scene.step_pairs if pair[side] != NONE), NONE)
     if step != NONE:
@@ -80,7 +74,6 @@ def pair_at(marks: Marks, place_ns: int) -> int:
 
 
 def steps_line(window: Window, marks: Marks) -> str:
-    """Return the line of the ruler with a mark and a number at the start of each step."""
     text = [" "] * window.columns
     positions = np.array([position for position, _, _ in marks], dtype=np.int64)
     columns = np.searchsorted(window.edges_ns, positions, side="right") - 1
@@ -101,7 +94,6 @@ def steps_line(window: Window, marks: Marks) -> str:
 
 
 def time_words(window: Window, marks: Marks, width: int) -> str:
-    """Return a label that says which trace the ruler's times belong to, and where the times start at 0."""
     word = window.scene.words[_side(window, marks)]
     if not marks:
         return f"{word} time".strip()[:width]
@@ -171,7 +163,6 @@ def round_ns(least_ns: float) -> int:
 
 
 def tick_text(at_ns: int, every_ns: int) -> str:
-    """Format the time of a tick of the ruler, with a unit that suits the distance between ticks: "150 ms", "1.02 s"."""
     unit_ns, unit = next((u for u in _UNITS if max(abs(at_ns), every_ns) >= u[0]), _UNITS[-1])
     decimals = 0
     while every_ns * 10**decimals < unit_ns:

@@ -36,8 +36,6 @@ class LinePart(Enum):
 
 @dataclass(frozen=True)
 class WindowLine:
-    """Identifies a line of text in the timeline by its row, the part of the row, and the line number within the part."""
-
     row: int
     part: LinePart
     level: int = 0
@@ -45,10 +43,7 @@ class WindowLine:
 
 
 class ShownRows:
-    """Determines which rows of the timeline are shown, and how.
-
-    The number `height` is the number of lines of text that fit on the screen.
-    """
+    """Determines which rows of the timeline are shown, and how."""
 
     def __init__(self, scene: Scene, height: int) -> None:
         self.scene = scene
@@ -64,7 +59,6 @@ class ShownRows:
 
     @cached_property
     def shown(self) -> tuple[int, ...]:
-        """Return the indices of the rows that the timeline shows, from top to bottom, with pinned rows first."""
         found = []
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
@@ -100,7 +94,6 @@ class ShownRows:
 
     @cached_property
     def heights(self) -> dict[int, int]:
-        """Return how many lines of text each trace gets in each shown row."""
         sides = {row: sum(part is not LinePart.DIFFERENCE for part in self._parts(self.scene.rows[row])) for row in self.shown}
         kinds = {row: self.scene.rows[row].kind for row in sides}
         heights = {row: _LEAST_LINES.get(kind, 1) for row, kind in kinds.items()}
@@ -133,7 +126,6 @@ class ShownRows:
             self.__dict__.pop(worked_out, None)
 
     def toggle(self, what: str) -> None:
-        """Switch one of the display options "mirrored", "swapped", "memory" or "host" on or off."""
         setattr(self, what, not getattr(self, what))
         self.forget()
 
@@ -142,10 +134,7 @@ class ShownRows:
         self.forget()
 
     def fold_of(self, row: SceneRow, what: tuple[str, ...]) -> Fold | None:
-        """Return the smallest group that contains the row and can be folded, or None.
-
-        Groups whose kind is not in `what` are ignored.
-        """
+        """Return the smallest group that contains the row and has one of the kinds in `what`."""
         own = (Fold("thread", row.key.rank, row.key.position),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
         return choices[0] if choices else None
@@ -188,7 +177,6 @@ class ShownRows:
         return next(iter(same or thread), row)
 
     def _fold_new(self) -> None:
-        """Fold large groups of rows when they first appear, such as the CUDA streams of a device."""
         hiding = [fold for row in self.scene.rows for fold in row.folds]
         standing = {row.stands_for for row in self.scene.rows}
         found = {fold for fold in hiding if fold.what == "thread" or fold in standing}

@@ -3,8 +3,7 @@
     span = under(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-Events of the host are matched by name: the n-th event of a name in a step matches the n-th event in the aligned step. Nested
-ops that do the same work are matched like the outer op.
+Host events are matched by name: the n-th event of a name in a step matches the n-th event in the aligned step.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def under(window: Window) -> Span | None:
 
 
 def neighbour(window: Window, span: Span | None, by: int) -> Span | None:
-    """Return the next (1) or the previous (-1) event in the cursor's line, or None without a neighbour."""
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
@@ -81,7 +79,6 @@ def _span(scene: Scene, side: int, row: int, position: int) -> Span:
 
 
 def find_span(scene: Scene, side: int, table: str, number: int) -> Span | None:
-    """Find an event of a trace in the timeline, or return None if the timeline does not show the event."""
     for row, of in enumerate(scene.rows):
         track = of.tracks[side]
         if of.stands_for is None and track is not None and track.table == table and isinstance(track.lane, Lane):
@@ -113,10 +110,7 @@ def position_of(window: Window, span: Span, near_ns: int | None = None) -> int |
 
 
 def step_of(scene: Scene, span: Span) -> int:
-    """Return the step in which a host event started, or in which a piece of GPU work was launched.
-
-    Return NONE for events outside of steps.
-    """
+    """Return the step in which a host event started, or in which a piece of GPU work was launched."""
     trace = scene.traces[span.side]
     return int(_steps_of(trace, span.table, np.array([span.number]))[0])
 
@@ -158,7 +152,6 @@ def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alig
 
 
 def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
-    """Return the table rows of all events with a given name in a step, in order of time."""
     spans = getattr(trace, table)
     if table == "batches":
         rows = np.arange(len(spans))
@@ -183,7 +176,6 @@ def _outermost(trace: Trace, rows: Column) -> Column:
 
 
 def _outermost_around(trace: Trace, span: Span, among: Column) -> int:
-    """Return the table row of the outermost event in `among` that encloses the given event."""
     if span.table != "host":
         return span.number
     host, row = trace.host, span.number

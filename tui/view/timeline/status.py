@@ -77,7 +77,6 @@ def _column(window: Window, drawing: Drawing, row: int, column: int) -> str:
 
 
 def range_text(window: Window) -> str:
-    """Summarize the time range that the user has selected."""
     if window.range_ns is None:
         return ""
     begin, end = sorted(window.range_ns)
@@ -95,7 +94,6 @@ def range_text(window: Window) -> str:
 
 
 def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Text:
-    """Return the meaning of the colours and signs on the screen."""
     seen: set[int] = set()
     for number in window.visible:
         line = window.rows.lines[number]

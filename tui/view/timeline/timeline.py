@@ -56,7 +56,6 @@ class TimelineView(Widget, can_focus=True):
     # --- calls by the app ---
 
     def show(self, scene: Scene) -> None:
-        """Show one or two traces. The cursor stays at the same place if a trace was already shown."""
         if self.window is None:
             self.window = Window(scene, *self._room())
         else:
@@ -186,7 +185,6 @@ class TimelineView(Widget, can_focus=True):
 
 
 def range_columns(window: Window) -> range:
-    """Return the screen columns that show the selected time range."""
     return range(0) if window.range_ns is None else _columns(window, *sorted(window.range_ns))
 
 
@@ -199,7 +197,6 @@ def _columns(window: Window, begin_ns: int, end_ns: int) -> range:
 def strip_of(
     window: Window, line: WindowLine, cells: CharacterRow, label_width: int, is_cursor: bool, palette: Palette
 ) -> Strip:
-    """Render one line of the timeline, which begins with a label."""
     label = label_of(window, line, label_width)
     style = palette.label_cursor if is_cursor else palette.label if line.head else palette.label_dim
     segments = [Segment(label, style), Segment(" ", palette.label)]
@@ -216,7 +213,6 @@ def strip_of(
 
 
 def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
-    """Change the colour codes of a line so that selected events are highlighted."""
     if window.range_ns is None and not window.lit:
         return paints
     selected = range_columns(window)
@@ -234,7 +230,6 @@ def _lit(window: Window, line: WindowLine, paints: Column) -> Column:
 
 
 def _cut_out(bounds: list[int], styles: list[Style], cursor: int, over: Style) -> None:
-    """Split the segments of a line at the cursor, so that the cursor can have its own style."""
     at = bisect_right(bounds, cursor) - 1
     inside = styles[at]
     cut = [bound for bound in (cursor, cursor + 1) if bound not in (bounds[at], bounds[at + 1])]

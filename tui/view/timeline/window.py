@@ -85,7 +85,6 @@ class Window:
     # --- changes ---
 
     def show(self, scene: Scene) -> None:
-        """Show new data. The visible time range stays the same, unless a second trace was added."""
         row, before, at_home = self.cursor_row, self.axis, self.at_home
         other_axis = len(scene.traces) != len(self.scene.traces) or not before.length_ns
         side = self.cursor_side
@@ -138,7 +137,6 @@ class Window:
         self._set(at_ns - (at_ns - self.start_ns) * new_span / span, new_span)
 
     def pan(self, columns: float) -> None:
-        """Move the visible time range to the right by a number of screen columns."""
         before = self.start_ns
         self._set(self.start_ns + columns * self.ns_per_column, self.columns * self.ns_per_column)
         self.cursor_ns = self._on_axis(self.cursor_ns + self.start_ns - before)
@@ -149,14 +147,12 @@ class Window:
         self._keep_cursor_in_sight()
 
     def point(self, column: int, line: int) -> None:
-        """Move the cursor to the position of the mouse pointer."""
         self.cursor_ns = self._on_axis(self.start_ns + (column + 0.5) * self.ns_per_column)
         if line < len(self.visible):
             self.line = self.visible[line]
             self.line -= self.rows.lines[self.line].level
 
     def move_line(self, lines: int) -> None:
-        """Move the cursor down by a number of lines, or up if the number is negative."""
         if not self.rows.lines:
             return
         at = min(max(self.line + lines, 0), len(self.rows.lines) - 1)
@@ -166,7 +162,6 @@ class Window:
         self._keep_line_in_sight()
 
     def go(self, at_ns: int, row: int | None = None, side: int | None = None) -> None:
-        """Move the cursor to a position on the time axis, and scroll until the cursor is visible."""
         self.cursor_ns = self._on_axis(at_ns)
         if row is not None:
             self.rows.reveal(row)
@@ -175,7 +170,6 @@ class Window:
         self._keep_cursor_in_sight(centre=True)
 
     def align(self, by: Alignment) -> None:
-        """Change how two traces are aligned on the time axis. The time under the cursor does not change."""
         side = self.cursor_side
         time_ns = int(self.axis.sides[side].times([self.cursor_ns])[0])
         self.alignment = by
@@ -183,7 +177,6 @@ class Window:
         self._keep_under_cursor(side, time_ns)
 
     def _keep_under_cursor(self, side: int, time_ns: int) -> None:
-        """After a change of the time axis, scroll so that the same time stays under the cursor."""
         column = self.cursor_ns - self.start_ns
         position = self.axis.sides[side].position(time_ns, self.cursor_ns)
         if position is not None:
@@ -193,7 +186,6 @@ class Window:
     # --- bounds ---
 
     def change_rows(self, change: Callable[[ShownRows], object], fold: Fold | None = None) -> None:
-        """Change which rows the timeline shows. The cursor never stays in a hidden row."""
         line = self.cursor_line
         change(self.rows)
         self._relaid()
@@ -264,7 +256,7 @@ def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
 
 
 def fold(window: Window, what: tuple[str, ...]) -> bool:
-    """Fold or unfold the group of rows that contains the cursor. Return False without a group of the kinds in `what`."""
+    """Fold or unfold the group of rows that contains the cursor."""
     row = window.cursor_row
     found = None if row is None else window.rows.fold_of(row, what)
     if found is None:
