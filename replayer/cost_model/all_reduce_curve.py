@@ -1,4 +1,4 @@
-"""Interpolates measured durations of NCCL's all-reduce by size, number of ranks and link.
+"""Estimates the duration of NCCL's all-reduce from measurements on other machines.
 
     curve = AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks=8)
     curve.duration_ns(25 << 20)         # 266 000; Origin.PUBLISHED, since this card was measured
@@ -41,7 +41,7 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the all-reduce durations for a GPU model. If `bus_gbps` is not 0, this bus bandwidth is assumed."""
+        """Return the all-reduce durations for a GPU model. A nonzero `bus_gbps` replaces the model's usual bus bandwidth."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:

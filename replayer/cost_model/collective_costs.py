@@ -1,10 +1,10 @@
-"""Estimates durations of collective operations, starting when all ranks have called the operation.
+"""Estimates how long a collective operation takes after all ranks have called the operation.
 
     costs = CollectiveCosts.of(trace)
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-A recorded communication kernel also waits for the slowest rank, so the shortest duration over all ranks is used.
+A communication kernel also waits for the slowest rank, so the shortest recorded duration over all ranks is used.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at
@@ -61,7 +61,7 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Stores three times of a collective operation in ns: the call, the arrival of the data, and the end."""
+    """Stores when a collective operation was called, when its data arrived, and when it ended (in ns)."""
 
     call: int
     ready: int
@@ -84,7 +84,7 @@ def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """Return the number of steps that NCCL counts for a ring (src/graph/tuning.cc)."""
+    """Return how many steps NCCL needs for a collective operation on a ring (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):
@@ -110,9 +110,9 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit the durations to the recorded collective operations of all ranks.
+        """Return the durations, fitted to the recorded collective operations of all ranks.
 
-        If `bus_gbps` is not 0, durations are estimated for a link with this bus bandwidth.
+        A nonzero `bus_gbps` is the bus bandwidth of another link.
         """
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
@@ -228,7 +228,6 @@ _FUNCTIONS = {
 
 
 def _steps_of(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the step number (from 0) of each recorded collective operation, or NONE outside of steps."""
     table, steps = trace.collectives, trace.steps
     called_ns = np.where(table.called_ns != NONE, table.called_ns, table.start_ns)
     row = step_windows(trace).holding(called_ns, table.rank)

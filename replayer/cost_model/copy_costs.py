@@ -31,7 +31,7 @@ _LABELS = {
 
 
 class Copy(NamedTuple):
-    """Describes a copy that the script has called."""
+    """Describes a memory copy with its size and duration."""
 
     label: str
     size_bytes: int
@@ -57,9 +57,9 @@ class CopyCosts:
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
-        """Set each bandwidth to the median over the recorded copies of at least 64 KiB.
+        """Return the median bandwidths of recorded copies of at least 64 KiB.
 
-        If `given_link_gbps` is not 0, `given_link_gbps` is the bandwidth between GPUs.
+        A nonzero `given_link_gbps` is used as the bandwidth between GPUs.
         """
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
@@ -88,7 +88,6 @@ class CopyCosts:
         return transfers
 
     def _bound(self, direction: str) -> None:
-        """Copies of pageable memory must not be faster than copies of pinned memory."""
         (pinned, of_pinned), (pageable, of_pageable) = (self._bandwidths[direction, kind] for kind in (True, False))
         if pageable <= pinned or of_pinned == of_pageable:
             return
@@ -105,20 +104,20 @@ class CopyCosts:
         return Copy(_LABELS[key], size_bytes, duration_ns, origin, self._others.get(key, frozenset()))
 
     def read(self, size_bytes: int) -> Copy:
-        """Return the duration of the copy that `item()` makes."""
+        """Return the duration of the GPU-to-CPU copy that `item()` makes."""
         copy = self.copy("d2h", False, size_bytes)
         return copy._replace(others=copy.others & self._others.get(("d2h", True), frozenset()))
 
 
 def directions_of(trace: Trace) -> dict[int, str]:
-    """Return the direction of each recorded copy ("h2d", "d2h" or "p2p"), by index into `trace.strings`."""
+    """Return the direction of each recorded copy: "h2d", "d2h" or "p2p". The keys are indices into `trace.strings`."""
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.MEMCPY]).tolist()
     found = {name: _kinds(trace.strings[name]) for name in names}
     return {name: kinds[0][0] for name, kinds in found.items() if kinds and kinds[0][0] != "d2d"}
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """If a copy's name does not show whether the host memory is pinned, both types are returned."""
+    """Return two kinds if the copy's name does not show whether the host memory is pinned."""
     direction = copy_direction(name)
     if not direction:
         return []

@@ -117,8 +117,6 @@ def roofline_ns(flops: float, size_bytes: float, peaks: tuple[float, float, floa
 
 @dataclass(frozen=True)
 class _Net:
-    """The array `embeddings` has one row per measured GPU."""
-
     mean: Floats
     scale: Floats
     embeddings: Floats

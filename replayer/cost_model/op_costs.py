@@ -113,8 +113,7 @@ class OpCosts:
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
         """Return an op's estimated duration divided by the duration of a recorded call with other shapes.
 
-        If only the batch size differs, Note [Along the batch] applies. PyTorch before 1.11 does not record the shape of the
-        convolution window in the backward pass.
+        See Note [Along the batch].
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
@@ -183,7 +182,6 @@ def _in_tiles(work: OpWork) -> OpWork:
 
 
 def _as_learned(work: OpWork) -> tuple[int, ...]:
-    """A memory-bound op uses the sizes of a measured operator that moves the same number of bytes."""
     tensors = MEASURED_TENSORS.get(work.kind)
     if tensors is None:
         return work.sizes
@@ -205,7 +203,6 @@ _UNCERTAIN = (Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE)
 
 
 def _class(op: str, works: list[OpWork]) -> str:
-    """A memory-bound op is compared only with recorded calls of the same op."""
     return works[0].kind if works[0].kind not in SLOWER_BY_BYTES else op
 
 
@@ -218,7 +215,6 @@ def _layer(works: list[OpWork]) -> list[tuple[int, ...]]:
 
 
 def _coordinates(works: list[OpWork]) -> tuple[float, ...]:
-    """The coordinates are logarithms of the op's sizes, with a smaller weight for the number of rows."""
     work = works[0]
     weights = _WEIGHTS.get(work.kind)
     if weights is None:

@@ -50,7 +50,7 @@ _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_no
 
 
 class OpWork(NamedTuple):
-    """Describes one piece of work."""
+    """Describes one computation of an op, such as a matrix product, with its sizes."""
 
     kind: str
     sizes: tuple[int, ...]
@@ -63,7 +63,7 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the work of an op. `outputs` lists the known output shapes, except for views of inputs."""
+    """Return the computations that an op consists of. `outputs` lists the known output shapes, except for views of inputs."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -119,7 +119,7 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
 
 
 def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWork]:
-    """The work has no image gradient if the image is the network's input."""
+    """No image gradient is computed if the image is the network's input."""
     gradient, image, weight = gradient_image_weight(wide)
     forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
     of_image = of_weight = forward
@@ -133,14 +133,14 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return True if an op computes one half of a convolution's backward pass, as in PyTorch before 1.11."""
+    """Return True if an op computes only one gradient of a convolution, as in PyTorch before 1.11."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
     """Return the shapes of gradient, image and weight in a convolution's backward pass.
 
-    The first argument is the gradient, except for cuDNN ops in PyTorch before 1.11.
+    The gradient is the first input, except for cuDNN ops in PyTorch before 1.11.
     """
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]

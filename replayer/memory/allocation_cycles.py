@@ -83,12 +83,12 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return the number of executed events, or None if the frees in `freed` differ from the cycle's frees."""
+        """Return the number of finished events, or None if `freed` differs from the frees in the cycle."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the new memory events, and for each event the number of the next op."""
+        """Return the memory events since the last call, and the number of the op after each event."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]
@@ -100,7 +100,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Restart the cycle and return True if all of its memory events were already returned."""
+        """Restart the cycle, or return False if `take_rows` has not returned all events."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1
@@ -108,7 +108,7 @@ class AllocationCycle:
         return True
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
-        """Execute the cycle's first `done` requests and frees, which were skipped until now."""
+        """Execute the first `done` requests and frees, which were skipped until now."""
         memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:

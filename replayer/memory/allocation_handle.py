@@ -17,7 +17,7 @@ class HandleOwner(Protocol):
 
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a method that frees a handle later. The method takes no lock, so finalizers may call it."""
+        """Return a function that frees a handle later. The function takes no lock, so finalizers may call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
         """Delay the reuse of memory until the work now queued on `stream` has ended."""

@@ -30,10 +30,9 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return the memory size of a recorded GPU, or the usual size of the GPU model if the recording has none.
+    """Return the memory size of a recorded GPU, or the GPU model's usual size if the recording has none.
 
-    `torch_version` is the PyTorch release that runs the replay. An unknown CUDA context size is estimated from the GPU model
-    (Note [What a context takes] in traces/names/cards.py).
+    An unknown CUDA context size is estimated from the GPU model (Note [What a context takes] in traces/names/cards.py).
     """
     card = card_of(device.name)
     recorded_bytes = device.total_memory_bytes if device.total_memory_bytes > 0 else card.memory_bytes

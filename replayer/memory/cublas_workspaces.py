@@ -32,8 +32,6 @@ _in_backward = torch._C._current_graph_task_id
 
 
 class NumberedStream(Protocol):
-    """Defines the interface of a CUDA stream with a number."""
-
     device: int
     number: int
     own_number: int
@@ -106,7 +104,6 @@ class BlasWorkspaces:
             allocator.free(held)
 
     def use_lt(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the calling thread's cuBLASLt workspace for a stream, unless the workspace already exists."""
         key = self._handle(stream.device), stream.device, stream.own_number
         if self.lt_bytes and key not in self._held_lt and (handle := _allocate(allocator, self.lt_bytes, stream)) is not None:
             self._held_lt[key] = handle

@@ -29,16 +29,15 @@ class OpRows:
         self._next_row = 0
 
     def now(self) -> int:
-        """Return the number of ops launched so far."""
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Record that the next `count` ops have rows in the timeline, starting at `row`."""
+        """Record that the next `count` ops have timeline rows, starting at row `row`."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
-        """Look up ops by their index, where index 0 is op number `begun`."""
+        """Return the ops with these indices, counted from op number `begun`."""
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 

@@ -1,7 +1,6 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs a compiled function op by op, which allocates more tensors than the recorded fused kernels. The memory of new
-tensors is therefore not counted, and the recorded requests are executed instead.
+A replay runs a compiled function op by op, but executes the memory requests of the recorded fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -70,7 +69,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Do not count the memory of new tensors inside the `with` block, and delay frees until `play`."""
+        """Inside the `with` block, do not count the memory of new tensors."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):
@@ -83,7 +82,6 @@ class RegionMemory:
             handle.allocator.free(handle)
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
-        """Return memory for a tensor, or None for 0 bytes."""
         if not size_bytes:
             return None
         address = self._next
@@ -126,9 +124,9 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Return the recorded memory blocks that belong to no tensor.
+        """Return the recorded memory blocks that belong to no tensor of the replay.
 
-        A tensor without a recorded block reuses a freed block of the same size, like the output of an in-place kernel.
+        A tensor without a recorded block gets a freed block of the same size, because fused kernels may write in place.
         """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)

@@ -30,7 +30,7 @@ MAX_BATCH = 1 << 24  # more samples than any script uses
 
 @dataclass(frozen=True)
 class Outcome:
-    """Stores the memory peaks until the script ended or ran out of memory."""
+    """Stores the peak memory use until the script ended or ran out of memory."""
 
     fits: bool
     peak_bytes: int
@@ -44,7 +44,7 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on a GPU until all requests are done or memory runs out.
+    """Execute memory requests on an emulated GPU until all requests are done or memory runs out.
 
     If `has_optional` is False, optional requests are skipped.
     """

@@ -47,7 +47,7 @@ class ScratchScope:
             self._execute(sizes)
 
     def close(self) -> None:
-        """Free all remaining workspaces. The method is called even if the op has failed."""
+        """Free all remaining workspaces, even after the op has failed."""
         while self._handles:
             self._allocator.free(self._handles.pop())
 

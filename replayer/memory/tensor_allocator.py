@@ -148,7 +148,6 @@ class TensorAllocator:
         self.free = queue if report is None else free
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Delay the reuse of memory until the work now queued on `stream` has ended."""
         with self._lock:
             self.flush().record_stream(handle.block, stream)
 
@@ -225,6 +224,5 @@ class TensorAllocator:
             self._events, self._noted, self._step_is_complete = [], 0, False
 
     def _note_rows(self, rows: Column, ops: Column) -> None:
-        """Pass rows to the `note` callback. `ops` has the op number of each row, counted from the start of the step."""
         if self._note is not None and len(rows):
             self._note(rows, self._op_rows.of(ops, self._begun), self._now_ns())

@@ -3,8 +3,8 @@
     shapes = BatchShapes(trace, batch=32)
     shapes.at(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-A recording does not show which dimension of a tensor is the batch. Usually, the first dimension with the size of the batch
-grows. Parameters and tensors of the optimizer do not grow.
+A recording does not show which dimension of a tensor is the batch. By default, the first dimension that equals the batch size
+is scaled. Parameters and the optimizer's tensors are not scaled.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ class BatchShapes:
         return (*shape[:at], self._grown(shape[at], batch), *shape[at + 1 :])
 
     def _product(self, batch: int, op: str, shapes: Shapes) -> Shapes:
-        """In the matrix product that computes a weight gradient, the inner dimension grows with the batch."""
         wide = [i for i, shape in enumerate(shapes) if len(shape) == 2]
         left, right = shapes[wide[-2]], shapes[wide[-1]]
         new = list(shapes)
@@ -91,7 +90,7 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """Return n, n(n+1)/2, n(n-1)/2 and n+1 for sequences of n tokens."""
+    """Return the tensor sizes that n tokens can cause: n, n(n+1)/2, n(n-1)/2 and n+1."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 

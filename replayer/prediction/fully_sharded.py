@@ -47,8 +47,8 @@ class ShardedStep:
     ) -> ShardedStep:
         """Simulate one training step.
 
-        `units` lists the forward duration of each unit. `gather` and `scatter` return the durations of a unit's all-gather and
-        reduce-scatter.
+        `units` lists the name and forward duration of each FSDP unit. `gather` and `scatter` return the durations of a unit's
+        all-gather and reduce-scatter.
         """
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
@@ -148,7 +148,6 @@ GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 
 
 def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
-    """The input of an all-gather is one rank's part, and the input of a reduce-scatter is the whole gradient."""
     return -(-size_bytes // ranks) * (1 if operation == GATHER else ranks)
 
 

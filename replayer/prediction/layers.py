@@ -39,7 +39,7 @@ class Layer:
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the host rows of forward ops with recorded shapes, in call order.
+    """Return the rows of forward ops with recorded shapes in the trace's host table.
 
     `one_step` selects only the last complete step.
     """
@@ -92,7 +92,6 @@ def _item(trace: Trace, row: int) -> int:
 
 
 def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
-    """Return the name of each layer's block, or an empty list if no module class occurs twice."""
     paths, module_of = called_modules(trace)
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
     within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))

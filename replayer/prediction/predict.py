@@ -1,4 +1,4 @@
-"""Predicts the times of a recording for another GPU, batch size or number of GPUs.
+"""Makes predictions from a recording of a training run.
 
     prediction = predict(recorded, Conditions(gpu="Tesla T4", batch=64))
     prediction.trace                    # a trace like the recorded one, marked as predicted
@@ -65,7 +65,7 @@ class PredictedTime:
 class PredictedFigures:
     """Stores the predicted times and the expected error. An `expected_error` of 0.08 means 8 % of the step time.
 
-    `expected_error` is None if too many ops have no recorded shapes.
+    `expected_error` is None if too much GPU time belongs to ops without recorded shapes.
     """
 
     device: str
@@ -222,7 +222,6 @@ class Predictor:
         return None
 
     def _parameter_bytes(self) -> int:
-        """Return the size of all parameters in bytes, or 0 if the size is unknown."""
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))
 
     def _forward_passes(self) -> int:
@@ -298,8 +297,8 @@ def step_ns(trace: Trace) -> float:
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     """Return the step time of a predicted trace.
 
-    Steps without a profiler have no kernels, so their step time changes by the change in GPU time. A step time limited by the
-    CPU changes only if the GPU time exceeds the step time.
+    Steps recorded without a profiler have no kernels, so the change in GPU time is added to their step time. If the CPU is the
+    bottleneck, the step time changes only when the GPU time exceeds the CPU time.
     """
     before, after = pace(recorded), pace(predicted)
     if before is None or after is None or before.busy_share is None or after.busy_share is None:

@@ -2,7 +2,7 @@
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-Each kernel waits for the same event as in the recording (Note [Why a kernel started when it did] in recording/indexer.py).
+Each kernel starts for the same reason as in the recording (Note [Why a kernel started when it did] in recording/indexer.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class _HostTime:
             self._new[-1] = max(self._new[-1], new_ns)
 
     def of(self, times_ns: Column) -> Column:
-        """Convert recorded times to predicted times, except for NONE."""
         if not self._old:
             return times_ns
         old, shift = np.array(self._old), np.array(self._new) - np.array(self._old)
@@ -122,7 +121,6 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
 
 
 def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column) -> int:
-    """Return the total waiting time so far."""
     start_ns, end_ns = wait
     begun_ns = active_ns + waited_ns
     ended_ns = begun_ns

@@ -3,7 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-A kernel's recorded duration is multiplied by the ratio of two estimates: under the new and under the recorded conditions.
+Each recorded duration is multiplied by the ratio of two estimates, one for the new and one for the recorded conditions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Replace the kernel durations by the durations of one rank's share of the work."""
+        """Set the kernel durations for one rank's share of the work."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -65,7 +65,7 @@ class Scaling:
     ) -> Scaling:
         """Scale all kernels of a trace. Raises TraceError if the recording lacks necessary data.
 
-        `calls` is the return value of `calls_of(trace)`, which is computed if `calls` is None.
+        The argument `calls` defaults to `calls_of(trace)`.
         """
         calls = calls_of(trace) if calls is None else calls
         batch = 0
@@ -94,7 +94,7 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return the host row of each kernel's innermost op with recorded shapes, or NONE."""
+    """Return the host-table row of the op that launched each kernel, or NONE for ops without recorded shapes."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
@@ -132,7 +132,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Return the batch size of the recorded inputs, or of the first convolution or embedding."""
+    """Return the recorded batch size from the shape of an input or of a layer."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
@@ -194,7 +194,6 @@ class _Ratios:
         return min(max(ratio, min(possible) / BEYOND_SHEETS), max(possible) * BEYOND_SHEETS)
 
     def of_data_sheets(self) -> tuple[float, float]:
-        """Return the data sheets' ratios for compute-bound kernels and for memory-bound kernels."""
         if self._new is None:
             return self.batches, self.batches
         here, there = peaks_of(self._recorded.card), peaks_of(self._new.card)
@@ -217,7 +216,6 @@ class _Ratios:
         return new
 
     def of_copy(self, row: int, call: ScaledOp | None) -> tuple[float, Origin]:
-        """Copies between CPU and GPU are assumed to use the recorded bus."""
         device, strings = self._trace.device, self._trace.strings
         direction = copy_direction(strings[int(device.name[row])])
         to_device, to_host = direction == "h2d", direction == "d2h"
@@ -245,7 +243,7 @@ def _fill(
     sheets: tuple[float, float],
     batches: float,
 ) -> None:
-    """A kernel without shapes is scaled by the mean ratio of the other compute-bound or memory-bound kernels."""
+    """A kernel without shapes gets the mean ratio of the other compute-bound or memory-bound kernels."""
     if not open_rows:
         return
     device, strings = trace.device, trace.strings
@@ -267,10 +265,7 @@ def _fill(
 
 
 def parameter_bytes(trace: Trace) -> int:
-    """Return the size of all parameters in bytes, or 0 if the size is unknown.
-
-    Optimizer ops may list each parameter twice, so the smallest large total of an optimizer op is used.
-    """
+    """Return the size of all parameters in bytes, or 0 if the size is unknown."""
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes
     host, strings = trace.host, trace.strings
@@ -284,4 +279,5 @@ def parameter_bytes(trace: Trace) -> int:
             by_op[op] = by_op.get(op, 0) + 4 * sum(map(prod, sizes))
     with_optimizer = len(np.unique(trace.phases.step[trace.phases.name == strings.find("optimizer")]))
     most = max(by_op.values(), default=0)
+    # larger totals may contain each parameter twice
     return min((total for total in by_op.values() if total > 0.4 * most), default=0) // max(with_optimizer, 1)

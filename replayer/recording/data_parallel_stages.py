@@ -33,12 +33,12 @@ class Transport(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """Return the op of each NCCL kernel of nn.DataParallel. The keys are indices into `trace.strings`."""
+    """Return the op of each NCCL kernel that nn.DataParallel launched. The keys are indices into `trace.strings`."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
 def transport_of(trace: Trace) -> Transport:
-    """Return the recorded method, or COPIES if the recording does not show how parameters were copied."""
+    """Return how nn.DataParallel copied parameters, or COPIES if the recording does not show the method."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return Transport.NCCL

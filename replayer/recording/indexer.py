@@ -205,7 +205,6 @@ class RecordingIndexer:
             yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
 
     def _launches(self) -> Iterator[tuple[Column, Column]]:
-        """Yield the kernel launches of each stream that may have found the launch queue full."""
         depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
             if len(on) > depth:

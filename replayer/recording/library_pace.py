@@ -206,7 +206,6 @@ class LibraryPace:
         return row
 
     def set_up_ends(self) -> None:
-        """Forget the model calls and copies before the first training step."""
         self._calls.clear()
         self._pending = _Pending()
         self._copied = False
@@ -216,7 +215,6 @@ class LibraryPace:
         return tuple(self._played)
 
     def messages(self) -> tuple[str, ...]:
-        """Return the messages that are printed at the end of the run."""
         return tuple(texts[0] + (f" (and {len(texts) - 1} more)" if texts[1:] else "") for texts in self._said.values())
 
     # --- finding the cell

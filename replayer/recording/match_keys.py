@@ -20,7 +20,7 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 class RecordedKeys:
-    """Makes the same keys for recorded ops and for ops of the script."""
+    """Makes lookup keys for recorded ops and for ops of the running script."""
 
     def __init__(self, trace: Trace) -> None:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))

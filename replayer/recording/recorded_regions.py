@@ -76,10 +76,10 @@ class RecordedRegions:
         return len(self._regions)
 
     def call(self, name: str, inputs: Shapes, graph_ops: GraphOps, number: int, *, is_backward: bool) -> RecordedCall | None:
-        """Return the recorded call for the call `number` of a compiled function in a training step.
+        """Return a recorded call of a compiled function, or None if no recorded call matches.
 
-        A compiled function matches by torch.compile's number and its input shapes. If the numbers differ between runs, the
-        first recorded function with the same input shapes is used.
+        `number` counts the function's calls in a training step. Compiled functions are identified by torch.compile's number and
+        their input shapes.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)
@@ -104,7 +104,6 @@ class RecordedRegions:
 
 
 def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
-    """One op with the same shapes suffices, because Inductor replaces or pads some matrix products."""
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
     compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]

@@ -181,7 +181,6 @@ class RecordedRun:
 
 
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
-    """Steps that alternate between two shapes also alternate in a replay, because `chosen` is used in rotation."""
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]

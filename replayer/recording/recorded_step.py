@@ -18,7 +18,7 @@ LEADING = -1
 class MatchKeys(NamedTuple):
     """Stores three keys to look up the recorded calls of an op.
 
-    The keys require the same op and shapes, an equivalent op with the same shapes, or the same op with any shapes.
+    The keys require the same op and shapes, an equivalent op with the same shapes, or only the same op.
     """
 
     exact: str
@@ -83,7 +83,7 @@ class RecordedSegment:
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """Return the recorded calls of one device. Each replica of nn.DataParallel has its own recorded calls."""
+        """Return the recorded calls of one device."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property

@@ -63,7 +63,7 @@ class Clock(Protocol):
 
 
 class WallClock(Clock):
-    """Follows the machine's monotonic clock, starting at the current Unix time."""
+    """Follows the machine's monotonic clock, but starts at the current Unix time."""
 
     ahead_ns: int
 
@@ -102,7 +102,6 @@ class VirtualClock(Clock):
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
-        """Both values are stored in one tuple, because threads read the clock without a lock."""
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
 
@@ -119,7 +118,7 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Wait until the clock reaches `deadline_ns` through real time or through waits of other threads."""
+        """Wait until the clock reaches `deadline_ns`, because real time passes or other threads wait."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))

@@ -34,8 +34,8 @@ _STREAMS_OF_A_POOL = 64
 class CapturedGraph:
     """Stores the ops of a captured CUDA graph as function calls.
 
-    When the graph is replayed, `calls` are executed in order. The functions in `computing` compute tensor values. `origin` is
-    the stream on which the capture began, and `others` lists the remaining streams.
+    `origin` is the stream on which the capture began, and `others` lists all other streams. The functions in `computing`
+    compute tensor values.
     """
 
     origin: VirtualStream
@@ -47,8 +47,7 @@ class CapturedGraph:
 class GraphCapture:
     """Captures a CUDA graph that begins on `stream`.
 
-    If `everywhere` is True (capture mode "global"), calls that CUDA forbids during a capture fail in all threads. `refuse`
-    creates the exception for forbidden calls.
+    If `everywhere` is True (capture mode "global"), calls that CUDA forbids during a capture fail in all threads.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class GraphCapture:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Return True if the stream is being captured, so that the event becomes part of the graph."""
+        """Record the event in the graph, or return False if the stream is not being captured."""
         if stream in self:
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device

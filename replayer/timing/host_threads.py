@@ -18,7 +18,7 @@ from traces.model.trace import Thread
 class HostThread:
     """Represents one CPU thread of the script. `host_ns` is the thread's virtual time.
 
-    `position_ns` is the thread's position in the recorded phase `segment`, in nanoseconds of host time.
+    `position_ns` is the host time in ns since the start of the recorded phase `segment`.
     """
 
     row: int
@@ -31,7 +31,6 @@ class HostThread:
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
     def start_from(self, maker: HostThread) -> None:
-        """Copy the virtual time and the recorded position from the thread that created this thread."""
         self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
 
     def wait_for(self, other: HostThread) -> None:
@@ -43,7 +42,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in `segment`, which starts at `first_ns`."""
+        """Return the thread's position in the recorded phase `segment`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns

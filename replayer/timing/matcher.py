@@ -54,7 +54,7 @@ Match = tuple[Origin, Instance]
 
 
 class RememberedMatch(NamedTuple):
-    """Stores an op's recorded call, and the recorded GPU time in ns that remained unused after the op."""
+    """Stores the recorded call that an op used, and the unused GPU time of the phase in ns."""
 
     signature: OpSignature
     match: Match | None
@@ -97,7 +97,7 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Continue the current step in place of another matcher, and return the current phase."""
+        """Replace another matcher in the middle of a step, and return the current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -114,7 +114,7 @@ class StepMatcher:
         return None
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Return the recorded phases that the script has not entered.
+        """Return the recorded phases that the script has not entered, each with a flag.
 
         The flag is True if the script has entered another phase with the same name.
         """
@@ -161,7 +161,7 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if the ops so far have used less than half of the predicted GPU time."""
+        """Return True if the ops so far match less than half of the predicted GPU time."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
@@ -198,7 +198,7 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread to a position in the recorded phase by the host time in between."""
+        """Advance the thread's virtual time by the recorded host time up to `position_ns`."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 
@@ -240,14 +240,13 @@ class SegmentMatcher:
         return any(self.step.state[one.kernels[0]] == _FREE for one in free)
 
     def follow(self, end: int) -> None:
-        """Record that the script has repeated the calls of the last step up to index `end`."""
         assert self.history is not None
         self.ops += end - self.followed
         self.followed = end
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Match all calls again that another matcher has matched."""
+        """Match all calls again that another matcher has already matched."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)

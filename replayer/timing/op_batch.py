@@ -2,8 +2,6 @@
 
     OpBatchSchedule     calls that all matched recorded kernels of one stream
     PhaseGrainBatch     calls of a phase for which only the total time was recorded
-
-A training script calls the same ops in each step (Note [The last time] in matcher.py), so most times are computed once.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ Turns = tuple[bool, bool, bool]  # for each class of op: does such an op begin a
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """Stores the op calls of a phase and their kernels as numpy arrays."""
+    """Stores the op calls of a phase and their kernels as numpy arrays. See Note [The last time] in matcher.py."""
 
     signatures: list[OpSignature]
     classes: bytes
@@ -145,7 +143,7 @@ class OpBatchSchedule:
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
         """Return the index after the last call that can be executed together with call `begin`.
 
-        Returns `begin` if the calls differ from `signatures`. `depth` is the maximum number of kernels in CUDA's launch queue.
+        `depth` is the maximum number of kernels in CUDA's launch queue.
         """
         if begin >= len(self.signatures):
             return begin
@@ -196,7 +194,6 @@ class OpBatchSchedule:
         return ends_ns
 
     def _room_at_ns(self, begin: int, end: int, stream: VirtualStream) -> Column | None:
-        """Return the times at which the launch queue has room, or None if the queue never fills up."""
         before = int(self.first[begin]) + stream.depth - len(stream.pending)
         if self.first[end - 1] < before:
             return None

@@ -2,8 +2,6 @@
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)
-
-The kernels get the same times as in `StreamScheduler.put`, which is slower.
 """
 
 from __future__ import annotations
@@ -33,10 +31,7 @@ class RemainderSchedule:
 
     @classmethod
     def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
-        """Build the schedule from the kernels with the indices `chosen`.
-
-        Returns None if a kernel waits for another CUDA stream.
-        """
+        """Return a schedule of the kernels with the indices `chosen`, or None if a kernel waits for another stream."""
         at = np.array(chosen)
         if (columns.stream[at] != NONE).any() or (columns.edge >= 0).any():
             return None

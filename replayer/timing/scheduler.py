@@ -84,9 +84,8 @@ class StreamScheduler:
     ) -> int:
         """Schedule the recorded kernels of an op, and return the end time of the last kernel.
 
-        Kernels of the recorded main stream run on `stream`. `chosen` lists the kernels by their indices in the recorded step.
-        `began_ns` is the virtual start time of the phase. Recorded durations are multiplied by `scale`. `row` is the op's row
-        in the timeline, or NONE. `least_launch_ns` is the earliest launch time.
+        Kernels of the recorded main stream run on `stream`. `chosen` lists the kernels' indices in the recorded step.
+        `began_ns` is the virtual start time of the phase. `row` is the op's row in the timeline, or NONE.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
@@ -135,7 +134,6 @@ class StreamScheduler:
         return end_ns
 
     def put_remainder(self, matches: StepMatcher, chosen: list[int], stream: VirtualStream, began_ns: int) -> None:
-        """Schedule the recorded kernels that no op of the script has launched."""
         key = id(matches.step), *chosen
         if key not in self._leftovers:
             if len(self._leftovers) >= _LEFTOVERS:

@@ -44,8 +44,6 @@ def tie_rule_of(machine: Machine) -> TieRule:
 
 
 class Ages:
-    """Numbers memory blocks by age, starting with the oldest block."""
-
     def __init__(self, rule: TieRule) -> None:
         self._next = count(1).__next__
         self._counts_segments = rule is not TieRule.ADDRESS

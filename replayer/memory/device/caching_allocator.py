@@ -136,7 +136,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block for reuse after the work of all recorded streams has ended."""
+        """Free a block, which is reused after all streams have finished using the block."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -228,7 +228,6 @@ class DeviceMemory:
 
     @property
     def _min_large_split_bytes(self) -> int:
-        """Return the minimum size in bytes of the free part when a large block is split."""
         return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
 
     # --- blocks that other streams use
@@ -287,7 +286,6 @@ class DeviceMemory:
         return block
 
     def _take(self, pool: Pool, size: int, segment: int) -> Block | None:
-        """Return a block of new memory, or None if the GPU has too little free memory."""
         if not self._segments.allows(segment):
             return None
         if self._expands:
@@ -435,9 +433,9 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block.
+        """Return the address, size, state and age rank of each block.
 
-        Returns None if later requests also depend on other data, such as a running stream.
+        Returns None if running streams or settings also determine the blocks of later requests.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

@@ -59,7 +59,7 @@ class RequestLog:
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log the free of a block, except for blocks that are older than the log."""
+        """Log the free of a block, unless the block is older than the log."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
@@ -106,7 +106,6 @@ class RankRequests:
 
     @classmethod
     def read_all(cls, folder: Path) -> list[RankRequests]:
-        """Return the memory requests of all processes in the order of their ranks."""
         stored = [json.loads(path.read_text(encoding="utf-8")) for path in cls.files(folder)]
         found = [cls(of["rank"], of["ended"], list(map(RequestLog.from_json, of["devices"]))) for of in stored]
         return sorted(found, key=lambda of: of.rank)

@@ -71,7 +71,7 @@ class AllocatorSettings:
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """Return True if the allocator chooses blocks without rules for their age or maximum size."""
+        """Return True if neither age rules nor size limits influence the choice of a free block."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
@@ -93,7 +93,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Return `before` with the changes in `text`, or the default settings with these changes.
+    """Return the settings `before`, changed by a text in the format of PYTORCH_CUDA_ALLOC_CONF.
 
     Raises SettingsError if PyTorch would reject `text`, and NotEmulated for other allocator backends.
     """
@@ -165,7 +165,7 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """In the list of BOUNDARY_MB:DIVISIONS, `>` means all sizes above the last boundary."""
+    """In a list of BOUNDARY_MB:DIVISIONS, `>` means all sizes above the last boundary."""
     if not value.startswith("["):
         return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS
     divisions, last = [0] * POWER2_INTERVALS, None

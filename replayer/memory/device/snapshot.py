@@ -29,7 +29,6 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
 
 
 def segment_dict(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
-    """Return the snapshot entry of a memory segment."""
     pool = blocks[0].pool
     active = [block for block in blocks if not block.in_pool]
     return {

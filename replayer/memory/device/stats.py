@@ -112,7 +112,6 @@ class MemoryStats:
         self._earlier_peak_bytes = 0, 0
 
     def note_active(self) -> None:
-        """Update the peaks of active blocks after an allocation."""
         for name, waiting_name in _ACTIVE.values():
             blocks, waiting = self.quantities[name], self.quantities[waiting_name]
             waiting.small.peak = max(waiting.small.peak, blocks.small.now + waiting.small.now)
@@ -149,7 +148,6 @@ class MemoryStats:
         return [count.total for count in self._counts()]
 
     def raise_totals(self, amounts: list[int]) -> None:
-        """Add one amount to each accumulated total, in the order of `totals`."""
         for count, amount in zip(self._counts(), amounts, strict=True):
             count.total += amount
 

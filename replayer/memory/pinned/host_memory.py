@@ -1,6 +1,6 @@
 """Reimplements PyTorch's caching allocator for pinned host memory, with real page-locked memory.
 
-Data loading with real pinned memory is as fast as with a GPU. The rules come from PyTorch's ATen/core/CachingHostAllocator.h.
+The rules come from PyTorch's ATen/core/CachingHostAllocator.h.
 
     memory = HostMemory(PageLocks(), has_passed=gpu_has_passed)
     view = memory.allocate(77_070_336)         # a memoryview; 128 MiB are locked

@@ -23,7 +23,7 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 class PageLocks:
     """Locks and unlocks pages of host memory.
 
-    All processes that share `run_folder` print a warning only once.
+    Of all processes that share `run_folder`, only one prints the warning.
     """
 
     def __init__(self, run_folder: Path | None = None) -> None:
@@ -88,7 +88,6 @@ def _spare_bytes() -> int | None:
 
 
 def _spare_container_bytes() -> int | None:
-    """Return the number of bytes left in the container (cgroup 2), or None without a memory limit."""
     group = Path("/sys/fs/cgroup")
     try:
         limit_bytes, used_bytes = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))

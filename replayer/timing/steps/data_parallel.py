@@ -124,7 +124,7 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Add the GPU time of the ops so far, before the host waits for a GPU.
+        """Add the GPU time of the ops so far.
 
         Returns False if the recording has no nn.DataParallel stages in the current phase.
         """

@@ -3,6 +3,8 @@
     phases = LibraryPhases(library)
     segment.recorded = phases.begin("backward")      # None if the library has no time for the phase
     phases.end("backward", segment.recorded, device_ns)
+
+See Note [Times from the library] in step_tracker.py.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from traces.model.trace import Origin
 
 
 class LibraryPhases:
-    """Provides phase durations from the library of measured models. See Note [Times from the library] in step_tracker.py."""
-
     def __init__(self, library: LibraryPace, slowdown: float = 1.0) -> None:
         self._library, self._slowdown = library, slowdown
         self._segments: dict[str, RecordedSegment] = {}  # one object per phase, because caches belong to the object

@@ -32,8 +32,6 @@ from traces.model.workload import Sameness
 
 
 class PhaseRemainder:
-    """Adds recorded kernels that no op has launched, in launch order and on their recorded devices."""
-
     def __init__(self, scheduler: StreamScheduler, *, strict: bool) -> None:
         self._scheduler = scheduler
         self._strict = strict

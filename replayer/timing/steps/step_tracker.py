@@ -99,7 +99,7 @@ class StepTracker:
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase when the script calls a loss function."""
+        """Begin the loss phase if the script's loss function has no characteristic op."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -156,7 +156,6 @@ class StepTracker:
     # --- what ScriptCut reports (traces/script/script_cut.py)
 
     def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
-        """End the current phase and begin the phase `name`."""
         if self.segment is None and not self._done and name not in ("loader", "other"):
             self._begin_before(thread, name)
         self._finish(thread, now_ns)
@@ -213,7 +212,7 @@ class StepTracker:
         return segment.has_as_much_left(calls if of is segment else 0)
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
-        """Write the finished step to the trace after its recorded time has passed."""
+        """Write the finished step to the trace."""
         scheduler, evaluation = self._scheduler, step.is_evaluation
         self.step_evaluates(evaluation)
         self._finish(thread, step.end_ns)
@@ -363,7 +362,7 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def charge_so_far(self, thread: HostThread) -> None:
-        """Add the recorded work up to the current position, before the host waits for a GPU."""
+        """Add the GPU time of the recorded phase up to the current position."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)

@@ -7,8 +7,6 @@ from traces.script.workload_observer import WorkloadObserver
 
 
 class WorkloadCheck:
-    """Compares the workloads of the script and of the recording."""
-
     def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
         self._recorded = recorded
         self._script = script

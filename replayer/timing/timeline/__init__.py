@@ -1,1 +1,1 @@
-"""Writes the trace of a replay. `timeline_writer.TimelineWriter` collects rows and writes them while the script runs."""
+"""Writes the trace of a replay. `timeline_writer.TimelineWriter` collects rows while the script runs."""

@@ -4,8 +4,7 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-The script's thread only stores one integer when a module call starts or ends. The thread that writes the trace computes the
-time ranges of module calls later.
+A script's thread only stores integers, and the thread that writes the trace computes the time ranges.
 """
 
 from __future__ import annotations
@@ -103,7 +102,6 @@ class _RangeMarks:
         return np.flatnonzero(self.name >= 0)
 
     def ends(self) -> Column:
-        """Return the index at which each module call ends, or the number of marks for a running call."""
         ends = np.full(len(self.name) + 1, len(self.name))
         by_call = _in_groups(self.depth + (self.name < 0))  # At each depth, begins and ends alternate.
         ends[by_call[:-1]] = by_call[1:]
@@ -132,7 +130,7 @@ class TakenRanges:
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
         """Return the host-table rows of the module calls, and the enclosing row of each op and call.
 
-        `thread`, `start_ns` and `end_ns` have one entry per op. The first op has row `row` of the host table.
+        `thread`, `start_ns` and `end_ns` have one entry per op.
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

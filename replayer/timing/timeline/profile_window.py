@@ -3,9 +3,6 @@
     window, next_ops = timeline.watched()           # a Trace of the work since timeline.watch()
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
-The virtual GPU uses the time axis of its recording. Times of Kineto's events are interpolated between events that both clocks
-have measured.
-
 Note [Ops of one instant]
     With `--clock recorded` and `--clock virtual`, several ops can have the same start time. In the profile, each op lasts at
     least one nanosecond per kernel launch, because viewers assign launches to ops by time.
@@ -76,7 +73,7 @@ def with_launches(trace: Trace) -> Trace:
 
 
 def _tell_apart(trace: Trace) -> Column:
-    """Return the duration of each op in ns without its waits. See Note [Ops of one instant]."""
+    """See Note [Ops of one instant]."""
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
     takes_ns: Column = np.maximum(host.duration_ns, launches + 1)
@@ -98,7 +95,7 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Converts machine time to recorded time, in us."""
+    """Interpolates between events whose machine time and recorded time are known (in us)."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -119,7 +116,6 @@ class _Clocks:
         self.tie([*self._own, *own[inside]], [*self._recorded, *kept])
 
     def pass_over(self, ops_us: list[tuple[float, float]]) -> None:
-        """Move events that begin or end during an op in `ops_us` to the end of the op."""
         self._alone_us = np.array(sorted(ops_us))
 
     def recorded(self, own_us: float) -> float:
@@ -257,7 +253,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return the bytes allocated minus the bytes freed by each op. Memory that belongs to no op has the key NONE."""
+    """Memory that belongs to no op has the key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
@@ -308,7 +304,6 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
 
 
 def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
-    """Return the events without the virtual GPU's own Python functions, and the ids of Python calls without ops."""
     spans, above = _in_nesting_order(_spans(events, *_NESTED))
     is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
     if not is_call.any():
@@ -332,7 +327,7 @@ def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """Return the order of the events with outer events first, and the enclosing row of each event or NONE."""
+    """Return the order of the events with outer events first, and the row of each event's enclosing event or NONE."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)
@@ -350,7 +345,6 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
 
 
 def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
-    """Yield pairs of events of the same op: one event from Kineto and one event from the virtual GPU."""
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
         return

@@ -100,7 +100,7 @@ def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
 
 
 class BufferedRows:
-    """Collects the rows of one table. Single rows are stored in the flat array `loose`."""
+    """Collects the rows of one table."""
 
     __slots__ = ("_in_tables", "_tables", "_width", "loose")
 
@@ -170,7 +170,6 @@ class _HandedOver:
     memory_ops: list[UnresolvedOps]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
-        """Return the rows of each table as one matrix. `memory_ns` has the last memory time of each device."""
         tables = {name: put_together(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
             start_ns = tables["host"][:, HOST_COLUMNS.index("start_ns")]
@@ -180,7 +179,6 @@ class _HandedOver:
         return tables
 
     def next_ops(self) -> Column:
-        """Return the host-table row of the op that begins after each memory event."""
         return host_rows(self.memory_ops)
 
     def written(self, memory_ns: dict[int, int]) -> dict[str, Table]:
@@ -204,10 +202,7 @@ class _HandedOver:
 
 
 class TimelineWriter:
-    """Collects the rows of a replayed trace, and writes the rows to a file in another thread.
-
-    If `live` is True, the rows of a step are written as soon as the step ends.
-    """
+    """Collects the rows of a replayed trace, and writes the rows to a file in another thread."""
 
     def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
         """`devices` lists the devices of the replay if they differ from the recorded devices."""
@@ -299,8 +294,7 @@ class TimelineWriter:
     def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
         """Add a stage of nn.DataParallel to the current step.
 
-        `phase` is the index of the phase in the current step. `on_device` has the values of the columns from `device` to the
-        last.
+        `phase` is the index of the phase in the current step.
         """
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
@@ -334,12 +328,11 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Start to keep a copy of all added rows, which `watched` returns."""
+        """Keep a copy of all rows that are added later. The method `watched` returns the copy."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
     def loader_wait(self, wait: LoaderWait) -> None:
-        """Store a wait for a batch if the script is recording a profile."""
         if self._watched is not None:
             self.loader_waits.append(wait)
 
