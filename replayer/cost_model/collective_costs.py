@@ -45,7 +45,7 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """Stores the position of a collective operation in a recorded step. Step numbers and positions start at 0."""
+    """Stores the position of a collective operation in a recorded step, counted from 0."""
 
     step: int
     nth: int

@@ -119,7 +119,6 @@ def _convolution(image: Shape, weight: Shape, places: int, unit: str, item: int)
 
 
 def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWork]:
-    """No image gradient is computed if the image is the network's input."""
     gradient, image, weight = gradient_image_weight(wide)
     forward = _convolution(image, weight, prod(gradient[2:]), unit, item)
     of_image = of_weight = forward

@@ -33,7 +33,7 @@ NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """Return the events as an int64 array with the columns device, 0, bytes, address, allocated and reserved."""
+    """Return memory events as an int64 array with the columns device, 0, bytes, address, allocated and reserved."""
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
     if events:
@@ -108,7 +108,6 @@ class AllocationCycle:
         return True
 
     def catch_up(self, memory: DeviceMemory, done: int) -> None:
-        """Execute the first `done` requests and frees, which were skipped until now."""
         memory.counts.raise_totals([self._repetitions * total for total in self._totals])
         for handle, size_bytes in zip(self._handles[:done], self._rows[:done, 2].tolist(), strict=True):
             if size_bytes < 0:

@@ -115,7 +115,7 @@ class BlasWorkspaces:
             handle.allocator.free(handle)
 
     def _handle(self, device: int) -> Handle:
-        """All autograd threads share one cuBLAS handle per GPU."""
+        """PyTorch's autograd threads share one cuBLAS handle per GPU."""
         if _in_backward() >= 0:
             return "autograd", device
         try:
@@ -139,7 +139,6 @@ class BlasWorkspaces:
 
 
 def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStream) -> AllocationHandle | None:
-    """Return a new workspace, or None during a CUDA graph capture."""
     try:
         handle = allocator.malloc_kept(size_bytes, stream.number)
     except OutOfMemory as full:

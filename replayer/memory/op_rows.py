@@ -42,7 +42,7 @@ class OpRows:
 
 
 class UnresolvedOps(NamedTuple):
-    """Stores ops that have no row number in the timeline yet."""
+    """Stores ops that have no timeline row yet."""
 
     ops: Column
     begun: int
@@ -54,7 +54,6 @@ class UnresolvedOps(NamedTuple):
 
 
 def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
-    """Return the row number of each op in the timeline's host table."""
     counts = [len(one.ops) for one in unresolved]
     known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
     begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T

@@ -144,7 +144,6 @@ def _rounded(size_bytes: int) -> int:
 
 
 def _best(handles: Iterable[Handle], block_bytes: int) -> Handle | None:
-    """Return the largest allocation that PyTorch could have placed in a block of `block_bytes`, or None."""
     smallest = block_bytes - (SMALL_BYTES if block_bytes > SMALL_BYTES else 0)
     fitting = (one for one in handles if smallest <= _rounded(one.size_bytes) <= block_bytes)
     return max(fitting, key=lambda one: one.size_bytes, default=None)

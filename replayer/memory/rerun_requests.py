@@ -84,7 +84,7 @@ class ScaledRequests:
     """Computes a script's memory requests for any batch size. See Note [Requests are linear in the batch]."""
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """`per_sample` lists how many bytes each request grows per additional sample."""
+        """`per_sample` lists how many bytes each request grows with each additional sample."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]

@@ -19,7 +19,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 class ScratchScope:
-    """Allocates the workspaces of one call of `op`.
+    """Allocates the workspaces of one call of an op.
 
     `sequence[i]` lists the sizes that the op allocates (positive) or frees (negative) before output i.
     """
@@ -65,14 +65,14 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate a workspace and free the workspace at once. Raises OutOfMemory, except for convolutions."""
+    """Allocate a workspace and free the same workspace at once. Raises OutOfMemory, except for convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)
 
 
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
-    """Return None if a convolution's workspace does not fit. See Note [A convolution that found no workspace]."""
+    """See Note [A convolution that found no workspace]."""
     if canonical_op(op).startswith("convolution"):
         return allocator.try_malloc(size_bytes, stream, (op, at, size_bytes))
     return allocator.malloc(size_bytes, stream)

@@ -152,7 +152,6 @@ class TensorAllocator:
             self.flush().record_stream(handle.block, stream)
 
     def flush(self) -> DeviceMemory:
-        """Execute all pending memory requests, and return the GPU's memory."""
         with self._lock:
             self.execute_pending()
             self._leave_cycle()

@@ -164,11 +164,9 @@ class Predictor:
         )
 
     def forget(self) -> None:
-        """Clear the caches, for example after a benchmark has changed the estimation rules."""
         self._known.clear()
 
     def recorded_batch(self) -> int:
-        """Return the recorded batch size, or 0 if the batch size is unknown."""
         return self._batch(required=False)
 
     def _batch(self, *, required: bool) -> int:

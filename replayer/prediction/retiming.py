@@ -20,8 +20,6 @@ from traces.model.trace import NONE, Column, Trace
 
 
 class _HostTime:
-    """Maps recorded host times to predicted host times with a piecewise linear function."""
-
     def __init__(self) -> None:
         self._old: list[int] = []
         self._new: list[int] = []

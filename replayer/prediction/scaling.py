@@ -200,7 +200,6 @@ class _Ratios:
         return self.batches * here[0] / there[0], self.batches * here[1] / there[1]
 
     def host_shapes(self) -> Column:
-        """Return the shapes of all recorded ops for the new batch size, as indices into `trace.strings`."""
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
         rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))

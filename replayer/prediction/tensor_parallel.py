@@ -202,7 +202,6 @@ class TensorSplit:
 
 
 def _heads(ops: Sequence[_Op], pair: Pair) -> int:
-    """Return the number of attention heads, or 0 if there is no attention between the matrix products."""
     last = ops[pair.last].product
     assert last is not None
     for number in pair.between:

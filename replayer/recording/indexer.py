@@ -49,8 +49,6 @@ from traces.model.trace import NONE, Column, DeviceKind, HostKind, Phases, StepK
 
 
 class RecordingIndexer:
-    """Builds the steps of a recording with numpy."""
-
     def __init__(self, trace: Trace, rank: int, keys: RecordedKeys, slowdown: float = 1.0) -> None:
         self._keys = keys
         self._slowdown = slowdown

@@ -187,7 +187,7 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """Return the index of the training step's entry in `notes()`.
+        """Return the index of the step's entry in `notes()`.
 
         Raises NotInLibrary after several steps that would not fit on the real GPU.
         """
@@ -211,7 +211,6 @@ class LibraryPace:
         self._copied = False
 
     def notes(self) -> tuple[LibrarySteps, ...]:
-        """Return the model calls of all training steps, for the header of the output file."""
         return tuple(self._played)
 
     def messages(self) -> tuple[str, ...]:

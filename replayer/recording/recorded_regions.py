@@ -47,8 +47,6 @@ class _RecordedRegion:
 
 
 class RecordedRegions:
-    """Stores the recorded calls of all compiled functions of one rank."""
-
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}
         self._taken: dict[tuple[str, Shapes], str] = {}
@@ -56,7 +54,6 @@ class RecordedRegions:
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
-        """Read the recorded calls, and add the lookup keys of their ops to `keys`."""
         steps: dict[tuple[str, bool, str], dict[int, list[RegionCall]]] = {}
         for call in region_calls(trace, rank):
             by_step = steps.setdefault((call.region, call.is_backward, call.inputs), {})

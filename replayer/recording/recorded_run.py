@@ -187,7 +187,6 @@ def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
 
 
 def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, int]]:
-    """Yield the name of each recorded op, and the host time until the next op starts."""
     calls = sorted((one.start_ns, -one.end_ns, name) for name, instances in named.items() for one in instances)
     within: list[list[int]] = [[]]
     open_calls: list[tuple[int, int]] = []

@@ -83,7 +83,6 @@ class RecordedSegment:
         self.named.setdefault(keys.named, []).append(instance)
 
     def lane(self, ordinal: int) -> RecordedSegment:
-        """Return the recorded calls of one device."""
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
@@ -139,7 +138,6 @@ class RecordedStep:
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Return the number of backward passes and the number of optimizer steps."""
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
 

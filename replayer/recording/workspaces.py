@@ -31,8 +31,6 @@ WorkspaceSequence = tuple[tuple[int, ...], ...]
 
 @dataclass
 class Workspaces:
-    """Stores the recorded workspaces (temporary memory) of ops."""
-
     _exact: dict[str, WorkspaceSequence]
     _equivalent: dict[str, WorkspaceSequence]
 
@@ -61,8 +59,6 @@ class Workspaces:
 
 
 class _CallKind(NamedTuple):
-    """The integer fields are indices into `trace.strings`."""
-
     name: int
     shapes: int
     dtypes: int

@@ -79,7 +79,6 @@ class GraphCapture:
         self._preceding[stream][stream] += 1
 
     def note_computing(self, call: Callable[[], None]) -> None:
-        """Store a function that computes a captured op's values at each replay of the graph."""
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
@@ -135,5 +134,4 @@ class GraphCapture:
 
 
 def pool_numbers(pool: int) -> range:
-    """Return the stream numbers that are reserved for a private memory pool."""
     return range(_POOLS_FROM + pool * _STREAMS_OF_A_POOL, _POOLS_FROM + (pool + 1) * _STREAMS_OF_A_POOL)

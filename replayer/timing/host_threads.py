@@ -34,7 +34,6 @@ class HostThread:
         self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
 
     def wait_for(self, other: HostThread) -> None:
-        """Advance this thread to the virtual time and the recorded position of `other`."""
         self.host_ns = max(self.host_ns, other.host_ns)
         if other.segment is self.segment:
             self.position_ns = max(self.position_ns, other.position_ns)
@@ -83,7 +82,6 @@ class HostThreads:
         self._lock = threading.Lock()
 
     def begin(self, now_ns: int) -> HostThread:
-        """Register the calling thread with the virtual time `now_ns`."""
         with self._lock:
             try:
                 row = self._idle.pop()

@@ -228,7 +228,6 @@ class SegmentMatcher:
         return match
 
     def has_call(self, signature: OpSignature) -> bool:
-        """Return True if the recording has an unused call of this op with the same shapes."""
         if self.recorded is None:
             return False
         if self.history is not None:
@@ -324,7 +323,6 @@ class SegmentMatcher:
         return None
 
     def unmatched(self) -> list[int]:
-        """Return the recorded kernels that no op has used, in launch order."""
         if self.recorded is None:
             return []
         if self.history is not None:

@@ -153,7 +153,6 @@ class OpBatchSchedule:
         return end if self.first[end] - self.first[begin] < depth else begin
 
     def may_begin(self, begin: int, position_ns: int) -> bool:
-        """Return True if the stored times are valid for a thread at `position_ns` in the recorded phase."""
         stored_ns = self.position_ns[begin]
         return position_ns == stored_ns or stored_ns < self.begins_ns[begin] >= position_ns
 
@@ -230,7 +229,6 @@ class PhaseGrainBatch:
 
     @classmethod
     def of(cls, signatures: list[OpSignature], turns: Turns, timeline: TimelineWriter) -> PhaseGrainBatch:
-        """Build the batch from `signatures`, which must not change afterwards."""
         classes = bytes([signature.phase_class for signature in signatures])
         ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]
         count = min((end for end in ends if end >= 0), default=len(signatures))

@@ -21,7 +21,7 @@ WORK = {name: i for i, name in enumerate(WORK_COLUMNS)}
 
 @dataclass(slots=True, eq=False)
 class RemainderSchedule:
-    """Schedules recorded kernels of the main stream in launch order."""
+    """Schedules recorded kernels of the main CUDA stream in launch order."""
 
     alone_ns: Column
     gap_ns: Column
@@ -42,7 +42,7 @@ class RemainderSchedule:
         return cls(alone_ns, columns.gap_ns[at], duration_ns, work_rows, int(duration_ns.sum()))
 
     def play(self, stream: VirtualStream, began_ns: int) -> DeferredRows:
-        """Add the kernels to `stream`, and return their timeline rows. `began_ns` is the virtual start time of the phase."""
+        """Add the kernels to `stream`, and return their timeline rows."""
         ends_ns = queue_ends(began_ns + self.alone_ns, self.gap_ns + self.duration_ns, stream.ready_ns)
         stream.push_all(ends_ns.tolist())
         starts_ns = ends_ns - self.duration_ns
@@ -51,7 +51,6 @@ class RemainderSchedule:
 
 
 def work_rows_of(columns: KernelColumns, at: Column, duration_ns: Column) -> Column:
-    """Return the kernels' timeline rows, with NONE for unknown values."""
     # stored by column, because whole columns are overwritten
     rows = np.full((len(at), len(WORK_COLUMNS)), NONE, order="F")
     for name, values in {"kind": columns.kind, "name": columns.name, "bytes": columns.size_bytes}.items():

@@ -32,8 +32,6 @@ _FIRST_SIDE_STREAM = 1_000  # recorded side streams get numbers above the number
 
 
 class StreamScheduler:
-    """Schedules kernels and copies on the CUDA streams of this process."""
-
     def __init__(self, recording: RecordedRun, clock: Clock, timeline: TimelineWriter, stats: ReplayStats) -> None:
         self.recording = recording
         self.clock = clock
@@ -175,13 +173,11 @@ class StreamScheduler:
         self.timeline.work((stream.device, stream.number, kind, name, row_ns, duration_ns, row, size_bytes, origin))
 
     def set_other_program(self, other: bool) -> None:
-        """Set whether the script differs from the recorded program. See Note [Another program] in matcher.py."""
         if other is not self.of_other_program:
             self.of_other_program = other
             self.costs.clear()
 
     def may_stand_for(self, signature: OpSignature, instance: Instance) -> bool:
-        """Return True if the recorded call `instance` can provide the time of this op."""
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
@@ -210,7 +206,6 @@ class StreamScheduler:
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
     def fill(self, device: int, since_ns: int, until_ns: int, name: str, origin: Origin = Origin.PHASE) -> None:
-        """Keep a device busy from `since_ns` to `until_ns`."""
         stream = self.stream(device, 0)
         start_ns = max(stream.ready_ns, since_ns)
         rest_ns = until_ns - start_ns

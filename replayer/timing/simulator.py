@@ -153,7 +153,6 @@ class Simulator:
             self.scheduler.estimate(stream, signature, launch_ns, row, copy)
 
     def play_graph(self, thread: HostThread, stream: VirtualStream, graph: CapturedGraph, now_ns: int) -> None:
-        """Simulate the launch of a CUDA graph on `stream`."""
         if self.tracker.segment is None:
             self.tracker.op(thread, PLAIN, now_ns)
         add, queue = self.timeline.strings.add, list(stream.pending)

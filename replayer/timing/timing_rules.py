@@ -36,7 +36,7 @@ def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> i
 
 
 def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int) -> int:
-    """Return the time at which a kernel ends. The previous work on the kernel's stream ends at `ready_ns`."""
+    """Return the time at which a kernel ends. Earlier work on the kernel's stream ends at `ready_ns`."""
     return max(launch_ns + latency_ns, ready_ns + gap_ns) + duration_ns
 
 

@@ -177,7 +177,6 @@ def link(before: Block | None, after: Block | None) -> None:
 
 
 def absorb(block: Block, neighbour: Block) -> None:
-    """Extend `block` by its neighbor, and remove the neighbor from the memory segment."""
     if neighbour is block.prev:
         block.address = neighbour.address
         link(neighbour.prev, block)

@@ -256,7 +256,6 @@ class DeviceMemory:
     # --- taking memory from the device, and returning it
 
     def _reserve(self, pool: Pool, size: int) -> Block:
-        """Raises OutOfMemory."""
         settings = self.settings
         if size >= EXABYTE:
             raise self._out_of_memory(size)
@@ -387,7 +386,6 @@ class DeviceMemory:
         return self._settings or self.apply(settings_of_environment())
 
     def apply(self, settings: AllocatorSettings) -> AllocatorSettings:
-        """Change the allocator's settings for later requests."""
         self._settings = settings
         self._expands = settings.expandable_segments
         self._max_split_bytes = settings.max_split_bytes

@@ -36,7 +36,6 @@ def best_fit(plain: Pool, size: int) -> Block | None:
 
 
 def expandable_fits_first(plain: Pool, size: int) -> bool:
-    """Return True if the smallest free block with at least `size` bytes is in an expandable segment."""
     if plain.expandable is None:
         return False
     first = next(_by_size(plain, size), None)
@@ -95,7 +94,6 @@ class ExpandableSegments:
         return block
 
     def release(self, pool: ExpandablePool) -> None:
-        """Unmap all empty pages, and remove address ranges that have no pages left."""
         for block in list(pool.blocks):
             unmapped = self._unmap(pool, block)
             if unmapped is not None and unmapped.prev is None and unmapped.next is None:

@@ -73,7 +73,6 @@ class History:
         self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
 
     def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
-        """Add an entry with the action "segment_alloc", "segment_free", "segment_map" or "segment_unmap"."""
         self._note(action, address, size_bytes, stream, self._frames())
 
     def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:

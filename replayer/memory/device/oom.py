@@ -101,10 +101,7 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """Return the message `template` with the numbers from `figures`.
-
-    If `template` is not an out-of-memory message, a default message is used.
-    """
+    """Return the message `template` with the numbers from `figures`, or a default message for any other text."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template

@@ -163,7 +163,6 @@ class Segments:
         return max(0, self.capacity_bytes - self.outside_bytes - self.reserved_bytes)
 
     def allows(self, size_bytes: int) -> bool:
-        """Return True if the process may allocate `size_bytes` without exceeding its memory limit."""
         return self.allowed_bytes is None or self.reserved_bytes + size_bytes <= self.allowed_bytes
 
     def take(self, size_bytes: int, pool: Pool) -> Block | None:
@@ -199,10 +198,7 @@ class Segments:
         self.returned += 1
 
     def reserve(self, size_bytes: int) -> int:
-        """Reserve `size_bytes` of addresses without memory, and return the first address.
-
-        Raises RuntimeError if no addresses are left.
-        """
+        """Reserve addresses without memory, and return the first address. Raises RuntimeError if no addresses are left."""
         address = self._reserved_addresses.take(size_bytes)
         if address is None:
             raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")

@@ -59,8 +59,6 @@ def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
 
 
 def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
-    """Return the snapshot's `allocator_settings`. `text` is the value of an environment variable such as
-    PYTORCH_CUDA_ALLOC_CONF."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,
         "max_split_size": -1 if settings.max_split_bytes == UNLIMITED else settings.max_split_bytes,

@@ -182,7 +182,6 @@ def _by_pool(small: Counted, large: Counted, peak: int) -> dict[str, Counted]:
 
 
 def _active(allocated: Count, waiting: Count) -> Counted:
-    """A memory block is active if it is allocated or still used by other streams."""
     now, base = allocated.now + waiting.now, allocated.base + waiting.base
     return _counted(now, max(allocated.peak, waiting.peak), allocated.total, base)
 

@@ -17,8 +17,6 @@ from traces.model.run import MemoryUse
 
 
 class DeviceUsage:
-    """Reads the allocator's statistics."""
-
     def __init__(
         self, counts: MemoryStats, segments: Segments, lock: threading.Lock, max_split_bytes: Callable[[], int]
     ) -> None:

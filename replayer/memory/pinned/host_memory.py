@@ -78,7 +78,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """The caller does not hold the lock, so other threads can allocate while pages are being locked."""
+        """The caller does not hold the lock, because locking pages takes long."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
@@ -145,7 +145,6 @@ class HostMemory:
     # --- queries
 
     def holds(self, address: int) -> bool:
-        """Return True if an address is within pinned memory."""
         return self._find(address) is not None
 
     def use(self, address: int, stream: UsedStream) -> None:

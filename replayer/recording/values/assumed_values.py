@@ -66,7 +66,6 @@ class AssumedValues:
         self._asked += 1
 
     def note_data(self) -> None:
-        """Record that the script has copied a batch to the GPU."""
         self._made_at.clear()
 
     def _step_now(self) -> int:

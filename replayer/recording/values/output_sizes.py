@@ -23,7 +23,7 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """Provides the recorded output sizes of one rank, step by step. Sizes outside of any step have the key NONE."""
+    """Sizes of ops outside of any training step have the key NONE."""
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
         """`noted` has sizes that the recorder stored, and `shown` has sizes that were derived from a profile."""

@@ -12,8 +12,6 @@ _AFTER = NONE - 1
 
 
 class RecordedValues:
-    """Provides the recorded values of one rank, step by step. Values outside of any step have the key NONE."""
-
     def __init__(self, reads: dict[int, list[list[float]]], steps: int = 0) -> None:
         self._reads = reads
         self._steps = steps

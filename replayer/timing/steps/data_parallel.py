@@ -77,7 +77,6 @@ class DataParallelStages:
         self._segment = segment
 
     def leave(self, index: int) -> None:
-        """End the current phase, which is phase number `index` (0-based) of its step."""
         self._note_ops()
         self._done += [(index, *row[1:]) for row in self._rows]
         self._rows, self._segment = [], None

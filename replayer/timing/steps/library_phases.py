@@ -45,10 +45,7 @@ class LibraryPhases:
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return the current phase, extended by the time of one model call.
-
-        `before_ns` is the GPU time of the phase before the model call.
-        """
+        """Return the current phase, extended by the time of one model call."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:

@@ -133,7 +133,6 @@ class StepTracker:
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
-        """End the phase `name`, unless the script has already left the phase."""
         # Resume the replay's clock even if the phase has changed, because the script would hang if the clock stayed stopped.
         if name == "loader" and self._clock_paused_for_loader:
             self._clock_paused_for_loader = False
@@ -212,7 +211,6 @@ class StepTracker:
         return segment.has_as_much_left(calls if of is segment else 0)
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
-        """Write the finished step to the trace."""
         scheduler, evaluation = self._scheduler, step.is_evaluation
         self.step_evaluates(evaluation)
         self._finish(thread, step.end_ns)
@@ -377,7 +375,6 @@ class StepTracker:
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
     def begin_stage(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """Begin a stage of nn.DataParallel (scatter, a replica or gather) on a device."""
         if self.turns[PLAIN]:
             self.op(thread, PLAIN, self._scheduler.clock.now_ns())
         return self.stages.begin(thread, name, device)

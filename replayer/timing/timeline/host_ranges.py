@@ -30,8 +30,6 @@ class _ThreadMarks:
 
 
 class HostRanges:
-    """Collects the starts and ends of module calls in all threads of the script."""
-
     def __init__(self) -> None:
         self.under_way = 0
         self.begun_ns = 0  # Approximate start of the first call. Ranges before any op get this time.
@@ -39,7 +37,7 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return the list to which a thread appends the starts and ends of module calls."""
+        """Return a list of marks, to which a thread appends when a module call starts or ends."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:

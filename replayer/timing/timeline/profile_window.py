@@ -288,7 +288,6 @@ def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
 
 
 def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
-    """Return the ids of ops that ran on the virtual GPU, and of ops that the replayer itself called."""
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
     within = [False] * len(ops)

@@ -1,4 +1,4 @@
-"""Collects numbers for the report of a replay, such as GPU time and host time per step."""
+"""Collects the numbers for the report of a replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Collects durations (in ns) and numbers of events since the first training step began."""
+    """Collects durations (in ns) and counts since the first training step began."""
 
     # device time by the origin of its duration
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})

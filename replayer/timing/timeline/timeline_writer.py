@@ -83,7 +83,6 @@ class DeferredRows:
 
     @classmethod
     def of(cls, template: Column, written: dict[int, Column | int]) -> DeferredRows:
-        """Return the rows of `template` with new values for the columns in `written`."""
         return cls(len(template), partial(_written_over, template, written))
 
 
@@ -100,8 +99,6 @@ def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
 
 
 class BufferedRows:
-    """Collects the rows of one table."""
-
     __slots__ = ("_in_tables", "_tables", "_width", "loose")
 
     def __init__(self, width: int) -> None:
@@ -140,7 +137,6 @@ def _time_memory(table: Column, ops: Column, start_ns: Column) -> None:
 
 
 def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
-    """Increase the times of memory events so that the times of each device never decrease."""
     for device in np.unique(table[:, _DEVICE]).tolist():
         rows = np.flatnonzero(table[:, _DEVICE] == device)
         times = np.maximum.accumulate(np.maximum(table[rows, _TIME], latest_ns.get(device, table[rows[0], _TIME])))
@@ -205,7 +201,7 @@ class TimelineWriter:
     """Collects the rows of a replayed trace, and writes the rows to a file in another thread."""
 
     def __init__(self, stream: TraceStream, recorded: Trace, *, devices: Sequence[Device] = (), live: bool = False) -> None:
-        """`devices` lists the devices of the replay if they differ from the recorded devices."""
+        """`devices` replaces the recorded list of devices."""
         self._stream = stream
         self._live = live
         # rows refer to the devices and to the first thread
@@ -263,14 +259,12 @@ class TimelineWriter:
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
     def op(self, thread: int, strings: tuple[int, int, int, int], start_ns: int, end_ns: int) -> int:
-        """Add an op, and return its row in the host table."""
         name, shapes, dtypes, layout = strings
         self._host((thread, _OP, name, start_ns, end_ns - start_ns, shapes, dtypes, layout))
         self.host_rows = row = self.host_rows + 1
         return row - 1
 
     def range(self, thread: int, name: str, start_ns: int, end_ns: int) -> None:
-        """Add a range that the script has named with `record_function`."""
         self._host((thread, _RANGE, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows += 1
 
@@ -292,26 +286,17 @@ class TimelineWriter:
         self._rows["phases"].loose.extend((*row, self.home, device_start_ns, device_end_ns, origin))
 
     def stage(self, phase: int, name: str, thread: int, start_ns: int, end_ns: int, *on_device: int) -> None:
-        """Add a stage of nn.DataParallel to the current step.
-
-        `phase` is the index of the phase in the current step.
-        """
         row = (self.phase_rows + phase, self.strings.add(name), thread, start_ns, end_ns - start_ns)
         self._rows["parts"].loose.extend((*row, *on_device))
 
     def collective(
         self, name: str, dtype: str, group: str, group_size: int, backend: str, size_bytes: int, times_ns: tuple[int, int, int]
     ) -> None:
-        """Add a collective operation.
-
-        `times_ns` has the time of the call and the start and end times of the kernel.
-        """
         add, (call_ns, start_ns, end_ns) = self.strings.add, times_ns
         texts = add(name), add(dtype) if dtype else NONE, add(group), group_size, add(backend)
         self._rows["collectives"].loose.extend((*texts, size_bytes, call_ns, start_ns, end_ns - start_ns))
 
     def step(self, number: int, start_ns: int, end_ns: int, kind: int, recorded_step: int) -> None:
-        """End the step, which contains all phases since the previous step."""
         self._rows["steps"].loose.extend((0, number, start_ns, end_ns - start_ns, kind, recorded_step))
         self.step_rows += 1
         if self._live:
@@ -381,7 +366,7 @@ class TimelineWriter:
         self._stream.header(header)
 
     def close(self, header: Trace) -> None:
-        """Write the remaining rows and the final header, and close the file. Raises the same errors as `flush`."""
+        """Raises the same errors as `flush`."""
         self._hand_over()
         self._queue.put(None)
         self._writer.join(_WRITES_WITHIN_S)
