@@ -1,5 +1,4 @@
-"""Analyze a trace: idle time of GPUs, launches, transfers, rates, modules, slow ranks, and the critical path. Each analysis has
-its own file.
+"""Analyzes a trace: idle time of GPUs, launches, transfers, rates, modules, slow ranks, and the critical path.
 
-`analyse.analyse` runs all analyses, and `trace info --details` prints their results. Each module can also be used alone.
+`analyse.analyse` runs all analyses, and `trace info --details` prints their figures. Each module can also be used alone.
 """

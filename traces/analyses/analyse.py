@@ -1,11 +1,8 @@
-"""Run all analyses of a trace. `trace info --details` prints their results.
+"""Runs all analyses of a trace.
 
     of = analyse(load("v100.msgpack"))
     of.idle["cuda:0"].by_reason         # {"data": 352_470_000, "host": 77_120_000, ...}
     of.critical_path.by_kind            # {"host": 103_441_000, "data": 70_913_000, ...}
-
-Each analysis has its own module, which also defines the type of its result. `Summary.analyses` holds the results for one trace,
-and `Comparison.analyses` holds the results for two compared traces.
 """
 
 from __future__ import annotations
@@ -29,11 +26,7 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """The results of all analyses. The result of an analysis is empty or None if the trace lacks the data for it.
-
-    If the trace lacks much of the GPU work, idle times and the critical path are left out
-    (`traces.figures.problems.hides_work`).
-    """
+    """Contains the figures of all analyses, which are None or empty without data."""
 
     idle: dict[str, IdleTime]
     idle_calls: list[IdleCall]
@@ -49,8 +42,7 @@ class Analyses:
 
 
 def analyse(trace: Trace, *, details: bool = True) -> Analyses:
-    """Return the results of all analyses. If `details` is False, launches, transfers, achieved rates, modules and the critical
-    path are left out. The first screen of `trace info` does not show these results."""
+    """Run all analyses. Without `details`, only the analyses for the first screen of `trace info` are run."""
     lacks_work = bool(hides_work(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path = critical_path(trace) if details and not lacks_work else None

@@ -1,4 +1,4 @@
-"""Measure communication between ranks: the bytes of each operation, and how much of the time overlaps with other GPU work.
+"""Measures communication between ranks, and how much of it overlaps with other GPU work.
 
     of = communication(trace)
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)
@@ -6,8 +6,7 @@
     of.hidden_ns        # time in which it also computed
     of.exposed_per_step_ns      # mean over the steps with kernels, of communication launched in these steps
 
-A communication kernel starts when its rank is ready, and ends when the data of the slowest rank has arrived. Communication time
-that overlaps with no other work ("exposed") therefore includes waits for slower ranks.
+A communication kernel starts when its rank is ready, and ends when the data of the slowest rank has arrived.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return, for each kernel or copy of the trace, whether it is a kernel of NCCL or a similar library.
+    """Return a mask of the kernels of NCCL or a similar library.
 
-    If the trace has no collectives, the result is False for all kernels, because NCCL kernels then come from nn.DataParallel,
-    which copies parameters with NCCL. NCCL kernels of nn.DataParallel are counted as work of the ops that launch them.
+    nn.DataParallel copies parameters with NCCL too, so the mask is False for a trace without collectives.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)
@@ -38,11 +36,7 @@ def communication_kernels(trace: Trace) -> Column:
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return the kernels with which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce").
-
-    Each key of the returned dict is the index of a kernel name in the trace's string table. The returned dict is empty if the
-    trace has collectives, because the NCCL kernels of such a trace belong to the collectives.
-    """
+    """Return the kernels with which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce")."""
     if len(trace.collectives):
         return {}
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.KERNEL]).tolist()
@@ -54,40 +48,33 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 class Operation:
     """Sums up all calls of one collective operation in one phase over all ranks.
 
-    `bytes` is the total size of the inputs on all ranks, or None if sizes were not recorded. `duration_ns` leaves out calls
-    whose end was not recorded. If only an upper bound of a collective's duration is known, `duration_ns` includes the upper
-    bound.
+    `bytes` is the total size of the inputs on all ranks. `duration_ns` leaves out calls whose end was not recorded.
     """
 
     name: str
     phase: str
     count: int
-    bytes: int | None
+    bytes: int | None  # None if sizes were not recorded
     duration_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Communication of all ranks. `exposed_ns` is the time in which a device only communicates, and `hidden_ns` is
-    the time in which other work runs at the same time. `exposed_ns` and `hidden_ns` are sums over all devices and the whole
-    trace.
+    """Sums up the communication of all ranks over all devices.
 
-    `steps` is the number of steps with recorded kernels, summed over ranks. Times per step are means over the steps with
-    recorded kernels, and include only communication that was launched in the steps. If the trace has no steps, the times per
-    step are the times of the whole trace.
+    `exposed_ns` is the time in which a device only communicates. `hidden_ns` is the time in which other work runs at the same
+    time. `steps` is the number of steps with recorded kernels, summed over ranks.
     """
 
     operations: tuple[Operation, ...]  # most bytes first
     exposed_ns: int
     hidden_ns: int
     steps: int
-    exposed_per_step_ns: int
+    exposed_per_step_ns: int  # mean over the steps with kernels, or of the whole trace
     hidden_per_step_ns: int
 
 
 def communication(trace: Trace) -> Communication:
-    """Return the calls of each collective operation, and how much communication time overlaps with other work on the same
-    device."""
     kernels, rows = communication_kernels(trace), profiled_steps(trace)
     exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
@@ -96,8 +83,6 @@ def communication(trace: Trace) -> Communication:
 
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
-    """Return how long the `counted` communication kernels ran alone on their devices, and how long they ran together with other
-    work."""
     total_ns = hidden_ns = 0
     communicates, computes = (_by_device(trace, mask) for mask in (counted, trace.device.is_work & ~kernels))
     for device, communicating in communicates.items():

@@ -1,5 +1,4 @@
-"""Find the critical path of a step by following waits and launches backwards from the end of the step. The critical path is the
-chain of work and waits that determined how long the step took.
+"""Finds the chain of work and waits that determined how long a step took, called the critical path.
 
     path = critical_path(trace, step=3)
     path.sums.by_kind               # {"kernel": 81_000_000, "host": 12_000_000, "data": 9_000_000, ...}
@@ -11,20 +10,14 @@ Note [Where a path begins and ends]
     completion to completion.
 
 Note [The walk]
-    The walk starts at the end of the step and goes backwards. If the step ended with a completion, the walk starts with the
-    completing work, else on the host. Where the host waited for the device (`traces.analyses.waits`), the walk continues with
-    the work that the host waited for. On the device, the walk continues with the event that ended last before the work began.
-    This event is earlier work on the stream, work on another stream of the rank, or the launch
-    (`traces.analyses.launches.launched_ns`). From a launch, the walk continues on the host, back to the last wait for the
-    device. Every nanosecond belongs to exactly one segment of one of these kinds:
+    The walk goes backwards from the end of the step. Where the host waited for the device, the walk continues with the work
+    that the host waited for. On the device, the walk continues with the event that ended last before the work began: earlier
+    work or the launch. Every nanosecond belongs to exactly one segment of one of these kinds:
 
     kernel, copy, communication     the device worked
     launch                          between a launch and the work's start, with no earlier work on the device to wait for
     data                            the host waited for a batch
     host                            the host was busy (by phase), including time inside launching calls
-
-Another tool, Holistic Trace Analysis, searches for the longest path in a weighted graph of all events. This module instead
-follows the work that the host or GPU actually waited for in the recorded run.
 """
 
 from __future__ import annotations
@@ -45,8 +38,6 @@ from traces.model.trace import NONE, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """A part of the critical path, either on the host or on a GPU."""
-
     start_ns: int
     end_ns: int
     kind: str
@@ -56,15 +47,11 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Summarizes the critical path of one step: the time of each kind of segment, and the ten longest kernels or copies.
-
-    `step` is the number of the step, `rank` is the rank of the step, and `duration_ns` is the length of the critical path.
-    Note [Where a path begins and ends] defines the critical path.
-    """
+    """Sums up the critical path of one step: the time of each kind of segment, and the ten longest kernels or copies."""
 
     step: int
     rank: int
-    duration_ns: int
+    duration_ns: int  # length of the critical path
     by_kind: dict[str, int]
     by_name: dict[str, int]
 
@@ -76,11 +63,6 @@ class CriticalPath:
 
 
 def median_step(trace: Trace, times: StepTimes) -> int:
-    """Return the row (in `trace.steps`) of the step with the median duration, or NONE if the trace has no steps.
-
-    The returned step is one of the `profiled_steps` of the slowest rank or device. Steps that follow another step are
-    preferred.
-    """
     decides = pace_series(times, profiled_steps(trace))
     if decides is None:
         return NONE
@@ -91,9 +73,7 @@ def median_step(trace: Trace, times: StepTimes) -> int:
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
-    """Return the critical path of a step, or None if the trace has no steps or no device work. `step` is a row of
-    `trace.steps`. If `step` is None, the step with the median duration is used.
-    """
+    """Return the critical path of a step, by default of the step with the median duration."""
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
     times = step_times(trace)
@@ -120,8 +100,6 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 
 
 class _Walk:
-    """Finds the critical path of a step, beginning at the end of the step and going backwards. See Note [The walk]."""
-
     def __init__(self, trace: Trace, step: int, times: StepTimes) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []

@@ -1,15 +1,12 @@
-"""Find the reasons why a GPU or a single CUDA stream was idle.
+"""Finds the reasons why a GPU or a single CUDA stream was idle.
 
-    spans = idle_spans(trace)               # one row per stretch of idle time with one reason
+    spans = idle_spans(trace)               # one entry per stretch of idle time with one reason
     idle_times(trace)["cuda:0"]             # IdleTime(window_ns=..., busy_ns=..., by_reason={"data": 68_000_000, ...})
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-A device is idle between the end of one kernel or copy and the start of the next. Within the measured steps, a device is also
-idle before its first work and after its last work. Until the next work is launched, the host is the reason for the idle time,
-because the device has nothing to do. After the launch, the device is the reason for the idle time until the work starts. The
-launch time of a kernel or copy is when the launching call returns, or when the kernel or copy starts if that is earlier
-(`traces.analyses.launches.launched_ns`). The reasons are:
+Until the next kernel is launched, the host is the reason for the idle time. After the launch, the device is the reason until
+the kernel starts. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);
@@ -23,19 +20,10 @@ launch time of a kernel or copy is when the launching call returns, or when the 
     unknown             the launch was not recorded; or the work is the device's first, and started more than LATE_START_NS
                         after its launch. Unrecorded work from before the recording may have kept the device busy
 
-Idle time is measured only during steady steps (`traces.figures.pace.device_windows`).
-
 Note [Idle time of clean steps]
-    `trace record` records kernels only in the steps that ran under torch.profiler, and the profiler slows the host. The GPU is
-    therefore idle longer in these steps than in clean steps. The figures of `idle_times` describe the clean steps. A step takes
-    as long as a clean step, and so do its waits for data. The GPU works as long as in a profiled step. Collectives, other
-    streams and launch latency take as long as measured. The rest of the idle time is due to the host. `idle_spans` lists the
-    measured idle time.
-
-Another tool, Holistic Trace Analysis, attributes a whole idle period to the host ("host_wait") if the next launch was called
-after the idle period began. This module instead splits an idle period at the launch of the next work. A test
-(tests/traces/chrome/test_hta.py) computes "host_wait" from `Gaps.called_ns` and compares it with the result of Holistic Trace
-Analysis.
+    The profiler slows the host, so a GPU is idle longer in profiled steps than in steps without the profiler. The figures of
+    `idle_times` describe steps without the profiler. The GPU works as long as in a profiled step, and the rest of the idle time
+    is due to the host. `idle_spans` lists the measured idle time.
 """
 
 from __future__ import annotations
@@ -84,10 +72,9 @@ class IdleSpans(Table):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The idle periods of one device or stream in time order, and the times of the first and last work.
+    """Stores the idle periods of one device or stream in time order. An unknown time is NONE.
 
-    For the kernel or copy that ends an idle period, `called_ns` is the start of the launching call, and `launch_ns` is the
-    launch time. An unknown time is NONE.
+    `called_ns` is the start of the call that launched the next kernel, and `launch_ns` is the launch time.
     """
 
     device: int
@@ -105,17 +92,12 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """The idle time of one device during the counted steps. If the trace has no steps, idle time is measured from the
-    device's first work to its last work.
-
-    `by_reason` contains all reasons. `steps` is the number of steps. If some steps were recorded without the profiler, the
-    times are those of an equal number of such steps.
-    """
+    """Contains the idle time of one device during the counted steps. `by_reason` contains all reasons."""
 
     window_ns: int
     busy_ns: int
     by_reason: dict[str, int]
-    steps: int
+    steps: int  # number of counted steps
 
     @property
     def idle_ns(self) -> int:
@@ -124,10 +106,9 @@ class IdleTime:
 
 @dataclass(frozen=True, slots=True)
 class IdleCall:
-    """Calls of one CUDA runtime function during which GPUs were idle because of the host.
+    """Sums up the calls of one CUDA runtime function during which GPUs were idle because of the host.
 
-    Idle time with the reason "host" or "synchronization" is caused by the host. `share` is the fraction of all idle time caused
-    by the host that passed during calls of the function. `count` is the number of calls.
+    `share` is the fraction of all idle time caused by the host that passed during calls of the function.
     """
 
     call: str
@@ -164,15 +145,11 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
 
 @once
 def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
-    """Return the idle time of each device, or of each stream. Each row of the returned table is a period of idle time with one
-    reason.
-    """
     found = [_explained(trace, _to_the_ends_of_steps(trace, of)) for of in gaps(trace, by_stream=by_stream)]
     return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()
 
 
 def idle_times(trace: Trace) -> dict[str, IdleTime]:
-    """Return idle times by device label. A device that does no work in the counted steps is left out."""
     spans, steps = idle_spans(trace), profiled_steps(trace)
     busy_of, rows_of = busy_by_device(trace), by_value(spans.device)
     found = {}
@@ -191,7 +168,6 @@ def idle_times(trace: Trace) -> dict[str, IdleTime]:
 
 
 def _of_clean_steps(trace: Trace, rank: int, measured: IdleTime) -> IdleTime:
-    """See Note [Idle time of clean steps]."""
     clean, profiled = (rows[trace.steps.rank[rows] == rank] for rows in (steady_steps(trace), profiled_steps(trace)))
     of = pace(trace, clean, with_kernels=profiled)
     if of is None or np.isin(profiled, clean).any():
@@ -211,7 +187,6 @@ def _of_clean_steps(trace: Trace, rank: int, measured: IdleTime) -> IdleTime:
 
 
 def idle_calls(trace: Trace) -> list[IdleCall]:
-    """Return the CUDA runtime functions during which GPUs were idle because of the host, sorted by idle time."""
     host, spans = trace.host, idle_spans(trace)
     spans = spans.take(np.isin(spans.reason, (IdleReason.HOST, IdleReason.SYNCHRONIZATION)))
     calls_of = calls_by_rank(trace)
@@ -287,8 +262,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
 
 
 def data_waits(trace: Trace, rank: int) -> Intervals:
-    """Return the intervals in which the host process of a rank waited for a batch. If no waits for batches were recorded, the
-    "loader" phases of the rank are returned."""
+    """Return when the host process of a rank waited for a batch, or its "loader" phases if waits were not recorded."""
     waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
     if len(waits):
         return Intervals(waits.start_ns, waits.end_ns)

@@ -1,13 +1,11 @@
-"""Measure how far the host runs ahead of the GPU, using launch delays and the lengths of launch queues.
+"""Measures how far the host runs ahead of the GPU, using launch delays and the lengths of launch queues.
 
     launch_figures(trace)[0]        # StreamLaunches(device="cuda:0", stream=7, count=8772, delay_median_ns=..., ...)
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
     long_launches(trace)[0]         # LongLaunches(call="cudaLaunchKernel", reason="kernels loaded at first use", ...)
 
-The definitions follow Holistic Trace Analysis. The delay of a launch is the time from the end of the launching call on the host
-to the start of the kernel or copy. The launch queue of a stream contains the work that was launched but has not begun. Work
-without a recorded launch is ignored. If the launch queue is long and delays are milliseconds, the GPU limits the speed of the
-program. If the launch queue is almost always empty, the host limits the speed of the program.
+The definitions follow Holistic Trace Analysis. If the launch queue is almost always empty, the host limits the speed of the
+program.
 
 Note [Long launch calls]
     A launch takes the host some microseconds. A call of LONG_LAUNCH_NS or more is host time with one of these reasons:
@@ -17,8 +15,8 @@ Note [Long launch calls]
                                    then blocks until one ends. CUDA documents neither the rule nor the depth. A Tesla V100
                                    never had more than 1022 pending (recording `v100_absolute_ns`).
     kernels loaded at first use    the call launches the first kernel of its name in the recording, or contains a call that
-                                   loads a module. CUDA has loaded kernels lazily since 11.7 (CUDA C++ Programming Guide, "Lazy
-                                   Loading"). The first launch of a CUDA graph loads no kernels, because instantiation did.
+                                   loads a module. CUDA has loaded kernels lazily since 11.7 (CUDA C++ Programming Guide,
+                                   "Lazy Loading"). A CUDA graph loads its kernels at instantiation.
     not visible                    none of these
 """
 
@@ -44,9 +42,7 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """The launches of one stream. The queue length is averaged over the time from the first launch to the last start of a
-    kernel or copy.
-    """
+    """Describes the launches of one stream, with launch delays and the average queue length."""
 
     device: str
     stream: int
@@ -59,8 +55,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """The length of a launch queue as a function of time. From `time_ns[k]` to `time_ns[k + 1]`, the queue has the length
-    `length[k]`."""
+    """Stores the length of a launch queue over time: `length[k]` from `time_ns[k]` to `time_ns[k + 1]`."""
 
     time_ns: Column
     length: Column
@@ -78,12 +73,9 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return the times at which kernels and copies (rows of the device table) were launched, or NONE if the launch was not
-    recorded.
+    """Return the times at which kernels and copies were launched, or NONE if the launch was not recorded.
 
-    The launch time is when the launching call returns, or when the work begins if that is earlier. The time inside a long
-    launching call is therefore host time. If the launching call waited for a GPU (`traces.analyses.waits`), the launch time is
-    the start of the wait. A replay records no launching calls, so the launching op is used instead.
+    The launch time is when the launching call returns, or when the kernel begins if that is earlier.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -103,9 +95,7 @@ def _returned_ns(trace: Trace) -> Column:
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
-    """Return the time from the end of each launching call to the start of the launched work, or 0 if the work starts before the
-    end. `rows` come from `launched_rows`.
-    """
+    """Return the time from the end of each launching call to the start of the launched work."""
     host, launch = trace.host, trace.device.launch[rows]
     is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay, the launch is an op and counts from its start
     called_ns = np.where(is_call, host.end_ns[launch], host.start_ns[launch])
@@ -113,7 +103,6 @@ def launch_delay_ns(trace: Trace, rows: Column) -> Column:
 
 
 def queue_length(trace: Trace, device: int, stream: int) -> QueueLength:
-    """Return a stream's queue length over time."""
     rows = launched_rows(trace)
     return _queue(trace, rows[(trace.device.device[rows] == device) & (trace.device.stream[rows] == stream)])
 
@@ -126,9 +115,6 @@ def _queue(trace: Trace, rows: Column) -> QueueLength:
 
 
 def launch_figures(trace: Trace) -> list[StreamLaunches]:
-    """Return launch delays and queue lengths for each stream. Streams with the most launches come first. If the trace has
-    steady steps, launches outside of steady steps are ignored.
-    """
     rows, steps = launched_rows(trace), profiled_steps(trace)
     if len(steps):
         rows = rows[np.isin(launch_steps(trace)[rows], steps)]
@@ -147,10 +133,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Sums up the slow launch calls (at least LONG_LAUNCH_NS) of one CUDA runtime function that were slow for the same reason.
-
-    See Note [Long launch calls].
-    """
+    """Sums up the slow launch calls of one CUDA runtime function."""
 
     call: str
     reason: str
@@ -160,7 +143,6 @@ class LongLaunches:
 
 
 def long_launches(trace: Trace) -> list[LongLaunches]:
-    """Return the launching calls that took long, grouped by function and reason. The largest host time comes first."""
     host, spans = trace.host, trace.device
     rows = launched_rows(trace)
     rows = rows[host.kind[spans.launch[rows]] == HostKind.RUNTIME]

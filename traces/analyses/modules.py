@@ -1,15 +1,10 @@
-"""Measure the host time of each nn.Module, and its GPU time in the forward and backward pass. A module's time includes the time
-of its submodules.
+"""Measures the host time and the GPU time of each nn.Module, including its submodules.
 
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-Modules are found by ranges named "nn.Module: ...", which `trace record` and torch.profiler with Python stacks write. In
-profiles of old PyTorch releases, modules are found by the Python stack of each op. If modules are found by Python stacks, the
-path of a module consists of the file and line of each function named `forward` or `_forward_impl`.
-
-Work of the backward pass is attributed to the module that called the corresponding forward op. The forward op of an autograd
-node is the last op with the same sequence number. Earlier ops with the same sequence number did not create an autograd node.
+Modules are found by ranges named "nn.Module: ...". In profiles of old PyTorch releases, modules are found by the Python stack
+of each op. GPU work of the backward pass is attributed to the module that called the corresponding forward op.
 """
 
 from __future__ import annotations
@@ -29,10 +24,7 @@ PREFIX = "nn.Module: "
 
 
 class ModuleNames:
-    """Names modules as torch.profiler does: by class and number, such as `Conv2d_0` for the first Conv2d that is called.
-
-    The name of a deleted module is never given to another module.
-    """
+    """Names modules as torch.profiler does: by class and number, such as `Conv2d_0`."""
 
     def __init__(self) -> None:
         self._of_class: Counter[str] = Counter()
@@ -43,8 +35,6 @@ class ModuleNames:
         return f"{PREFIX}{cls}_{self._of_class[cls] - 1}"
 
     def keep(self, module: object, known: dict[int, int], number_of: Callable[[str], int]) -> int:
-        """Give a module a new name, and return the index of the name in the trace's string table. Until the module is deleted,
-        `known` maps the module's id to the index."""
         number = known[id(module)] = number_of(self.name(module))
         finalize(module, known.pop, id(module), None).atexit = False
         return number
@@ -55,25 +45,21 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """The times of one module, as averages per step. Steps are not counted if their backward pass cannot be distinguished
-    from the forward pass. If no step is counted, times are totals of the whole trace.
+    """Contains the times of one module, as averages per step.
 
-    GPU times are sums of kernels. `own_ns` is the GPU time of forward and backward work without the work of submodules.
-    `host_ns` is the duration of the module's calls on the host, including submodules. `host_ns` and `calls` are None if modules
-    were found only by the Python stacks of ops.
+    `own_ns` is the GPU time of forward and backward work without the work of submodules. `host_ns` is the duration of the
+    module's calls on the host.
     """
 
     path: str  # names of the enclosing modules and the module, joined by "/"
-    calls: float | None
+    calls: float | None  # None if modules were found only by the Python stacks of ops
     forward_ns: int
     backward_ns: int
     own_ns: int
-    host_ns: int | None
+    host_ns: int | None  # None if modules were found only by the Python stacks of ops
 
 
 def module_times(trace: Trace) -> list[ModuleTime]:
-    """Return the times of all modules in the order of their first calls. The returned list is empty if the trace contains no
-    modules."""
     paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
     if module_of is None or calls is None:
         return []
@@ -98,10 +84,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 
 
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
-    """Return the paths of all modules, and the index of the innermost module around each row of the host table, or NONE.
-
-    If the trace has no module ranges, the returned list and the returned array are empty.
-    """
+    """Return the paths of all modules, and the index of the innermost module around each host span, or NONE."""
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
 
@@ -174,8 +157,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """For each row of the host table that belongs to the backward pass, return the row of the corresponding forward op. All
-    other rows get NONE."""
+    """Return the corresponding forward op for each host span of the backward pass, or NONE."""
     host = trace.host
     ranks = host_ranks(trace)
     node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
@@ -192,11 +174,9 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """Return the durations of the kernels and copies launched in `steps`, their callers, and whether the backward pass launched
-    them.
+    """Return the durations of the kernels and copies launched in `steps`, with their callers and a mask of the backward pass.
 
-    `caller` has one entry per row of the host table: a number for the row's caller (such as a module), or NONE. Work of a
-    backward node is attributed to the caller of the forward op that created the node.
+    `caller` contains a number for the caller of each host span, or NONE.
     """
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]

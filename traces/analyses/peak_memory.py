@@ -1,10 +1,10 @@
-"""List the memory in use at a device's peak, by the op and phase that allocated it.
+"""Lists the memory in use at a device's peak, by the op and phase that allocated it.
 
     peak = held_at_peak(trace, device=0)
     peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first
     peak.by_size          # True: the recording has no addresses, so frees were matched by size
 
-Memory that was allocated before the recording began is unknown and not included.
+Memory that was allocated before the recording began is not included.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ _REQUESTS = ("empty", "resize")  # name prefixes of ops that only allocate memor
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The memory that one op allocated in one phase. `op` is "" for memory that no op allocated, and `phase` is ""
-    outside of steps.
-    """
+    """Sums up the memory that one op allocated in one phase."""
 
     op: str
     phase: str
@@ -34,9 +32,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """Lists the memory held at the peak. `by_size` is true if addresses were not recorded, and each free was matched with an
-    allocation of the same size.
-    """
+    """Lists the memory held at the peak. `by_size` is True if frees were matched with allocations by size."""
 
     time_ns: int
     held: list[Held]
@@ -44,8 +40,7 @@ class HeldAtPeak:
 
 
 def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
-    """Return the memory in use at the peak of a device, or None if the trace has no memory events. `device` is a row of
-    `trace.devices`."""
+    """Return the memory in use at the peak of a device, or None without memory events."""
     events = trace.memory.take(trace.memory.device == device)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     if not len(events):
@@ -86,11 +81,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the op that ran on the thread of each memory event at the time of the event. If an op does nothing but allocate
-    memory (such as `aten::empty`), the op that called it is returned.
-
-    The memory events of a replay have no thread, so all threads of the rank are searched.
-    """
+    """The memory events of a replay have no thread, so all threads of the rank are searched."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

@@ -1,17 +1,12 @@
-"""Measure the host time of each Python function, and the GPU time of the work that the function launched.
+"""Measures the host time of each Python function, and the GPU time of the work that the function launched.
 
     for function in function_times(trace): print(function.name, function.gpu_ns, function.own_gpu_ns)
     # "train.py(41): step", "resnet.py(98): forward", ...
     function_changes(a, b)[0]       # the function with the largest difference
 
-The trace must contain Python stacks (`trace record --stacks`, or `with_stack=True` of torch.profiler). Older PyTorch releases
-stored the Python stack of each op, but no function calls. In older profiles, the host time of a function is the time of its
-ops. In older profiles, a function has one row for each of its lines that call another function.
-
-Work of the backward pass is attributed to the functions that called the corresponding forward op. C functions and the module
-ranges of torch.profiler are left out. File paths are shortened to the last folder and the file name, so that recordings from
-different machines can be compared. The name of a function includes its line number, because a file may contain two functions of
-the same name.
+The trace must contain Python stacks (`trace record --stacks`, or `with_stack=True` of torch.profiler). GPU work of the backward
+pass is attributed to the functions that called the corresponding forward op. File paths are shortened, so that recordings from
+different machines can be compared.
 """
 
 from __future__ import annotations
@@ -35,20 +30,18 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """The times of one function. Times are averages per step, or totals if the trace has no steps. `calls` is 0 if the
-    trace has Python stacks of ops but no function calls.
+    """Contains the times of one Python function as averages per step, or totals if the trace has no steps.
 
     `gpu_ns` is the GPU time of all work that the function launched, including nested functions and the backward pass.
-    `own_gpu_ns` excludes nested functions. `backward_ns` is the backward part of `gpu_ns`. `host_ns` is the total duration of
-    the function's calls on the host.
+    `own_gpu_ns` excludes nested functions.
     """
 
     name: str
-    calls: float
+    calls: float  # 0 if the trace has Python stacks of ops but no function calls
     gpu_ns: int
     own_gpu_ns: int
-    backward_ns: int
-    host_ns: int
+    backward_ns: int  # the backward part of `gpu_ns`
+    host_ns: int  # total duration of the function's calls on the host
 
 
 _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, host_ns=0)
@@ -56,7 +49,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """A function in two traces. A value is None if the trace does not contain the function."""
+    """Compares one Python function in two traces. A value is None if the trace does not contain the function."""
 
     name: str
     recorded: FunctionTime | None
@@ -88,8 +81,6 @@ def _both(name: str, moved: str | None) -> str:
 
 
 def function_times(trace: Trace) -> list[FunctionTime]:
-    """Return the times of all functions, sorted by decreasing GPU time and then by decreasing host time. The returned list is
-    empty if no Python stacks were recorded."""
     host = trace.host
     named = {
         index: label
@@ -167,11 +158,7 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
 
 
 def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
-    """Compare the functions of two traces. The largest difference in GPU time (without nested functions) comes first.
-
-    Functions whose line numbers differ are matched if each trace has exactly one unmatched function with the same file and
-    name. Line numbers of the same function may differ because code moves between releases.
-    """
+    """Compare the functions of two traces. The largest difference in GPU time comes first."""
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
     moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
     taken = set(moved.values())
@@ -192,20 +179,13 @@ def _short(path: str) -> str:
 
 
 def without_folders(trace: Trace) -> Trace:
-    """Shorten the absolute paths in the names of a trace's Python functions, as in `function_times`.
-
-    Paths are shortened because the path of a home folder would reveal who recorded the trace.
-    """
+    """Shorten the paths of Python functions, because the path of a home folder would reveal who recorded the trace."""
     strings = Strings()
     places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
     return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
 
 
 def _of_all_callers(calls: Column, weights: list[Column], caller: Column, function: Column, functions: int) -> Column:
-    """Sum the weights of calls by function. The returned array has one row for each array in `weights`.
-
-    The weight of a call is added to the called function and to each function that encloses the call.
-    """
     sums = np.zeros((len(weights), functions))
     of_call = np.array([np.bincount(calls, weights=each, minlength=len(function)) for each in weights])
     for row in np.unique(calls).tolist():

@@ -1,26 +1,16 @@
-"""Find the ranks that delay other ranks. In a collective operation, all ranks wait for the rank that calls it last.
+"""Finds the ranks that delay other ranks in collective operations.
 
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, collectives=84, last=71, waited_ns=1_200_000, late_ns=310_000_000)
 
 The kernel of a collective starts when its rank arrives, and ends when the data of the last rank has arrived. The rank that
-arrives last therefore has the shortest kernel. The waiting time of every other rank is the duration of its kernel minus the
-duration of the shortest kernel. No common clock is needed.
+arrives last therefore has the shortest kernel. Calls on different ranks are matched by the communicator's id and the number of
+the operation.
 
 Note [Late ranks]
-    A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. Of an
-    even number of ranks, the median rank is the earlier one of the two in the middle, so the later one of two ranks is late. If
-    two of eight ranks are slow, both are late, although the others wait only for the last one. If most ranks arrive together
-    and one rank arrives earlier, no rank is late.
-
-    If ranks differ only by chance, all of them are late for similar times in total. A straggler is therefore late for at least
+    A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. If
+    ranks differ only by chance, all of them are late for similar times in total. A straggler is therefore late for at least
     STRAGGLER_SHARE of the time of the latest rank, and for more than STRAGGLER_TIMES the median time of all ranks.
-
-Calls on different ranks are matched by the communicator's id and the number of the operation, if both were recorded. Without
-recorded ids, the k-th call of an operation in a process group is assumed to be the same collective on all ranks. A process
-group is ignored if its ranks have called different numbers of collectives. Collectives without a measured duration are ignored.
-
-Another tool, Holistic Trace Analysis, compares the start times of communication kernels, which needs synchronized clocks.
 """
 
 from __future__ import annotations
@@ -40,9 +30,7 @@ from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """In how many collectives a rank was last, how long it waited for other ranks, and how late it was in total. See
-    Note [Late ranks].
-    """
+    """Says in how many collectives a rank was last, how long it waited for other ranks, and how late it was in total."""
 
     rank: int
     collectives: int
@@ -52,9 +40,7 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the lateness of each rank. The rank that was late for the longest time comes first. A trace with fewer than two
-    ranks gives an empty list.
-    """
+    """Return the lateness of each rank, the latest rank first."""
     table = trace.collectives
     count, last, waited_ns, late_ns = (
         dict.fromkeys(np.unique(table.rank[table.ending == Ending.SEEN]).tolist(), 0) for _ in range(4)
@@ -74,7 +60,6 @@ def stragglers(trace: Trace) -> list[RankLateness]:
 
 
 def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
-    """Return all ranks except the stragglers, in ascending order. See Note [Late ranks]."""
     late_ns = sorted(of.late_ns for of in found)
     if not found or not late_ns[-1]:
         return sorted(of.rank for of in found)
@@ -83,10 +68,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 def without_waits(trace: Trace) -> Trace:
-    """Return a copy of the trace in which communication kernels do not include waits for slower ranks.
-
-    A kernel keeps its duration if the same collective was not found on other ranks. Only device spans differ from `trace`.
-    """
+    """Return a copy of the trace in which communication kernels do not include waits for slower ranks."""
     table, spans, ranks = trace.collectives, trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
     kernel_at = dict(zip(zip(ranks[kernels].tolist(), spans.start_ns[kernels].tolist(), strict=True), kernels, strict=True))
@@ -103,10 +85,6 @@ def without_waits(trace: Trace) -> Trace:
 
 
 def _waits(trace: Trace) -> Iterator[tuple[Column, Column]]:
-    """For each group of ranks, yield the rows of matching calls in `trace.collectives`, and how long each call waited.
-
-    Each yielded array has one row per rank and one column per collective.
-    """
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
     seen = seen[np.argsort(trace.collectives.call_ns[seen], kind="stable")]
     for of_rank in _matched(trace.collectives.take(seen)):

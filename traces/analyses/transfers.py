@@ -1,11 +1,9 @@
-"""Sum up the bytes, durations and rates of copies between memories, by kind of copy.
+"""Sums up the bytes, durations and rates of copies between memories, by kind of copy.
 
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-Bytes per nanosecond equal gigabytes per second. The rate of a kind of copy is the number of bytes divided by the total copy
-time, like the "memory bandwidth" in profiles. The rate over time is the number of bytes copied in each interval divided by the
-length of the interval.
+The rate of a kind of copy is the number of bytes divided by the total copy time.
 """
 
 from __future__ import annotations
@@ -22,22 +20,18 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Sums up all copies or memsets of one kind over all devices. Transfers of unknown size are included only in `count` and
-    `duration_ns`.
-    """
+    """Sums up all copies or memsets of one kind over all devices."""
 
     kind: str
     count: int
-    bytes: int
+    bytes: int  # without transfers of unknown size
     duration_ns: int
     gbps: float | None  # None if all sizes are unknown
     over_time: tuple[float, ...]  # GB/s in equal parts of the trace's time; empty if all sizes are unknown
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the copies and memsets by kind. The kind with the most bytes comes first. The trace is divided into `parts`
-    intervals of equal length, and `over_time` has the rate in each interval.
-    """
+    """Return the copies and memsets by kind, the kind with the most bytes first."""
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
     found = []

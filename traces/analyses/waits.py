@@ -1,34 +1,27 @@
-"""Find out when the host waited for a GPU, and for which kernel or copy it waited. A runtime call is recognized as a wait by
-its start and end times, or by its name if the times are not sufficient.
+"""Finds out when the host waited for a GPU, and for which kernel or copy it waited.
 
-    waits = host_waits(trace, rank=0)           # one row per wait, in order of their ends
+    waits = host_waits(trace, rank=0)           # one entry per wait, in order of their ends
     waits.start_ns, waits.end_ns                # when the host was blocked
-    waits.work                                  # the row of `trace.device` that it waited for
+    waits.work                                  # the index in `trace.device` of the kernel or copy that it waited for
 
 Note [A wait is what happened]
-    A GPU runtime call was a wait under two conditions. Work was running or queued when the call began, and the call returned
-    when that work had ended. The call must return at most RETURN_NS after the last earlier work of its stream (or device), or
-    after the copy that the call made. The call's name and the GPU's vendor do not matter. `cudaMemcpyAsync` from pageable
-    memory, `hipMemcpyWithStream`, an allocation that synchronizes and unknown calls are all judged alike.
+    A runtime call was a wait if work was running or queued when the call began, and if the call returned when that work had
+    ended. The call must return at most RETURN_NS after the last earlier work of its stream, or after the copy that the call
+    made. A short call must also wait for at least LEAST_WAIT_NS, unless CUDA documents that the call waits (`_SYNCHRONOUS`).
+    GPU and host clocks differ by microseconds (CLOCK_NS), so work may seem to end after the call.
 
-    CLOCK_NS: GPU and host clocks differ by microseconds, so work may seem to end after the call.
+    call                                        documented                                          source
+    *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
+    cudaMemcpy, cuMemcpyDtoH..., hipMemcpy      waits, except from device to device                 [1]
+    copies of pageable memory, Async or not     to the host: waits for the copy;
+                                                to the device: waits for the stream, then stages    [1]
+    hipMemcpyWithStream                         waits: a copy, then hipStreamSynchronize            [2]
+    cudaFree, cuMemFree, hipFree                waits for all work of the device                    [4] [2]
+    launches, *Async, cudaEventRecord,
+    cudaEventQuery, cudaStreamWaitEvent         does not wait                                       [1]
 
-    Times cannot decide for short calls. While kernels of 5 us end one after another, any call of 5 us returns just after some
-    kernel. So a call must wait for at least LEAST_WAIT_NS, and the work must have ended in the last tenth of the call. Calls
-    that are documented to wait (`_SYNCHRONOUS`) are exempt. Such a call waited for the last work that ended before it returned.
-
-        call                                        documented                                          source
-        *Synchronize, urQueueFinish, urEventWait    waits                                               [1] [3]
-        cudaMemcpy, cuMemcpyDtoH..., hipMemcpy      waits, except from device to device                 [1]
-        copies of pageable memory, Async or not     to the host: waits for the copy;
-                                                    to the device: waits for the stream, then stages    [1]
-        hipMemcpyWithStream                         waits: a copy, then hipStreamSynchronize            [2]
-        cudaFree, cuMemFree, hipFree                waits for all work of the device                    [4] [2]
-        launches, *Async, cudaEventRecord,
-        cudaEventQuery, cudaStreamWaitEvent         does not wait                                       [1]
-
-    [1] CUDA Runtime API, "API synchronization behavior" and the calls' own pages  [2] HIP API, "Memory management"
-    [3] oneAPI Unified Runtime specification  [4] CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"
+    [1] CUDA Runtime API, "API synchronization behavior" and the calls' own pages  [2] HIP API, "Memory management" [3] oneAPI
+    Unified Runtime specification  [4] CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"
 
 Note [A loop of queries]
     Queries of an event or a stream on one thread form a loop if no op or launch lies between them. A loop is one wait if the
@@ -55,11 +48,9 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """The waits of one rank's host process for a GPU, ordered by `end_ns`.
+    """Stores the waits of one rank's host process for a GPU, ordered by `end_ns`.
 
-    A wait begins when the runtime call begins. If no earlier work was pending, the wait begins with the copy that the call
-    launched. A wait ends when the awaited work ends, or when the runtime call returns if that is earlier. `returned_ns` is when
-    the call returned.
+    `returned_ns` is when the runtime call returned.
     """
 
     start_ns: I8
@@ -76,9 +67,6 @@ class HostWaits(Table):
 
 @dataclass(frozen=True, slots=True)
 class _PossibleWaits:
-    """Runtime calls that may have waited. A loop in which the host queries an event or stream is treated as one
-    call."""
-
     row: Column
     start_ns: Column
     end_ns: Column
@@ -88,20 +76,16 @@ class _PossibleWaits:
 
     @property
     def tolerance_ns(self) -> Column:
-        """Return the maximum delay between the end of GPU work and the return of a call that waited for the work. There is no
-        maximum for calls that always wait according to CUDA's documentation.
-        """
         return np.asarray(np.minimum((self.end_ns - self.start_ns) // LAST_PART_OF_A_WAIT, RETURN_NS))
 
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
-    """Return the waits for a GPU on all threads of a rank that run ops or launch work. See Note [A wait is what happened]."""
+    """Return the waits for a GPU on all threads of a rank that run ops or launch work."""
     return waits_by_rank(trace).get(rank, HostWaits.empty())
 
 
 @once
 def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
-    """Return `host_waits` of all ranks."""
     if len(trace.ranks) == 1:
         return {rank: _host_waits(trace, rank) for rank in trace.ranks}
     ranks, host, device = host_ranks(trace), trace.host, trace.device
@@ -180,11 +164,7 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """Return, for each runtime call, whether it waited for the work that it launched.
-
-    CUDA copies pageable memory through a staging buffer. A call that copies pageable memory may return before the copy has
-    ended, as soon as the data is in the staging buffer.
-    """
+    """A copy of pageable memory may return as soon as its data is in the staging buffer."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS
@@ -216,13 +196,11 @@ def _calls(trace: Trace, rank: int) -> _PossibleWaits:
 
 
 def calls_by_rank(trace: Trace) -> dict[int, Column]:
-    """Return the host rows of all CUDA runtime calls, by rank."""
     rows = np.flatnonzero(trace.host.kind == HostKind.RUNTIME)
     return {rank: rows[of] for rank, of in by_value(host_ranks(trace)[rows]).items()}
 
 
 def synchronous_calls(trace: Trace, rank: int) -> Column:
-    """Return the host rows of a rank's runtime calls that always wait according to the documentation of CUDA."""
     host, device, matching = trace.host, trace.device, trace.strings.matching
     rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & (host_ranks(trace) == rank))
     copies = matching(host.name[rows], lambda text: "emcpy" in text and "Async" not in text)
@@ -232,13 +210,10 @@ def synchronous_calls(trace: Trace, rank: int) -> Column:
 
 
 def _waits_always(call: str) -> bool:
-    """Return whether a runtime or driver function with this name always waits according to the documentation of CUDA."""
     return any(mark in call for mark in _SYNCHRONOUS) and "Async" not in call
 
 
 def _loops(trace: Trace, queries: Column) -> tuple[Column, Column, Column]:
-    """Return the first, the second-to-last and the last query of each loop that queries an event or stream. See
-    Note [A loop of queries]."""
     host = trace.host
     launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
     breaks = host.kind == HostKind.OP

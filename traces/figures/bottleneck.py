@@ -2,17 +2,13 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-The GPU waits for data, for the host, for other ranks (communication that does not overlap with compute), or for unknown causes.
-The cause of the longest waits is the limit. Other rules apply if a device is hardly ever idle, or if the host runs ahead of the
-device (Note [What limits the pace] in `traces.figures.pace`). The device is the limit if its compute time exceeds the waits for
-each cause. Idle time is the step time minus the GPU time, so it does not include the overhead of the profiler. Steps that ran
-under the profiler are used only for the shares of the causes.
+A GPU waits for data, for the host, for other ranks, or for unknown causes. The cause of the longest waits is the limit. The GPU
+is the limit if its compute time exceeds the waits for each cause.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
     behind during a phase, it limits the phase. If the GPU finishes forward or backward just after the last launch, it has
-    waited for launches, so the host is the limit. The rule does not hold if the host waits for the GPU within the phase. A
-    script that reads more than one value per step, or asks for sizes that depend on data, may do so.
+    waited for launches, so the host is the limit. The rule does not hold if the host waits for the GPU within the phase.
 """
 
 from __future__ import annotations
@@ -38,33 +34,27 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 class PaceLimit:
     """Says what limits the speed of a recording: "device", "host", "data", "other ranks" or "unknown".
 
-    Without the limit, a step would be shorter by at most `gain_ns`. `share` is the gain divided by the step time. If the device
-    limits the speed, the gain is the time in which the device is idle or only communicates with other devices. A gain of None
-    is unknown. `reason` says why the limit is unknown. `exposed_ns` is the time per step in which the device communicates
-    without computing. If a recording without kernels shows that the host is the limit, `caught_up_in` is the phase that shows
-    it. `behind_ns` is how much later the device finishes this phase than the host.
+    Without the limit, a step would be shorter by at most `gain_ns`. `exposed_ns` is the time per step in which the device
+    communicates without computing.
     """
 
     limit: str
     gain_ns: int | None
-    share: float | None
-    reason: str = ""
+    share: float | None  # the gain divided by the step time
+    reason: str = ""  # why the limit is unknown
     exposed_ns: int = 0
-    caught_up_in: str = ""
-    behind_ns: int | None = None
+    caught_up_in: str = ""  # without kernels: the phase that shows that the host is the limit
+    behind_ns: int | None = None  # how much later the device finishes this phase than the host
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """A phase that the device finishes `behind_ns` after the host has launched it (median per step). See
-    Note [Without kernels]."""
-
     phase: str
     behind_ns: int
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Return the longest phase in which the device keeps up with the host, or None. See Note [Without kernels]."""
+    """Return the longest phase in which the GPU keeps up with the host, or None."""
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
         return None
@@ -82,7 +72,7 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 
 
 def why_idle_is_unknown(trace: Trace) -> str:
-    """If the trace does not show how long its devices are idle, return the reason, otherwise ""."""
+    """Return the reason why a trace does not show how long its devices are idle, or ""."""
     if reason := hides_work(trace):
         return reason
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
@@ -100,10 +90,9 @@ def bottleneck(
     why_unknown: str = "",
     keeps_up: CaughtUp | None = None,
 ) -> PaceLimit | None:
-    """Return what limits the speed of a trace, or None if the trace has no steps. `idle` has the idle times by device.
+    """Return what limits the speed of a trace, or None if the trace has no steps.
 
-    `why_unknown` is the reason why the trace's idle time is unknown, or "" if the idle time is known (see
-    `why_idle_is_unknown`). `keeps_up` is the result of `caught_up`, which is used only for a trace without kernels.
+    `why_unknown` is the reason why idle times are unknown, or "". `keeps_up` comes from `caught_up`.
     """
     if pace is None or not pace.pace_ns:
         return None

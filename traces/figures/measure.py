@@ -1,14 +1,11 @@
 """Computes figures of a trace: busy time, steps, phases, the ops that launched kernels, and memory.
 
-`trace info`, `trace diff` and replays use the functions of this module.
-
     trace = load("v100.msgpack")
     busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
     phase_times(trace)["forward"].host_ns   # one value per step
 
-The host *launches* device work, and the work belongs to the step and phase of its launch. The host can be more than a step
-ahead of the GPU, so work often starts in a later step than it was launched in. `launch_time_ns` describes the rule for device
-work whose launch is unknown.
+A kernel belongs to the step and phase in which the host launched it. The kernel often starts in a later step, because the host
+can be ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -32,15 +29,13 @@ def work_rows(trace: Trace) -> Column:
 
 @once
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
-    """Return the busy time of each device that has work. The keys are rows of `trace.devices`."""
+    """Return the busy time of each device, by index in `trace.devices`."""
     work = work_rows(trace)
     start_ns, end_ns = trace.device.start_ns[work], trace.device.end_ns[work]
     return {device: Intervals(start_ns[rows], end_ns[rows]) for device, rows in by_value(trace.device.device[work]).items()}
 
 
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
-    """Return the busy time of each stream. Each key of the returned dictionary is a pair: a row of `trace.devices` and a stream
-    number."""
     spans = trace.device.take(work_rows(trace))
     streams = [spans.take(rows) for rows in grouped(spans.device, spans.stream)]
     return {(int(of.device[0]), int(of.stream[0])): Intervals(of.start_ns, of.end_ns) for of in streams}
@@ -52,7 +47,7 @@ def busy_ns(trace: Trace) -> int:
 
 
 def window_ns(trace: Trace) -> tuple[int, int]:
-    """Return the earliest start and the latest end in the trace. An empty trace gives (0, 0)."""
+    """Return the earliest start and the latest end in the trace, or (0, 0) for an empty trace."""
     tables = [table for table in (trace.steps, trace.host, trace.device, trace.phases) if len(table)]
     if not tables:
         return 0, 0
@@ -60,10 +55,9 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the rows of the training steps that ran without the profiler and are not warm-up steps.
+    """Return the training steps that ran without the profiler and are not warm-up steps.
 
-    If a trace has no steady steps, the first available kind is used: steps after a profile, profiled steps, warm-up steps, or
-    evaluation steps. Evaluation steps that ran under the profiler are used only if there are no other evaluation steps.
+    Other kinds of steps are returned only if there are no such steps.
     """
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
@@ -73,17 +67,11 @@ def steady_steps(trace: Trace) -> Column:
 
 
 def clean_steps(trace: Trace, *, trains: bool) -> Column:
-    """Return the rows of the training steps, or of the evaluation steps, that ran without the profiler and not after it."""
     return np.flatnonzero(trace.steps.kind == StepKind.STEADY) if trains else clean_evaluations(trace)
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the rows of the evaluation steps that ran without the profiler.
-
-    Profiling a GPU also slows the steps after the profile (`StepKind.AFTER_PROFILE`). The kind of an evaluation step does not
-    show whether it ran after a profile. Therefore, evaluation steps after a rank's first profiled step are left out if at least
-    FEWEST_CLEAN_STEPS evaluation steps ran before the profiled step.
-    """
+    """Return the evaluation steps that ran without the profiler. Steps after a profile are slower and are left out."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()
@@ -95,9 +83,6 @@ def clean_evaluations(trace: Trace) -> Column:
 
 
 def ran_under_profiler(trace: Trace) -> Column:
-    """Return, for each step, whether it ran under torch.profiler. The kind of an evaluation step does not show whether the
-    profiler was on, so the run's notes list profiled evaluation steps.
-    """
     steps = trace.steps
     profiled: Column = steps.kind == StepKind.PROFILED
     evaluated = steps.kind == StepKind.EVALUATION
@@ -108,8 +93,7 @@ def ran_under_profiler(trace: Trace) -> Column:
 
 
 def profiled_steps(trace: Trace) -> Column:
-    """Return the rows of the profiled steps. If no step is marked as profiled, the steady steps are returned
-    (`steady_steps`)."""
+    """Return the profiled steps, or the steady steps if no step is marked as profiled."""
     kinds = StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP, StepKind.EVALUATION
     return _first_of(trace, *kinds)
 
@@ -119,12 +103,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return one number per step. Two steps get the same number if they have equal numbers of backward passes and of optimizer
-    steps.
-
-    The numbers can be compared between traces. A script with several trainers has several kinds of steps. For example, a GAN
-    may train the critic in every step, but the generator only in every fifth step.
-    """
+    """Return one number per step that is equal for steps with equal numbers of backward passes and optimizer steps."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -134,10 +113,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Filter each list of step rows to the most frequent kind of step that occurs in all lists (`passes_of_steps`).
-
-    If no kind of step occurs in all lists, the lists are returned unchanged.
-    """
+    """Filter each list of steps to the most frequent kind of step that occurs in all lists."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -152,13 +128,9 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """The time of one phase in each step. If a step does not have the phase, the time is 0. If the phase occurs several
-    times in a step, the times are summed.
+    """Stores the time of one phase in each step, or 0 for a step without the phase.
 
-    `host_ns` is the time from the start to the end of the phase, measured on the host. The host times of all phases add up to
-    the time of the step. `device_ns` is the time between two CUDA events at the start and end of the phase, including waits. If
-    no step has CUDA events, `device_ns` is None. `is_untimed` is a mask of steps in which a part of the phase has no CUDA
-    events, so the step's sum is too small.
+    `device_ns` is measured between two CUDA events. `is_untimed` marks the steps in which events are missing.
     """
 
     host_ns: Column
@@ -184,11 +156,7 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """Return the GPU busy time of the work that each phase launched, summed over devices.
-
-    The returned dictionary has one array per phase name, with one value per step. If the trace has no device work, the returned
-    dictionary is empty.
-    """
+    """Return the GPU busy time of the work that each phase launched."""
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
     work, phase = work[phase >= 0], phase[phase >= 0]
@@ -209,12 +177,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @once
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the time at which the host launched each device span.
-
-    If the launch of a device span is unknown, the span's start is used as the launch time. A stream runs its work in the order
-    of launches. If the stream's next work was launched before the start of a span with an unknown launch, the previous work's
-    launch time is used.
-    """
+    """Return the time at which the host launched each device span, or the span's start if its launch is unknown."""
     spans = trace.device
     known = spans.launch >= 0
     if not len(trace.host):
@@ -244,12 +207,7 @@ def step_windows(trace: Trace) -> TimeWindows:
 
 @once
 def backlog(trace: Trace) -> Column:
-    """Return a mask of the device spans that were launched before the recording began.
-
-    Spans that were launched before the recording have no known launch, and start before all spans of their stream that have a
-    known launch. A stream runs its work in launch order, so all work before a stream's first recorded launch was launched
-    earlier.
-    """
+    """Return a mask of the device spans that were launched before the recording began."""
     spans = trace.device
     unknown = spans.launch == NONE
     found = np.zeros(len(spans), dtype=bool)
@@ -264,11 +222,7 @@ def backlog(trace: Trace) -> Column:
 
 @once
 def launch_steps(trace: Trace) -> Column:
-    """Return, for each device span, the row of the step (in `trace.steps`) in which it was launched.
-
-    Device spans that were launched outside of all steps or before the recording get NONE. See Note [A step's time] in
-    `traces.figures.pace`.
-    """
+    """Return the step in which each device span was launched, or NONE."""
     return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
@@ -278,35 +232,25 @@ def phase_windows(trace: Trace) -> TimeWindows:
 
 
 def launch_phases(trace: Trace) -> Column:
-    """Return, for each device span, the row of the phase (in `trace.phases`) in which it was launched.
-
-    Device spans that were launched outside of all phases or before the recording get NONE.
-    """
+    """Return the phase in which each device span was launched, or NONE."""
     return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
 def launch_phase_names(trace: Trace) -> Column:
-    """Return the name of the phase in which each device span was launched. Spans launched outside phases get ""."""
     return phase_names(trace)[launch_phases(trace)]
 
 
 def phase_names_at(trace: Trace, times_ns: Column) -> Column:
-    """Return, for each given time, the name of the phase that covers the time on any rank. Times outside phases get ""."""
     return phase_names(trace)[TimeWindows(trace.phases.start_ns, trace.phases.end_ns).holding(times_ns)]
 
 
 def phase_names(trace: Trace) -> Column:
-    """Return the phase name of each row of `trace.phases`. An additional last entry is "", so the index NONE (-1) gives ""."""
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 
 @once
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
-    """Return, for each device span, the row of `trace.host` with the innermost (or outermost) op that launched it.
-
-    Spans that no op launched get NONE. The launch of a CUDA graph is treated as an op. Ops inside a compiled region are treated
-    as outermost ops, because the region is only a range around them.
-    """
+    """Return the innermost (or outermost) op that launched each device span, or NONE."""
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
     if not len(host):
@@ -321,7 +265,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the row of the innermost span at each time, or NONE where there is no span. `rows` must be ordered by start."""
+    """Return the innermost span at each time, or NONE. `rows` must be ordered by start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
@@ -331,9 +275,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each host span, return the innermost span in the mask `wanted` that encloses the host span (or is the host span
-    itself), or NONE.
-    """
+    """Return, for each host span, the innermost span in the mask `wanted` that encloses it, or NONE."""
     parent = np.append(host.around, NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]
@@ -349,9 +291,7 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """One row of a table that lists kernels or ops. `count` is the number of kernels of this name, or the number of ops of this
-    name that launched device work.
-    """
+    """Sums up the kernels or ops of one name. Ops are counted only if they launched device work."""
 
     name: str
     count: int
@@ -359,13 +299,11 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace) -> list[WorkSum]:
-    """Return the total device time of kernels, copies and memsets by name, largest first."""
     spans = trace.device.take(work_rows(trace))
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
 
 
 def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
-    """Return each op name with the total device time of the work that its calls launched, largest first."""
     rows = work_rows(trace)
     op = op_of(trace, outermost=outermost)[rows]
     rows, op = rows[op >= 0], op[op >= 0]
@@ -376,22 +314,19 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The peak memory of a device. `source` says how the peak was found.
+    """Stores the peak memory of a device, and how the peak was found.
 
-    "recorded"  each memory event has the device's total after it
-    "summed"    allocations minus frees since the recording began; memory held before and never freed is excluded
+    "recorded"  each memory event has the device's total after it "summed"    allocations minus frees since the recording began;
+    memory held before and never freed is excluded
     """
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
-    source: str
+    source: str  # how the peak was found
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """The allocated memory of a device after each of its memory events, in time order. `source` is defined in
-    `MemoryPeak`."""
-
     time_ns: Column
     allocated_bytes: Column
     before_bytes: int
@@ -403,7 +338,6 @@ def memory_curve(trace: Trace, device: int) -> MemoryCurve:
 
 
 def memory_curves(trace: Trace) -> dict[int, MemoryCurve]:
-    """Return the memory over time of each device that has memory events. The keys are rows of `trace.devices`."""
     return {device: _curve(trace.memory.take(rows)) for device, rows in by_value(trace.memory.device).items() if device >= 0}
 
 
@@ -420,7 +354,6 @@ def _curve(of_device: MemoryEvents) -> MemoryCurve:
 
 
 def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
-    """Return the memory peak of each device that has memory events. The keys are rows of `trace.devices`."""
     events = trace.memory
     known = np.flatnonzero(events.reserved_bytes != NONE)
     reserved = by_value(events.device[known])
@@ -432,11 +365,7 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total time (in ns) of device work launched in steps, by the origin of the time (such as measured or scaled).
-    Warm-up steps are left out, unless all steps are warm-up steps.
-
-    If a trace has only phase times and no device spans, the device times of its phases are used.
-    """
+    """Return the total time in ns of device work launched in steps, by the origin of the time."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
@@ -467,10 +396,7 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 
 
 def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the device rows of work that was launched in the given steps, and the host rows of the launches.
-
-    If `steps` is empty, the work of the whole trace is returned. Device work with an unknown launch is left out.
-    """
+    """Return the device work launched in the given steps, and the launching host spans."""
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
     launch = trace.device.launch[rows]
@@ -479,16 +405,12 @@ def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
 
 
 def begin_in_steps(trace: Trace, rows: Column, steps: Column) -> Column:
-    """Return a mask of the host rows that begin in one of the given steps of their own rank. If `steps` is empty, the mask is
-    True for all rows.
-    """
     if not len(steps):
         return np.ones(len(rows), dtype=bool)
     return np.isin(step_windows(trace).holding(trace.host.start_ns[rows], host_ranks(trace)[rows]), steps)
 
 
 def rank_of_device(trace: Trace, device: int) -> int:
-    """Return the rank to which a row of `trace.devices` belongs. If the table of devices does not have the row, return 0."""
     return trace.devices[device].rank if device < len(trace.devices) else 0
 
 

@@ -1,5 +1,4 @@
-"""Computes how long a training step takes on the host and on the devices. This module defines all step times that the tool
-reports.
+"""Defines how long a training step takes on the host and on the devices.
 
     of = pace(load("async.msgpack"))
     of.pace_ns, of.limit            # 20_000_000, "device": the host needs 2 ms per step, the GPU 20 ms
@@ -7,22 +6,17 @@ reports.
     of.gpu_time_ns                  # 20_000_000: the GPU is busy for all of it
 
 Note [A step's time]
-    A step has a *host span* [start, end). On each device, the step owns the kernels, copies and memsets *launched* in that
-    span. Work is launched in the span if its launching call began there. For kernels of a CUDA graph, that is the call that
-    launched the graph. Work is never cut at the end of a step, and work that ends after the last step still belongs to its
-    step. Work without a recorded launch belongs to the step in which the work starts, or to the step of the work before it if
-    later work of the stream was launched earlier than that. The exception is the backlog. The backlog is work without a known
-    launch that precedes all work with a known launch on its stream. The backlog was launched before the recording began and
-    belongs to no step.
+    A step owns the kernels, copies and memsets that were launched between its start and end on the host. Work is never cut at
+    the end of a step. Work without a known launch that precedes all launched work of its stream is the backlog, which belongs
+    to no step. Other work without a known launch belongs to the step in which it starts.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)
     host interval of s                  host end(s) - host end(s - 1)
 
-    A step without a predecessor is measured alone. Its host time is its duration on the host. Its device time runs from its
-    host start, or from the end of earlier work if that is later, to its completion. A step has no predecessor if it is the
-    first of its rank. A step also has no predecessor if the profiler was started or stopped before it. A third reason is a
-    number that is neither the previous step's number nor one higher.
+    A step has no predecessor if it is the first of its rank, if the profiler was started or stopped before it, or if numbers
+    are missing before it. The host time of such a step is its duration on the host. Its device time runs from its host start,
+    or from the end of earlier work if that is later, to its completion.
 
     host pace       the median host interval of the steady steps, on the slowest rank (medians: see Note [Periodic steps] in
                     `traces.figures.spread`)
@@ -31,29 +25,24 @@ Note [A step's time]
     GPU time        of a step: how long each device was busy (union) with the work launched in it, summed over devices
     lag             completion(s) - host end(s), on the slowest device; if it grows, the device falls further behind
 
-    A step *ends* when its host span and the work launched in it have ended. A step *begins* where the previous step ended, or
-    without a predecessor where its host span begins. Consecutive steps therefore join without gaps. Busy time, idle time and
-    the critical path are measured between these two times.
-
-    Steps timed only by CUDA events have no kernels (`trace record`: clean steps, and all steps at phase grain). Their
-    completion is the latest device end of their phases, and their GPU time is unknown. Steps that take no time on the host are
-    treated in the same way, because no launch can begin in them. A replay estimate without host time has such steps.
+    A step begins where the previous step ended, so consecutive steps join without gaps. A step ends when its host span and the
+    work launched in it have ended. Steps timed only by CUDA events end with the latest device end of their phases, and their
+    GPU time is unknown.
 
 Note [Steps of several kinds]
-    A script with several trainers (a GAN; one update after several batches) alternates long and short steps. Host work after a
-    long step's last kernel counts in the next step's device interval. The two medians then mix different steps, and the larger
-    median means nothing. For such scripts, the device's intervals count if the device is still working when the host ends a
-    step (median lag above 0). Otherwise the host's intervals count.
+    A script with several trainers, such as a GAN, alternates long and short steps. Host work after a long step's last kernel
+    counts in the next step's device interval, so the two medians would mix different steps. For such scripts, the device's
+    intervals count if the device is still working when the host ends a step (median lag above 0). Otherwise the host's
+    intervals count.
 
 Note [What limits the pace]
-    If a host waits for the device in each step, host and device have the same interval, whichever of the two is slow. The limit
-    is therefore not simply the larger interval. The limit is "device" if the device's pace exceeds the host's pace by more than
-    2 %, or if GPU time fills at least 90 % of the pace. Otherwise the limit is "host". `traces.analyses.idle` shows the reasons
-    why a device waits.
+    If a host waits for the device in each step, host and device have the same interval. The limit is "device" if the device's
+    pace exceeds the host's pace by more than 2 %, or if GPU time fills at least 90 % of the pace. Otherwise the limit is
+    "host".
 
 Note [Waits for data]
-    "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. Queued work was
-    launched and has not finished. A wait is free while the device still has queued work.
+    "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. A wait is free
+    while the device still has queued work.
 """
 
 from __future__ import annotations
@@ -90,12 +79,7 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The times of each step in nanoseconds, as defined in Note [A step's time]. Each column has one value per row of
-    `trace.steps`.
-
-    The dictionaries' keys are rows of `trace.devices`. A device's value is NONE (0 in `gpu_ns`) for steps of other ranks and
-    for steps before the device's first work.
-    """
+    """Stores the times of each step in nanoseconds, by device where a time belongs to a device."""
 
     host_interval_ns: Column
     completion_ns: dict[int, Column]
@@ -116,8 +100,6 @@ class StepTimes:
 
     @cached_property
     def slowest(self) -> dict[bytes, tuple[PaceSeries | None, PaceSeries | None]]:
-        """A cache of the results of `host_series` and `device_series`, with the bytes of the array `rows` as key. Several
-        figures need the same rows."""
         return {}
 
     @property
@@ -127,8 +109,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """Contains the median step times of a set of steps in nanoseconds, on the host and on the devices. Note [A step's time] and
-    Note [Periodic steps] define these times."""
+    """Contains the median step times of a set of steps in nanoseconds."""
 
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int
@@ -147,8 +128,6 @@ class StepPace:
 
 @dataclass(frozen=True, slots=True)
 class PaceSeries:
-    """The steps that determine the step time (`rows`), and the interval of every step in nanoseconds."""
-
     rows: Column
     interval_ns: Column
     without_data_ns: Column
@@ -209,18 +188,12 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals of the given steps on the host of the slowest rank, or None if `rows` is empty.
-
-    `rows` are row numbers of `trace.steps`, and may contain the same row several times.
-    """
+    """Return the intervals of the given steps on the host of the slowest rank, or None without steps."""
     return _slowest(times, rows)[0]
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals of the given steps on the slowest device. Only devices that got work in every step are considered.
-
-    If no device got work in every step, all devices with work are considered. The result is None if there is no device work.
-    """
+    """Return the intervals of the given steps on the slowest device, or None without device work."""
     return _slowest(times, rows)[1]
 
 
@@ -252,10 +225,7 @@ def _slowest_device(times: StepTimes, of_rank: dict[int, Column]) -> PaceSeries 
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals of the given steps that determine the step time: those on the host or those on the slowest device.
-
-    The result is None if `rows` is empty. See Note [Steps of several kinds].
-    """
+    """Return the intervals of the host or of the slowest device, whichever determine the step time."""
     host, device = host_series(times, rows), device_series(times, rows)
     if host is None or device is None:
         return host
@@ -268,8 +238,7 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
     """Return the step time of the given steps (by default the steady steps), or None if there are no steps.
 
-    The GPU time is computed from the kernels in the steps `with_kernels` (by default `rows`). In some recordings, only the
-    steps that ran under the profiler have kernels.
+    The GPU time is computed from the kernels in the steps `with_kernels`.
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
@@ -277,7 +246,6 @@ def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | Non
 
 
 def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | None:
-    """Compute the result of `pace` from step times that have already been computed."""
     host, slowest, chosen = host_series(times, rows), device_series(times, rows), pace_series(times, rows)
     if host is None or chosen is None:
         return None
@@ -315,12 +283,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return each step's interval in nanoseconds. The step time is computed from intervals on the host or on a device,
-    depending on which are longer.
-
-    A step's device interval is the longest interval of the devices of its rank. If a step has no device work, its host interval
-    is used.
-    """
+    """Return each step's interval in nanoseconds, on the host or on the slowest device."""
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
     if decides is None or decides.device == NONE:
@@ -332,12 +295,7 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """Return, for each device row, the time windows in which busy and idle time are measured.
-
-    The steps default to `profiled_steps`. Each run of consecutive steps has one window, from the start of its first step to the
-    end of its last step (Note [A step's time]). If the trace has no steps, a device's window lasts from its first work to its
-    last work.
-    """
+    """Return, for each device, the time windows in which busy and idle time are measured."""
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):
         spans = trace.device.take(work_rows(trace))

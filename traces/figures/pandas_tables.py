@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_pandas(trace: Trace, table: str) -> pandas.DataFrame:
-    """Return one table of `trace` ("steps", "host", "device"...; see TABLES in the model) as a data frame.
-
-    The data frame has the same columns and row order as the table. A column that refers to another table (such as
-    `device.launch` to `host`) contains index values of that table's frame. Columns of text become categorical columns. Columns
-    with kinds or origins become categorical columns with lower-case names. The column `end_ns` is added after `duration_ns`.
-    Missing values, which are NONE in the trace, become <NA> in the data frame.
-
-    Raises TraceError if the table does not exist or pandas is not installed.
-    """
+    """Return one table of `trace`, such as "steps", as a data frame. Raises TraceError without pandas."""
     kind = TABLES.get(table)
     if kind is None:
         raise TraceError(f"{table}: not a table of a trace; choose one of: {', '.join(TABLES)}")

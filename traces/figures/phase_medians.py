@@ -1,7 +1,7 @@
 """Measures phase times in three ways: on the host, between CUDA events, and as GPU busy time.
 
-phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
-# PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
+    phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
+    # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """A phase's median times per step. A phase has three times: the host time, the time between two CUDA events, and
-    the GPU busy time of the work that the phase launched.
-
-    A time is None if the trace lacks the data to compute it. Steps with missing events are left out.
-    """
+    """Stores a phase's median times per step, or None for missing data."""
 
     median_ns: int | None = None
     device_median_ns: int | None = None
@@ -30,10 +26,7 @@ class PhaseMedians:
 
 
 def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:
-    """Return the medians by phase name.
-
-    Host and event times come from the steps `timed`, and busy times from the steps `with_kernels` (rows of `trace.steps`).
-    """
+    """Return the medians by phase name. Busy times come from the steps `with_kernels`."""
     busy_ns = phase_busy_ns(trace)
     return {
         name: PhaseMedians(
@@ -46,10 +39,7 @@ def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str
 
 
 def phase_waits_ns(trace: Trace) -> dict[str, Column]:
-    """For each phase, return how long (in ns) the host waited for its devices in each step.
-
-    See `traces.analyses.waits`. If no wait was recorded, the returned dictionary is empty.
-    """
+    """Return, by phase, how long (in ns) the host waited for its devices in each step."""
     phases, found = trace.phases, dict[str, Column]()
     rank_of_phase = trace.steps.rank[phases.step]
     for rank in trace.ranks:

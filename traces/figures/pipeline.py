@@ -1,9 +1,7 @@
-"""Computes figures that need no kernels: kinds of steps, waits for input data, collectives, and stages of nn.DataParallel.
+"""Computes figures that need no kernels: waits for input data, collectives, and stages of nn.DataParallel.
 
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
-
-`traces.figures.summary` includes these figures. The value of a figure that was not recorded is empty or None.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ class StepsOfKind:
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """The time that the script spent waiting for batches and copying them to pinned memory. Figures that were not
-    recorded are None."""
+    """Stores the time that the script spent waiting for batches and copying them to pinned memory."""
 
     loaders: list[LoaderSettings]
     waits: int
@@ -44,28 +41,21 @@ class InputPipeline:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """Sums up all calls of one collective on one communication backend, over all ranks. `bytes` is None if no sizes were
-    recorded.
-
-    The end of `timed` calls was recorded. For `bounded` calls, only an upper bound of the duration was recorded (see
-    `Ending.BY`). `duration_ns` is the sum over timed and bounded calls. `median_ns` is the median duration of the timed calls,
-    or the median upper bound if no call was timed.
-    """
+    """Sums up all calls of one collective on one communication backend, over all ranks."""
 
     name: str
     backend: str
     count: int
-    bytes: int | None
-    timed: int
-    bounded: int
-    duration_ns: int
-    median_ns: int | None
+    bytes: int | None  # None if no sizes were recorded
+    timed: int  # calls whose end was recorded
+    bounded: int  # calls with an upper bound of the duration only
+    duration_ns: int  # sum over timed and bounded calls
+    median_ns: int | None  # of the timed calls, or of the upper bounds if none was timed
 
 
 @dataclass(frozen=True, slots=True)
 class StageMedians:
-    """Contains the median times of one nn.DataParallel stage on one device, measured on the host and between two CUDA
-    events."""
+    """Stores the median times of one nn.DataParallel stage."""
 
     name: str
     device: str | None
@@ -84,7 +74,7 @@ def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
 
 
 def input_pipeline(trace: Trace) -> InputPipeline | None:
-    """Return figures about data loading, or None if the trace has no waits for batches, pinning or loader settings."""
+    """Return figures about data loading, or None if the recording has no data loading."""
     loaders = list(trace.run_of(trace.ranks[0]).loaders)
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
     pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)
@@ -112,11 +102,7 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
 
 
 def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
-    """Return the time at which the last batch of each phase arrived. If a phase has no recorded wait, the end of the phase is
-    used.
-
-    `start_ns` and `end_ns` are the starts and ends of the rank's phases.
-    """
+    """Return the time at which the last batch of each phase arrived, or the end of the phase."""
     waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
     arrival_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
     phase = TimeWindows(start_ns, end_ns).holding(waits.start_ns)
@@ -125,7 +111,6 @@ def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) 
 
 
 def collectives(trace: Trace) -> list[CollectiveTotals]:
-    """Return the totals of each kind of collective on each backend, in decreasing order of time."""
     table, texts = trace.collectives, trace.strings
     found = []
     for rows in map(table.take, grouped(table.name, table.backend)):
@@ -147,10 +132,6 @@ def collectives(trace: Trace) -> list[CollectiveTotals]:
 
 
 def stage_medians(trace: Trace) -> list[StageMedians]:
-    """Return the stages of nn.DataParallel by name and device, in the order in which they first start.
-
-    Medians are taken over `steady_steps`. If no stage is in a steady step, the stages of all steps are used.
-    """
     phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
     steady = np.isin(phase_step, steady_steps(trace))
     parts = trace.parts.take(steady) if steady.any() else trace.parts

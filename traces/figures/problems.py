@@ -1,12 +1,11 @@
-"""Describes the problems of a recording in sentences, with their severity and their effect on the figures.
+"""Describes the problems of a recording in sentences, with their effect on the figures.
 
     problems = problems_of({"lost-kernel": 4}, kernels=2)
     problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."
     problems[0].severity    # Severity.SERIOUS
 
 An import counts each kind of problem in `Trace.problems`. A problem of severity INFORMATION changes no figure. A problem of
-severity WARNING makes some figures slightly wrong or incomplete. A problem of severity SERIOUS makes figures on the first
-screen of `trace info` unreliable.
+severity SERIOUS makes figures on the first screen of `trace info` unreliable.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """All problems of one kind. `text` describes the problem and its effect on the figures."""
-
     kind: str
     count: int
     severity: Severity
@@ -38,11 +35,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One kind of problem. `text` contains "[singular|plural]" wherever a word depends on the count.
-
-    In `text`, "{n}" stands for the count, "{of}" for the number of kernels in a complete recording, and "{what}" for the text
-    after the kind's name.
-    """
+    """In `text`, "{n}" is the count, and "{of}" is the number of kernels in a complete recording."""
 
     severity: Severity
     text: str
@@ -181,22 +174,17 @@ _NUMBERS = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
 
 
 def problems_of(counts: Mapping[str, int], kernels: int) -> list[Problem]:
-    """Return the problems of a trace with `kernels` kernels, sorted by severity and then by kind."""
     found = [_problem(kind, count, kernels) for kind, count in counts.items() if count]
     return sorted(found, key=lambda problem: (-problem.severity, problem.kind))
 
 
 def serious_problems(trace: Trace) -> list[Problem]:
-    """Return the problems that make the main figures of a trace unreliable."""
     kernels = int((trace.device.kind == DeviceKind.KERNEL).sum())
     return [of for of in problems_of(trace.problems, kernels) if of.severity is Severity.SERIOUS]
 
 
 def hides_work(trace: Trace) -> str:
-    """Return why idle time is unknown, or "" if it is known.
-
-    Idle time is unknown if much device work is missing or was recorded at impossible times.
-    """
+    """Return why idle time is unknown, or "" if it is known."""
     reasons = (_KINDS.get(of.kind, _UNKNOWN).hides_work for of in serious_problems(trace))
     return next((reason for reason in reasons if reason), "")
 

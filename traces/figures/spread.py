@@ -3,12 +3,10 @@
     spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
 
 Note [Periodic steps]
-    Long and short steps may alternate. For example, two models are trained alternately, or only every fourth step updates the
-    weights. The median of such steps is either a long or a short step, depending on how many steps were recorded. If steps
-    repeat with a period of k steps, a figure per step is therefore the median over means of k consecutive steps. Steps have the
-    period k if nine in ten steps differ from the step k steps earlier by at most REPEATS_WITHIN of the mean. In addition,
-    consecutive steps must differ by more than MUCH_SPREAD of the mean. k is the smallest such period. At least two periods and
-    four pairs of steps are needed.
+    Long and short steps may alternate, for example if only every fourth step updates the weights. If steps repeat with a period
+    of k steps, a figure per step is the median over means of k consecutive steps. Steps have the period k if nine in ten steps
+    differ from the step k steps earlier by at most REPEATS_WITHIN of the mean. In addition, consecutive steps must differ by
+    more than MUCH_SPREAD of the mean, and at least two periods and four pairs of steps are needed.
 """
 
 from __future__ import annotations
@@ -25,17 +23,15 @@ _NINE_IN_TEN = 90
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Contains percentiles of a value that is measured in every step of two traces, and the relative error of the medians
-    (Note [Periodic steps]).
+    """Contains percentiles of a value in every step of two traces, and the relative error of the medians.
 
-    `noise_floor` is half the interquartile range of the recording divided by its median. It is None below four steps. An error
-    that is smaller than the noise floor is not significant.
+    `noise_floor` is half the interquartile range of the recording divided by its median.
     """
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
     error: float | None
-    noise_floor: float | None
+    noise_floor: float | None  # None below four steps; smaller errors are not significant
     recorded_p5_ns: int | None
     recorded_p95_ns: int | None
     replayed_p5_ns: int | None
@@ -46,8 +42,7 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare two columns of times in the given rows. The noise floor is computed from the recorded times of the steps
-    `all_ours`."""
+    """Compare two columns of times. The noise floor is computed from the recorded times of the steps `all_ours`."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
@@ -59,13 +54,11 @@ def median(values: Column) -> int | None:
 
 
 def median_per_step(values: Column) -> int | None:
-    """Return the median of the values of consecutive steps as defined in Note [Periodic steps], or None if there are no
-    values."""
     return median(means_of_periods(values))
 
 
 def period_of(values: Column) -> int:
-    """Return after how many steps the values repeat, or 1 if they do not repeat. See Note [Periodic steps]."""
+    """Return after how many steps the values repeat, or 1 if they do not repeat."""
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
     if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:
@@ -74,8 +67,6 @@ def period_of(values: Column) -> int:
 
 
 def means_of_periods(values: Column, period: int | None = None) -> Column:
-    """Return the moving averages of the values over windows of `period` values. If `period` is None, the period is computed
-    from the values (`period_of`)."""
     period = period_of(values) if period is None else period
     if period == 1 or len(values) < period:
         return values
@@ -84,9 +75,7 @@ def means_of_periods(values: Column, period: int | None = None) -> Column:
 
 
 def _differ_by(values: Column, period: int) -> float:
-    """Return the 90th percentile of the differences between values `period` steps apart, interpolated as np.percentile does.
-    np.percentile itself takes ten times as long for a few values, and a trace of many ranks has thousands of such columns.
-    """
+    """np.percentile takes ten times as long for a few values."""
     apart = np.abs(values[period:] - values[:-period])
     last = len(apart) - 1
     below = last * _NINE_IN_TEN // 100
@@ -95,7 +84,7 @@ def _differ_by(values: Column, period: int) -> float:
 
 
 def relative_error(recorded: float | None, replayed: float | None) -> float | None:
-    """Return replayed / recorded - 1. The result is None if a value is missing or the recorded value is 0."""
+    """Return replayed / recorded - 1, or None if a value is missing."""
     return replayed / recorded - 1 if recorded and replayed is not None else None
 
 

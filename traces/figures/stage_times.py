@@ -21,9 +21,7 @@ Key = tuple[str, str]  # the stage's name, then its device label or ""
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """The median time of one nn.DataParallel stage in both traces. If only one trace has the stage, the other trace's
-    time is None.
-    """
+    """Compares the median time of one nn.DataParallel stage in two traces, or None for a missing stage."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
@@ -34,7 +32,6 @@ class StageError:
 
 
 def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, StageError]:
-    """Return the errors of the nn.DataParallel stages in the given steps, in the order in which the stages run."""
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
     keys = sorted(a.keys() | b.keys(), key=lambda key: min(_order(of, key) for of in (a, b)))
     devices: dict[str, set[str]] = {}

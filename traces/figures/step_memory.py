@@ -1,9 +1,8 @@
 """Measures how far the allocated memory of a device rises during a step.
 
-The rise is computed from allocations and frees, so it is known even if the recording lacks the total allocated memory. The
-total is missing if the recording began in the middle of a program.
+    step_rises(trace)   # {0: 2_791_636_480}: by index in `trace.devices`, the median over steady steps
 
-    step_rises(trace)   # {0: 2_791_636_480}: by row of `trace.devices`, the median over steady steps
+The rise is known even if the recording lacks the total allocated memory.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from traces.model.trace import StepKind, Trace
 
 
 def step_rises(trace: Trace) -> dict[int, int]:
-    """Return the rise in bytes by device. Devices without memory events in any steady step are left out."""
     events = trace.memory.take(trace.memory.device >= 0)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     steps = trace.steps.take(trace.steps.kind == StepKind.STEADY)

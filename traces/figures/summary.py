@@ -1,7 +1,7 @@
 """Summarizes a trace as the figures that `trace info` prints.
 
-summarize(load("v100.msgpack")).counts
-# Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)
+    summarize(load("v100.msgpack")).counts
+    # Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Counts:
 class GpuUse:
     """Says how busy one GPU is. `busy_ns` covers the whole trace.
 
-    `idle_share` covers only the steps, like `Analyses.idle`. If the GPU has no work, its idle share is None.
+    `idle_share` covers only the steps, and is None for a GPU without work.
     """
 
     name: str
@@ -85,11 +85,10 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """One step. `start_ns` and `duration_ns` describe its host span. `traces.figures.pace` defines the other times.
-    """
+    """Describes one step. `start_ns` and `duration_ns` are measured on the host."""
 
     start_ns: int
-    duration_ns: int
+    duration_ns: int  # on the host
     number: int
     rank: int
     kind: str
@@ -102,13 +101,10 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a trace. Medians are computed over the steps of `steady_steps`, and all times are in nanoseconds.
+    """Contains the figures of a trace. Medians are computed over steady steps, and all times are in nanoseconds.
 
-    `step_median_ns` is the step time, and `compute_side_median_ns` is the step time without waits for data.
-
-    `ops` lists the innermost ops around kernel launches, and `calls` lists the outermost ops. The lists `ops` and `calls` have
-    at most TOP rows, and are sorted by the device time of the work that the ops launched. In dictionaries, the key of a device
-    is its `Trace.device_label`.
+    `step_median_ns` is the step time, and `compute_side_median_ns` is the step time without waits for data. `ops` lists the
+    innermost ops around kernel launches. `calls` lists the outermost ops around kernel launches.
     """
 
     version: int
@@ -154,8 +150,6 @@ class Summary:
 
     @property
     def busy_shares(self) -> dict[str, float]:
-        """Return the busy time of each working device as a share of the steps' time, or of the trace's time if the trace has no
-        steps."""
         return {device: of.busy_ns / of.window_ns for device, of in self.analyses.idle.items() if of.window_ns}
 
     def to_json(self) -> Json:
@@ -180,9 +174,7 @@ def _ms(time_ns: int | None) -> str:
 
 
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
-    """Return the figures of a trace. If `details` is False, the tables that only `trace info --details` shows are empty: `ops`,
-    `calls`, and some analyses (see `traces.analyses.analyse.analyse`). Computing these tables takes two thirds of the time.
-    """
+    """Return the figures of a trace. `details` adds the tables of `trace info --details`, which take two thirds of the time."""
     with each_once():
         return _summary(trace, details)
 
