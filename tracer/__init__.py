@@ -1,5 +1,5 @@
-"""The recorder, in the script's process.
+"""Records GPU training in the script's process.
 
-`recorder.Recorder` is called by the patched PyTorch functions. `schedule` decides which steps are profiled, `step_recorder`
-records a CUDA event at each phase boundary, and `recording_writer` writes the file. `own_cost` measures the overhead.
+`recorder.Recorder` gets calls from the patched PyTorch functions, and `schedule` decides which steps are profiled.
+`step_recorder` records a CUDA event at each phase boundary, and `recording_writer` writes the file.
 """

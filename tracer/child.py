@@ -1,8 +1,6 @@
-"""Starts the recorder in the script's process.
+"""Starts the recorder in the script's process, after the script has imported PyTorch.
 
-After PyTorch is imported in the script or in one of its child processes, the bootstrap calls `start(session)`. `session` is a
-`RecordSession` (traces/script/configuration.py) in its JSON form. A process that does not train, such as a DataLoader worker,
-writes no recording.
+A process that does not train, such as a DataLoader worker, writes no recording.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from traces.script.deferred_signals import at_exit
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Wraps torch functions. The recorder of a process is created when the process first calls a recorded function."""
+    """Wrap PyTorch's functions. The recorder is created when the script first calls a wrapped function."""
     torch: ModuleType = sys.modules["torch"]
     told = from_json(RecordSession, session)
     state.start(lambda: _make(torch, told))

@@ -20,7 +20,7 @@ from traces.model.trace import NONE, Ending
 
 
 class CommunicationRecorder:
-    """Records collectives of this process. Any thread may call the public methods."""
+    """Records the collectives of one process. Any thread may call the public methods."""
 
     def __init__(
         self,
@@ -31,16 +31,12 @@ class CommunicationRecorder:
         flight: FlightRecorder | None,
         cost: OwnCost,
     ) -> None:
-        """Creates the recorder. `flight` finds collectives that bypass Python. If torch.profiler will run, `flight` is None,
-        because torch.profiler also records collectives that bypass Python.
-        """
         self.cost = cost
         self.has_flight = False  # True once the flight recorder may have entries
         self._writer, self._events, self._access, self._facts, self._flight = writer, events, access, facts, flight
 
     @costed
     def joined(self, rank: int) -> None:
-        """Records the rank of this process after the script has joined a process group."""
         self._writer.joined(rank)
         if self._flight is not None:
             self._flight.joined()
@@ -48,68 +44,63 @@ class CommunicationRecorder:
 
     @costed
     def distributes(self, model: object) -> None:
-        """Records that the script has created a DistributedDataParallel model."""
         self._facts.distributes(model)
 
     @costed
     def leaving(self, is_all: bool) -> None:
-        """Reads the logs of DistributedDataParallel models before the script destroys a process group."""
+        """Read the logs of DistributedDataParallel models before the script destroys a process group."""
         self._facts.read_reducers()
         if is_all:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Stores the start and end time of a collective called from Python, so that its entry in PyTorch's flight recorder is
-        not added a second time. The call began at `began_ns` (`time.time_ns`)."""
+        """Store the time of a collective that Python called, so that the flight recorder's entry is not added again.
+
+        The time `began_ns` is from `time.time_ns`.
+        """
         if self._flight is not None:
             self._flight.called(began_ns)
 
     @costed
     def begin_call(self, stream: Any) -> BoundaryEvent | None:
-        """Records a CUDA event before the script calls a collective or waits for a collective. Returns the event."""
         return self._events.take_on(stream)
 
     @costed
     def communicated(
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """Records a blocking collective after its call has returned. The duration is measured on the GPU if a CUDA event
-        `begin` was recorded before the call.
-        """
+        """Record a blocking collective after its call has returned."""
         end = None if begin is None else self._events.take_on(stream)
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
         self._write_done()
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Records a call of an asynchronous collective. `works` is the number of torch.distributed.Work objects that the call
-        returned. Pass the result to `waited_for`."""
+        """Record an asynchronous collective that has returned `works` torch.distributed.Work objects."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
-        """Records that a CUDA stream has waited for a collective. `before` is a CUDA event recorded right before the wait.
-        """
+        """Record that a CUDA stream has waited for a collective. The CUDA event `before` was recorded right before the wait."""
         self._writer.collectives.waited(pending, before, None if before is None else self._events.take_on(stream))
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stops timing a collective if the script has deleted the collective's Work objects without waiting for them.
+        """Stop timing a collective if the script has deleted its Work objects without waiting.
 
         The method takes no lock, because Python's garbage collector may call the method at any time.
         """
         self._writer.collectives.give_up(pending)
 
     def look_if_due(self) -> bool:
-        """Called after each step. Reads PyTorch's flight recorder if it probably has enough new entries. Returns True if the
-        flight recorder was read."""
+        """Read PyTorch's flight recorder if it probably has enough new entries, and return True after a read."""
         if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
         self.look()
         return True
 
     def look(self, last: bool = False) -> None:
-        """Writes the collectives that C++ started. Reading the flight recorder queries NCCL's events."""
+        """Write the collectives that C++ started. Reading the flight recorder queries NCCL's events."""
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return
         began_ns = self.cost.clock.perf_ns()

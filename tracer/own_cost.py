@@ -9,15 +9,9 @@
     cost.set_up_ns              # 80_000_000: spent once, at the first steps and the first write
 
 Note [What a step costs]
-    `per_step_ns` is a median, so interruptions by other programs hardly change it. Steps are written in groups, so the median
-    is taken over groups. The first group is left out because it contains the recorder's set-up. The second group may contain a
-    part of the set-up too, so the median of two groups is the lower value. Appending to the file, twice a second, is timed
-    separately and spread over all steps. The duration of the first append is left out, because the first append opens the file.
-    All other overhead is one-time overhead (`set_up_ns`).
-
-    A decorated method cannot measure the time of its own call and its wrappers. That time is measured once with an empty
-    function, and added for each call. Calls of nested modules are not recorded, but pass through a wrapper, so the wrapper's
-    time is added too.
+    The overhead per step is a median over groups of steps, so interruptions by other programs hardly change the value. The
+    first group is left out, because the first group contains the recorder's set-up. Writing to the file is timed separately,
+    and spread over all steps. The time of calling a wrapper is measured once with an empty function, and added for each call.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the
 
 
 class OwnCost:
-    """Adds up the time spent in the recorder's methods, and has the reentrant lock that these methods take."""
+    """Adds up the time spent in the recorder's methods, and has the reentrant lock that the methods take."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
@@ -58,7 +52,7 @@ class OwnCost:
         self._appended = self._appended_ns = 0
 
     def steps_ended(self, steps: int) -> None:
-        """Divides the overhead since the previous `steps_ended` call among the `steps` steps that have ended."""
+        """Divide the overhead since the previous call among the `steps` steps that have ended."""
         spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
         before = self._last
         self._last = now
@@ -67,22 +61,22 @@ class OwnCost:
         self._groups.append((spent - before[0] + outside_ns) / steps)
 
     def appended(self, took_ns: int) -> None:
-        """Counts `took_ns` of the current call as time for writing to the file."""
+        """Count `took_ns` of the current call as time for writing to the file."""
         self.excluded_ns += took_ns
         self._appending.append(took_ns)
         self._appended += 1
         self._appended_ns += took_ns
 
     def call_ended(self, began_ns: int) -> None:
-        """Adds the duration of a call that began at `began_ns` to the overhead."""
         self.calls += 1
         self.spent_ns += self.perf_ns() - began_ns - self.excluded_ns
         self.excluded_ns = 0
 
     @property
     def per_step_ns(self) -> int:
-        """Returns the recording overhead per training step (Note [What a step costs]). Before the first step is written,
-        returns the total overhead.
+        """Return the recording overhead per training step, or the total overhead before the first step.
+
+        See Note [What a step costs].
         """
         groups = list(self._groups)
         if not groups:
@@ -94,16 +88,13 @@ class OwnCost:
 
     @property
     def set_up_ns(self) -> int:
-        """Returns the one-time overhead so far, such as opening the file, which is not part of `per_step_ns`."""
+        """Return the one-time overhead so far, such as the time for opening the file."""
         spent, calls, modules = self._last
         total_ns = spent + calls * self._outside_ns + modules * self._module_ns + self._appended_ns
         return max(round(total_ns - self.per_step_ns * self._steps), 0)
 
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-        """Measures how long the recorder's wrapper functions take. The measurement takes less than a millisecond.
-
-        `as_nested_module` must wrap a function in the same way as the recorder wraps calls of nested modules.
-        """
+        """Measure how long the recorder's wrapper functions take, in less than a millisecond."""
         probe = _Probe(self)
         in_scope = PhaseScope("other", lambda: probe).around(_nothing)
         nested = as_nested_module(_nothing)
@@ -125,7 +116,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Does nothing. The wrappers around this function are measured."""
+    """Do nothing, so that only the time of the wrappers around the function is measured."""
 
 
 class _Costed(Protocol):
@@ -133,8 +124,7 @@ class _Costed(Protocol):
 
 
 def costed(method: T) -> T:
-    """Decorator for methods of the recorder: takes the recorder's lock, and adds the method's time to the recording
-    overhead."""
+    """Take the recorder's lock, and add the decorated method's time to the recording overhead."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,4 @@
-"""Runs torch.profiler during some consecutive steps, called a window, and writes one file per window. At the end, `trace
-record` merges the files of all windows.
+"""Runs torch.profiler during consecutive steps, called a window, and writes one file per window.
 
     profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
     profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow
@@ -7,44 +6,32 @@ record` merges the files of all windows.
     profiler.end_step(14); profiler.begin_step(15, "")      # ends the window and writes the file
     profiler.begin_step(40, "prepare")                      # next file: train.msgpack.4711.profile.2.json
 
-Only one torch.profiler can run in a process at a time. See Note [Profiles of the script].
-
 Note [When a window begins and ends]
-    When a window ends, torch.profiler waits for the device without a time limit. So the recorder first waits for the device
-    with a time limit. If the device does not finish in time, the profiler keeps running, and the window is discarded at the end
-    of the script. The recorder also waits before a window begins, to exclude GPU work of earlier steps. The wait takes place
-    after the step in which the profiler started, which is not used in comparisons. Windows neither begin nor end during a CUDA
-    graph capture (device_access.py).
+    When a profile ends, torch.profiler waits for the device without a time limit. The recorder therefore first waits for the
+    device with a time limit. If the device does not finish in time, the profiler keeps running, and the profile is discarded.
+    No profile begins or ends during the capture of a CUDA graph (device_access.py).
 
 Note [Profiles of the script]
-    torch prepares a profile some steps before the profile starts, and `_profiler_enabled` is False until the start. A second
-    profile that is prepared before the start replaces the settings of the first one. So the recorder prepares no profile from
-    the moment the script prepares one until the script ends it. If the script prepares a profile during a window, the window
-    ends. The schedule then plans a new window for the steps that are missing.
+    PyTorch prepares a profile some steps before the profile starts. A second profile that is prepared before the start replaces
+    the settings of the first profile. The recorder therefore prepares no profile while the script prepares or records a
+    profile. If the script prepares a profile while the recorder profiles, the recorder's profile ends.
 
 Note [Steps after a profile]
-    Kineto does not detach CUPTI when a profile ends. It calls cuptiFinalize only if the environment variable TEARDOWN_CUPTI is
-    1, "to prevent QPS slowdown" (libkineto, CuptiActivityApi::teardownContext and CuptiCallbackApi.cpp). Until the process
-    ends, every later call into CUDA is slower: about 10 to 20 % of a step (pytorch/pytorch#144455 and #146604). On an H200,
-    steps of ResNet-50 took 28 ms before a profile and 34 ms after it, and steps with DDP took 31 and 48 ms. A profile without
-    device activities has no such effect.
-
-    So training steps after a profile have the kind StepKind.AFTER_PROFILE, and medians leave them out. If fewer than
-    FEWEST_CLEAN_STEPS clean steps were recorded before the profile, later steps count as clean, because a median of fewer steps
-    is worse. Evaluation steps keep their kind (`clean_steps` in traces/figures/measure.py). The recorder does not set
-    TEARDOWN_CUPTI: the detachment happens in the script's next call into CUDA, and PyTorch turns it off for CUDA graphs because
-    CUPTI crashes there (torch/profiler/profiler.py).
+    Kineto detaches CUPTI after a profile only if the environment variable TEARDOWN_CUPTI is 1 (libkineto,
+    CuptiActivityApi::teardownContext and CuptiCallbackApi.cpp). Until the process ends, later CUDA calls are slower, by about
+    10 to 20 % of a step (pytorch/pytorch#144455 and #146604). Training steps after a profile therefore have the kind
+    StepKind.AFTER_PROFILE, and medians leave these steps out (`clean_steps` in traces/figures/measure.py). The recorder does
+    not set TEARDOWN_CUPTI, because CUPTI then crashes with CUDA graphs (torch/profiler/profiler.py).
 
 Note [No context of the recorder's]
-    A profile with device activities initializes CUDA, and then forked children cannot use CUDA. A profile without device
-    activities is harmful too: since PyTorch 2.14, Kineto then runs without CUPTI until the process ends, and a later profile by
-    the script would show no kernels (pytorch/pytorch#186036). So on a machine with a GPU, a window waits until the script has
-    initialized CUDA.
+    A profile with device activities initializes CUDA, and then forked child processes cannot use CUDA. Since PyTorch 2.14, a
+    profile without device activities hides the kernels from all later profiles (pytorch/pytorch#186036). On a machine with a
+    GPU, the recorder therefore starts no profile before the script has initialized CUDA.
 
 Note [Memory or threads]
-    The profiler records the thread that started it and autograd's threads. nn.DataParallel runs its replicas in Python threads,
-    which are recorded only with `profile_all_threads`. In PyTorch 2.13 the option `profile_all_threads` turns memory events
-    off. So the option is set only after replicas, or modules called by other threads, have been seen.
+    nn.DataParallel runs its replicas in Python threads, which are recorded only with the option `profile_all_threads`. In
+    PyTorch 2.13, the option `profile_all_threads` turns memory events off. The recorder therefore sets the option only after
+    other threads have called modules.
 """
 
 from __future__ import annotations
@@ -64,7 +51,7 @@ _MOST_WARNINGS = 8  # maximum number of warnings kept
 
 
 class Ranges(Protocol):
-    """Between the calls of `begin` and `end`, adds ranges such as module calls to a profile."""
+    """Adds ranges, such as module calls, to a profile between the calls of `begin` and `end`."""
 
     def begin(self) -> None: ...
 
@@ -72,8 +59,7 @@ class Ranges(Protocol):
 
 
 class Profiler:
-    """Runs torch.profiler in windows of consecutive steps. If the user wants only phases, `wanted` is False and torch.profiler
-    does not run."""
+    """Runs torch.profiler in windows of consecutive steps. The flag `wanted` is False if the user wants only phases."""
 
     def __init__(
         self,
@@ -85,9 +71,6 @@ class Profiler:
         stacks: bool = False,
         modules: Ranges | None = None,
     ) -> None:
-        """Creates the profiler. `devices` is a function that returns the devices that the script uses. `modules` adds a range
-        for each call of a module, unless Python stacks are recorded (`stacks`).
-        """
         self.wanted = path is not None
         self.paused = False  # True if the last `begin_step` took noticeable time
         self.all_threads = False  # True if several Python threads call modules
@@ -138,13 +121,13 @@ class Profiler:
             self._leave_range()
 
     def make_way(self) -> None:
-        """Ends the recorder's profile because the script starts a profile of its own."""
+        """End the recorder's profile, because the script starts a profile of its own."""
         if self._profile is not None and not self.is_beginning:
             self._why_not = "the script started its own profiler"
             self.stop()
 
     def stop(self, at_end: bool = False) -> None:
-        """Ends the current profile, even within a step, and writes its file. See Note [When a window begins and ends]."""
+        """End the current profile, even within a step, and write its file. See Note [When a window begins and ends]."""
         if self._profile is None:
             return
         if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
@@ -154,19 +137,17 @@ class Profiler:
             self._abandon()
 
     def use(self) -> ProfilerUse:
-        """Returns the numbers of the profiled steps, or the reason why no step was profiled."""
+        """Return the numbers of the profiled steps, or the reason why no step was profiled."""
         numbers = tuple(number for window in self._windows for number in window)
         return ProfilerUse(numbers, self._why_not or None, tuple(self._warnings))
 
     @property
     def is_recording(self) -> bool:
-        """Returns whether the current step is being profiled."""
         return self._range is not None
 
     @property
     def must_wait(self) -> bool:
-        """Returns True if profiling must not begin yet, because the script has not initialized CUDA. See
-        Note [No context of the recorder's]."""
+        """Return True if the script has not initialized CUDA. See Note [No context of the recorder's]."""
         if not self.wanted or self._access.is_used:
             return False
         if self._has_gpu is None:
@@ -202,8 +183,7 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Returns the profiler options. The profile includes CUDA synchronizations. If the script uses nn.DataParallel, all
-        threads are profiled (Note [Memory or threads]).
+        """Return the profiler options. See Note [Memory or threads].
 
         With the option `trace_only` (since PyTorch 2.14), torch.profiler creates no Python objects for events.
         """
@@ -246,8 +226,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discards the profile of the current window. The profiler is not stopped, because stopping it would wait for a GPU
-        that does not respond."""
+        """Discard the profile without stopping the profiler, because stopping would wait for a GPU that does not respond."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
@@ -257,9 +236,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Runs `action`. If `action` raises an exception, profiling is turned off. Profiling can fail because of a missing
-        permission for CUPTI, a full disk, or an unknown PyTorch release.
-        """
+        """Run `action`, and turn profiling off after an exception, such as a missing permission for CUPTI."""
         self.paused = self.is_beginning = True
         try:
             with quiet_profiler(self._torch, self._warnings):

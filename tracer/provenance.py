@@ -6,8 +6,7 @@
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), for replays
     facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, for people
 
-Paths in command-line arguments and environment variables are stored relative to the script's folder. Of a path outside the
-script's folder, only the last component is stored.
+Paths in command-line arguments and environment variables are stored relative to the script's folder.
 """
 
 from __future__ import annotations
@@ -43,8 +42,10 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """Collects information about one recorded process. A GPU is described only after the script has used it, because asking it
-    earlier could initialize CUDA."""
+    """Collects information about one recorded process.
+
+    A GPU is described only after the script has used the GPU, because an earlier query could initialize CUDA.
+    """
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
@@ -68,24 +69,24 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process. The rank is also set in the descriptions of devices that are already recorded."""
+        """Set the rank of the process, also in the descriptions of recorded devices."""
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
 
     def distributes(self, model: object) -> None:
-        """Keeps a weak reference to a DistributedDataParallel model, to record the model's log of gradient reductions later."""
+        """Keep a weak reference to a DistributedDataParallel model, whose log of gradient reductions is read later."""
         self._models.append(weakref.ref(model))
         self._reducers.append({})
 
     def read_reducers(self) -> None:
-        """Reads the logs of all DistributedDataParallel models that still exist, without waiting for a GPU."""
+        """Read the logs of all DistributedDataParallel models that still exist, without waiting for a GPU."""
         for number, model in enumerate(self._models):
             if (alive := model()) is not None:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Returns the index of a device in `devices`. The device is added to `devices` at the first call."""
+        """Return the index of a device in `devices`, and add a new device to `devices`."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -100,12 +101,10 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Returns a tuple that changes whenever the file's header gets new entries and must be written again.
-        """
+        """Return a tuple that changes whenever the file's header must be written again."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Returns the number of a DataLoader."""
         number = self._loader_numbers.get(loader)
         if number is None:
             number = self._loader_numbers[loader] = len(self._loaders)
@@ -113,21 +112,17 @@ class ProcessFacts:
         return number
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        """Returns the `Run` entry of the recording's header, for the run so far. `cost_ns` is the recording overhead per step,
-        `set_up_ns` is the one-time overhead, and `steps_ns` is the total duration of all steps.
-        """
+        """Return the `Run` entry of the file's header. The time `cost_ns` is the recording overhead per step."""
         share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 
     def provenance(self) -> dict[str, Any]:
-        """Returns the date, the environment variables, and the logs of DistributedDataParallel models."""
         self.read_reducers()
         logged = [reducer for reducer in self._reducers if reducer]
         return {**self._base, "ddp": logged} if logged else dict(self._base)
 
     def machine(self) -> Machine:
-        """Returns the hardware and software that this process uses."""
         torch = self._torch
         return Machine(
             torch=str(torch.__version__),
@@ -155,12 +150,11 @@ class ProcessFacts:
         return lacks
 
     def failed(self, error: BaseException | None) -> None:
-        """Records that the script has failed. Keeps the text of an out-of-memory error."""
         if error is not None and isinstance(error, self._torch.OutOfMemoryError):
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """Reads memory sizes of the GPU at the end of the script, without freeing memory or waiting."""
+        """Read memory sizes of the GPU at the end of the script, without freeing memory or waiting."""
         cuda = self._torch.cuda
         for row, device in enumerate(self.devices):
             told = access.attempt(cuda.mem_get_info, device.index)
@@ -172,10 +166,9 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Returns the total size of the workspaces of all cuBLAS handles, in bytes. Each allocated block of exactly a
-        workspace's size is taken for a cuBLAS workspace.
+        """Return the total size of the workspaces of all cuBLAS handles, or None if unknown.
 
-        Returns None if this PyTorch release does not keep workspaces, or if the script uses torch's memory history.
+        Each allocated block of exactly a workspace's size counts as a cuBLAS workspace.
         """
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
@@ -198,8 +191,7 @@ class ProcessFacts:
 
 
 def _own_version() -> str | None:
-    """Returns the installed release of this tool. Returns None if trace-replay runs from a copy of its files instead of an
-    installation."""
+    """Return the installed release of trace-replay, or None for a copy of its files without an installation."""
     try:
         return metadata.version("trace-replay")
     except metadata.PackageNotFoundError:
@@ -207,7 +199,7 @@ def _own_version() -> str | None:
 
 
 def _versions(torch: ModuleType) -> dict[str, Any]:
-    """Returns the versions of CUDA, HIP, cuDNN, NCCL and the driver. The call may load these libraries."""
+    """Return the versions of CUDA, HIP, cuDNN, NCCL and the driver. The call may load the libraries."""
     return {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -218,8 +210,9 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Returns whether TF32 is allowed. After a script has changed PyTorch 2.9's new setting for TF32, reading the old setting
-    raises an error.
+    """Return True if TF32 is allowed.
+
+    Reading the old setting raises an error after a script has changed the new setting of PyTorch 2.9.
     """
     try:
         return bool(backend.allow_tf32)
@@ -228,8 +221,7 @@ def _allows_tf32(backend: Any) -> bool:
 
 
 def _nccl_version(torch: ModuleType) -> str | None:
-    """Returns NCCL's version. Returns None for PyTorch builds without NCCL, and for virtual GPUs whose recording has no NCCL
-    version."""
+    """Return NCCL's version, or None for PyTorch builds without NCCL."""
     try:
         return ".".join(map(str, torch.cuda.nccl.version()[:3]))
     except (AttributeError, NotImplementedError, RuntimeError):
@@ -237,7 +229,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Returns the NVIDIA driver version on Linux. Elsewhere, returns the CUDA version that the driver supports."""
+    """Return the NVIDIA driver version on Linux, or else the CUDA version that the driver supports."""
     told = Path("/sys/module/nvidia/version")
     if told.exists():
         return told.read_text(encoding="ascii", errors="replace").strip()
@@ -288,8 +280,7 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in `text`. Paths inside the script's folder become relative, and other paths are shortened to
-    their last component.
+    """Shorten absolute paths in the text: relative to the script's folder, or only the last component for other paths.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

@@ -1,16 +1,13 @@
-"""Defines the recorder. The wrappers around PyTorch functions (tracer/surfaces) call the recorder.
-
-Steps and phases are recorded by `step_recorder.py`, collectives by `communication.py`, and the file is written by
-`recording_writer.py`. Recording a phase boundary takes a few microseconds, which are counted as recording overhead.
+"""Defines the recorder, which the wrappers around PyTorch functions (tracer/surfaces) call.
 
     recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
     recorder.optimizer_stepped(is_first=True)      # a step has ended
 
 Note [Replays of a CUDA graph]
-    Captured work runs on the device only when the graph is replayed. The recorder therefore stores the calls reported during a
-    capture, and reports them again at each replay of the graph. For example, each replay of a graph with a whole training step
-    ends one step. The launch of a graph cannot be split. So the first call is reported before the launch, and the other calls
-    after the launch. The graph's whole GPU time belongs to the phase that the first call begins.
+    Captured work runs on the GPU only when the CUDA graph is launched. The recorder therefore stores the calls that are
+    reported during a capture, and reports the calls again at each launch. The first call is reported before the launch, and all
+    other calls after the launch, because a launch cannot be split. The graph's whole GPU time belongs to the phase that the
+    first call begins.
 """
 
 from __future__ import annotations
@@ -93,30 +90,29 @@ class Recorder:
 
     @property
     def phase(self) -> str:
-        """Returns the name of the script's current phase, or ""."""
+        """Return the name of the script's current phase, or ""."""
         return self.steps.entered
 
     @costed
     def make_way_for_profile(self) -> None:
-        """Called before torch.profiler is started by the script or by the recorder."""
+        """Make way for torch.profiler before the script or the recorder starts a profile."""
         self._profiler.make_way()
 
     @property
     def begins_profile(self) -> bool:
-        """Returns True while the recorder itself starts torch.profiler."""
+        """Return True while the recorder itself starts torch.profiler."""
         return self._profiler.is_beginning
 
     # --- phases and steps
 
     def modules_left(self) -> None:
-        """Does nothing."""
+        """Do nothing, because only a replay needs the report."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
-        """Records a call of an outermost module. With this call, a forward pass begins or continues."""
+        """Record a call of an outermost module, with which a forward pass begins or continues."""
         self.steps.report(MODULE, (id(module), grad_enabled))
 
     def module_returned(self) -> None:
-        """Records that the outermost module has returned."""
         if (error := sys.exception()) is not None:
             self._facts.failed(error)
         self.steps.has_returned = True
@@ -124,7 +120,7 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """While this thread captures a CUDA graph, stores the thread's calls. See Note [Replays of a CUDA graph]."""
+        """Store the thread's calls during the capture of a CUDA graph. See Note [Replays of a CUDA graph]."""
         self.steps.capture = self._captured[graph] = CapturedReports()
         self.steps.has_captured = True
 
@@ -132,15 +128,12 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Before a CUDA graph is launched, reports the first call stored during its capture, because this call begins the
-        forward pass."""
+        """Report the first stored call before a CUDA graph is launched, because the call begins the forward pass."""
         for report in self._reports_of(graph)[:1]:
             self.steps.report(*report)
 
     def replay_ends(self, graph: object) -> None:
-        """After a CUDA graph was launched, reports the calls that were stored during its capture, except the first one. All GPU
-        work of the graph is added to the current phase.
-        """
+        """Report all stored calls except the first call after a CUDA graph was launched."""
         for report in self._reports_of(graph)[1:]:
             self.steps.report(*report)
         self.steps.has_returned = True
@@ -153,7 +146,7 @@ class Recorder:
 
     @costed
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """Records a batch that the script has waited for, or that a thread of the DataLoader has copied into pinned memory."""
+        """Record a batch that the script has waited for, or a batch that was copied into pinned memory."""
         self._output.add(
             "batches",
             rank=self._writer.rank,
@@ -165,29 +158,23 @@ class Recorder:
         )
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Returns the number of a DataLoader. `describe` returns the DataLoader's settings, and is called only for the
-        DataLoader's first batch."""
+        """Return the number of a DataLoader. The function `describe` is called only for the first batch."""
         return self._facts.loader(loader, describe)
 
     @costed
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
-        """Records values that the script has copied from a GPU to the host, such as `loss.item()`."""
+        """Record values that the script has copied from a GPU to the host, such as `loss.item()`."""
         self.steps.reads.append((self._output.text(op), self._output.text(dtype), values))
 
     @costed
     def found(self, op: str, searched: Shape, size: int) -> None:
-        """Records a result size that depends on values, such as the number of elements that `nonzero` finds. If the size is
-        unknown, it is NONE."""
+        """Record a result size that depends on values, such as the number of elements that `nonzero` finds."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing
 
     def write_regularly(self) -> None:
-        """Starts a thread that writes collected data to the file if no training step ends for half a second.
-
-        If the script is killed, at most the data of the last half second are lost. The thread does nothing while training steps
-        end regularly.
-        """
+        """Start a thread that writes collected data to the file if no training step ends for half a second."""
 
         def write() -> None:
             pause_ns = FLUSH_NS
@@ -203,9 +190,9 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Writes all data at the end of the script. A training step that is not finished is not recorded.
+        """Write all data at the end of the script, except an unfinished training step.
 
-        If another thread hangs in a CUDA call and holds the recorder's lock, the file is written without the lock.
+        If another thread hangs with the recorder's lock, the file is written without the lock.
         """
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:

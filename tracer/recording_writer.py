@@ -1,13 +1,10 @@
-"""Writes steps and collectives after their CUDA events have completed. Also writes the header of the file.
+"""Writes steps and collectives after their CUDA events have completed, and writes the file's header.
 
     writer.add(step)            # the step has ended on the host
     writer.write_done()         # write the steps that the GPU has finished, in order
     writer.flush_if_due()       # append to the file, twice a second
     writer.read_last_events()   # at the end of the script
     writer.close(taken, reads, found)   # write the rest
-
-If the CUDA events of a step can no longer be read, the step is written without GPU times. The column `Steps.untimed` then
-contains the reason.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ FIGURES_NS = 10_000_000_000
 
 @dataclass(frozen=True)
 class HeaderSources:
-    """Objects with the information for the file's header. `ProcessFacts` has the rest."""
+    """Holds the objects that provide the information for the file's header."""
 
     threads: ThreadRows
     profiler: Profiler
@@ -67,13 +64,13 @@ class RecordingWriter:
         self._written_ns = 0
 
     def joined(self, rank: int) -> None:
-        """Sets the rank of this process. In rows written before this call, the rank is set when the file is closed."""
+        """Set the rank of the process. Earlier rows get the rank when the file is closed."""
         self.rank = rank
         self._facts.joined(rank)
         self._from.threads.joined(rank)
 
     def add(self, step: EndedStep) -> None:
-        """Adds a step whose GPU work may be unfinished."""
+        """Add a step whose GPU work may be unfinished."""
         self.number += 1
         self.steps_ns += step.end_ns - step.start_ns
         self.pending.append(step)
@@ -95,7 +92,7 @@ class RecordingWriter:
         self.collectives.write_done()
 
     def flush_if_due(self) -> None:
-        """Collects the rows of finished steps, and appends them to the file twice a second."""
+        """Collect the rows of finished steps, and append the rows to the file twice a second."""
         cost = self._from.cost
         due = cost.perf_ns() >= self._output.due_ns
         if due or len(self.pending) >= _TOGETHER:
@@ -112,13 +109,12 @@ class RecordingWriter:
 
     @property
     def due_in_ns(self) -> int:
-        """Returns how long the collected data can wait until it must be written to the file, in ns."""
         if not self.number or not (self.pending or self._output.has_rows or self._step_writer.has_steps):
             return FLUSH_NS
         return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
 
     def read_last_events(self) -> None:
-        """Waits until the CUDA events of all ended steps have completed, but gives up if a GPU makes no progress."""
+        """Wait for the CUDA events of all ended steps, but give up if a GPU makes no progress."""
         access = self._access
         for step in self.pending:
             if not self._events.read_finished_within(step.taken, PATIENCE_NS):
@@ -127,8 +123,6 @@ class RecordingWriter:
                 return
 
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
-        """Writes all remaining data. The arguments are the CUDA events, read values and result sizes recorded after the last
-        step."""
         for step in self.pending:
             self._step_writer.write(step, self.rank)
         self.pending.clear()

@@ -1,5 +1,4 @@
-"""Remembers how a step was divided into phases. If the next step makes the same calls, it is divided in the same way without
-analysis.
+"""Remembers how a step was divided into phases, and divides the next step in the same way if its calls are the same.
 
     repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptCut` has handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
@@ -8,12 +7,9 @@ analysis.
     repeated.plan.segments(times_ns)                # [Segment("other", ...), Segment("zero_grad", ...), ...]
 
 Note [Steps repeat]
-    In a training loop, each step reports the same calls: zero_grad is entered, a module is called, and so on. The state machine
-    `ScriptCut` divides a step into phases (segments). If the machine has the same state after a step as before the step, then a
-    second step with the same calls has the same phases. For such a step, the recorder only stores the time of each call. When a
-    call differs, `ScriptCut` gets the calls of the step so far with their times, and divides the rest of the step as usual.
-
-    The phases of repeated steps are computed when the steps are written, for many steps at once (step_writer.py).
+    In a training loop, each step usually reports the same calls as the previous step. For a repeated step, the recorder only
+    stores the time of each call. When a call differs, `ScriptCut` gets all calls of the step so far, and divides the rest of
+    the step as usual. The phases of repeated steps are computed when the steps are written (step_writer.py).
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
 
 
 class Meaning(NamedTuple):
-    """A call that was reported to the recorder, and whether the call began or ended a phase or a step."""
+    """Describes a reported call, and whether the call began or ended a phase or a step."""
 
     kind: int
     argument: Any
@@ -41,19 +37,16 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """How a step that repeats the previous step is divided into phases.
+    """Describes how a repeated step is divided into phases.
 
-    `times_ns` has the start time of the step, the times of its reported calls, and the end time. Segment k lasts from
-    `times_ns[begins[k]]` to `times_ns[ends[k]]`. `event_of_end[k]` is the index of the CUDA event recorded at
-    `times_ns[ends[k]]`, if all events are on one stream. The event with index 0 marks the start of the step.
+    Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`. The number `event_of_end[k]` is the index of the CUDA
+    event at the end of segment k.
     """
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """`ends` and `left` are indices of reported calls. NONE in `ends` stands for the start of the step. `left` is the index
-        of the call with which the step ends on the GPU, or NONE.
-        """
+        """The number `left` is the index of the call with which the step ends on the GPU, or NONE."""
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]
@@ -70,17 +63,15 @@ class StepPlan:
         self.event_of_end = [event_of[end] for end in self.ends]
 
     def segments(self, times_ns: list[int]) -> list[Segment]:
-        """Returns the phases of a repeated step with the call times `times_ns`."""
         named = zip(self.names, self.begins, self.ends, strict=True)
         return [new_segment((name, times_ns[begin], times_ns[end])) for name, begin, end in named]
 
     def cut(self, times_ns: list[int]) -> CutStep:
-        """Returns the step with the call times `times_ns`."""
         return CutStep(False, self.segments(times_ns), None if self.left == NONE else times_ns[self.left], times_ns[-1])
 
 
 class RepeatedSteps:
-    """Remembers the calls of one step, and collects the times of these calls in the current step."""
+    """Remembers the calls of one step, and collects the times of the same calls in the current step."""
 
     def __init__(self) -> None:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
@@ -89,31 +80,28 @@ class RepeatedSteps:
         self.plan: StepPlan | None = None  # of `known`
 
     def note(self, meaning: Meaning, now_ns: int) -> None:
-        """Stores a reported call that `ScriptCut` has handled."""
+        """Store a reported call that `ScriptCut` has handled."""
         self.times_ns.append(now_ns)
         if self._learning is not None:
             self._learning.append(meaning)
 
     @property
     def last_left(self) -> int:
-        """Returns the index of the last call in the current step that ended a phase."""
         learning = self._learning or []
         return max((number for number, of in enumerate(learning) if of.action == LEAVES), default=NONE)
 
     def give_up(self) -> None:
-        """The current step will not be remembered when it ends."""
+        """Mark the current step, so that its calls will not be remembered."""
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Forgets the remembered step, because the current step has made a different call. Returns the calls of the current
-        step with their times."""
+        """Forget the remembered step, and return the calls of the current step with their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self._learning = [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
 
     def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
-        """Remembers the step that the call `end` has ended. The step is remembered only if `ScriptCut` had the same state at
-        the start and at the end (`is_closed`)."""
+        """Remember an ended step if `ScriptCut` had the same state at the start and at the end."""
         learned, times_ns, self._learning = self._learning, [*self.times_ns, step.end_ns], []
         self.known, self.times_ns = [], []
         if learned is None or not is_closed or step.is_evaluation or not step.segments:
@@ -131,7 +119,6 @@ class RepeatedSteps:
             self.known, self.plan = [*learned, end], plan
 
     def ended(self, now_ns: int, start_ns: int) -> list[int]:
-        """Called at the end of a step that made the same calls as the remembered step. Returns `times_ns` of the step as
-        described in `StepPlan`."""
+        """Return the times of the ended step, which made the same calls as the remembered step."""
         times_ns, self.times_ns = self.times_ns, []
         return [start_ns, *times_ns, now_ns]

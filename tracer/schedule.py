@@ -1,19 +1,12 @@
-"""Decides which training steps are warm-up steps, "clean" steps (recorded without torch.profiler) and profiled steps.
+"""Decides which training steps are warm-up steps, clean steps (without torch.profiler) and profiled steps.
 
     schedule = Schedule(warmup=3, clean=10, profiled=5)
     schedule.kind(False)        # StepKind.WARMUP: kind of the current step
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-Only training steps are counted. Before the first training step, evaluation steps are counted, so that scripts without training
-are profiled too. The first training step resets the count, so that an initial validation is not counted.
-
-Evaluation steps between training steps are profiled once, separately from the training steps. For evaluation steps,
-torch.profiler is started after the first batch and records from the third batch on. The profile of evaluation steps also
-contains the next training step, because a step is recognized as training only when it ends. That training step is not counted.
-
-If the script starts a profile of its own, the recorder stops profiling and profiles the missing steps later. If torch.profiler
-fails, no further steps are profiled.
+Only training steps are counted, but evaluation steps count until the first training step. Evaluation steps between training
+steps are profiled once, separately from the training steps.
 """
 
 from __future__ import annotations
@@ -22,7 +15,7 @@ from traces.model.trace import StepKind
 
 
 class Schedule:
-    """Counts steps, to decide which steps are profiled. `profiled` is 0 if only phases are recorded."""
+    """Counts steps, to decide which steps are profiled. The number `profiled` is 0 if only phases are recorded."""
 
     def __init__(self, warmup: int, clean: int, profiled: int) -> None:
         self._first_clean = warmup
@@ -36,14 +29,12 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """Returns "record" if torch.profiler records the current step, "prepare" if torch.profiler starts in this step, and
-        otherwise ""."""
+        """Return "record" for a profiled step, "prepare" for the step in which torch.profiler starts, or else ""."""
         if self._first_profiled <= self._count < self._end or self._evaluation == "record":
             return "record"
         return "prepare" if self._end and self._count == self._prepare else self._evaluation
 
     def kind(self, evaluation: bool) -> StepKind:
-        """Returns the kind of the current step: warm-up, clean, profiled or evaluation."""
         if evaluation:
             return StepKind.EVALUATION
         profile = self.profile if self._end else ""
@@ -56,14 +47,13 @@ class Schedule:
         return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:
-        """Delays the start of torch.profiler by one step, because the profiler cannot start yet. The next step tries to start
-        the profiler again."""
+        """Delay the start of torch.profiler by one step, because the profiler cannot start yet."""
         if self._end and self._count == self._prepare:
             self._count -= 1
         self._evaluation = ""
 
     def lose_window(self) -> None:
-        """Lets torch.profiler start again in the current step, because some of the profiled steps were lost."""
+        """Let torch.profiler start again in the current step, because profiled steps were lost."""
         if self._first_profiled <= self._count < self._end:
             self._end = self._first_profiled + self._end - self._count
             self._count = self._prepare
@@ -71,7 +61,7 @@ class Schedule:
             self._evaluation = "prepare"
 
     def give_up(self) -> None:
-        """Profiles no further steps, because torch.profiler has failed."""
+        """Profile no further steps, because torch.profiler has failed."""
         self._end = self._evaluations_left = 0
         self._evaluation = ""
 

@@ -1,5 +1,4 @@
-"""The global variables of the recorder, such as the recorder of this process. The recorder is a global object because the
-patched functions of PyTorch are global.
+"""Holds the global variables of the recorder, because the patched functions of PyTorch are global.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call
@@ -21,8 +20,10 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """A set of weak references to objects, which are compared by identity. The class derives from dict so that testing whether
-    it is empty calls no Python function."""
+    """Stores weak references to objects, which are compared by identity.
+
+    The class derives from dict, so testing for emptiness calls no Python function.
+    """
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -33,9 +34,9 @@ class LivingObjects(dict[int, ref[Any]]):
 
 
 class Profiles(LivingObjects):
-    """The profiles that the script is recording with torch.profiler.
+    """Stores the profiles that the script is recording with torch.profiler.
 
-    `has_attached` is True after the first profile with device activities in this process, made by the script or the recorder.
+    The flag `has_attached` is True after the first profile with device activities in the process.
     """
 
     has_attached = False
@@ -50,8 +51,7 @@ class _RecorderState:
         self.profiles = Profiles()
 
     def after_fork(self) -> None:
-        """Forgets the parent's recorder in a forked child process. A child process that trains creates a recorder of its own,
-        which writes a separate file."""
+        """Forget the parent's recorder in a forked child process."""
         self.recorder = None
 
 
@@ -60,7 +60,7 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Sets the function that creates the recorder. If `make` returns None, this process is not recorded."""
+    """Set the function that creates the recorder. If `make` returns None, the process is not recorded."""
     _STATE.make, _STATE.recorder = make, None
 
 
@@ -69,14 +69,14 @@ def started() -> Recorder | None:
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Returns the recorder's lock, or an empty context if there is no recorder."""
+    """Return the recorder's lock, or an empty context if there is no recorder."""
     return nullcontext() if _STATE.recorder is None else _STATE.recorder.cost.lock
 
 
 def recorder() -> Recorder | None:
-    """Returns the recorder of this process. Returns None in processes that are not recorded, such as DataLoader workers.
+    """Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers.
 
-    Raises RuntimeError if `start` was not called.
+    Raise RuntimeError if `start` was not called.
     """
     if _STATE.recorder is None:
         if _STATE.make is None:
@@ -94,5 +94,4 @@ def captures() -> LivingObjects:
 
 
 def profiles() -> Profiles:
-    """Returns the profiles that the script is recording."""
     return _STATE.profiles

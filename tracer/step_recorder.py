@@ -3,12 +3,10 @@
     steps = StepRecorder(...)
     steps.report(ENTER, "backward")     # `ScriptCut` calls `steps` back at each boundary
 
-The class also collects the nn.DataParallel stages, read values and data-dependent sizes of the current step.
-
 Note [Segments on several streams]
-    A segment (a phase of a step) begins with a CUDA event on the current stream, and ends with an event on the same stream.
-    Usually, one event ends a segment and begins the next segment. If the script changes the current stream between two
-    segments, for example to copy a batch, then the second segment begins with a separate event at the same host time.
+    A segment (a phase of a step) begins and ends with CUDA events on the same stream. Usually, one event ends a segment and
+    begins the next segment. If the script changes the current stream between two segments, the second segment begins with a
+    separate event.
 """
 
 from __future__ import annotations
@@ -49,16 +47,17 @@ from traces.script.step_rule import Optimizers
 
 
 class CapturedReports:
-    """The calls that one thread makes while it captures a CUDA graph. See Note [Replays of a CUDA graph] in
-    recorder.py."""
+    """Stores the calls that one thread makes during the capture of a CUDA graph.
+
+    See Note [Replays of a CUDA graph] in recorder.py.
+    """
 
     def __init__(self) -> None:
         self.reports: list[tuple[int, Any]] = []
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Stores a call reported by the capturing thread. Returns False in other threads, because their GPU work runs
-        immediately instead of being captured."""
+        """Store a call of the capturing thread. Return False in other threads, because their GPU work runs immediately."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -66,8 +65,7 @@ class CapturedReports:
 
 
 class StepRecorder:
-    """Implements the listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock protects the class against
-    concurrent calls."""
+    """Implements the listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock protects all calls."""
 
     def __init__(
         self,
@@ -81,7 +79,6 @@ class StepRecorder:
         cost: OwnCost,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Creates the recorder of steps. If an exception ends a phase, `failed` is called with this exception."""
         self.script = ScriptCut[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
         self.has_returned = False  # True if a module has returned that `script` takes for running
@@ -109,7 +106,7 @@ class StepRecorder:
     # --- reports
 
     def report(self, kind: int, argument: Any = None) -> None:
-        """Handles a call that the script reports. See Note [Steps repeat]."""
+        """Handle a call that the script reports. See Note [Steps repeat] in repeated_steps.py."""
         cost = self.cost
         began_ns = cost.perf_ns()
         if kind == LEAVE and (error := exception()) is not None:
@@ -144,15 +141,14 @@ class StepRecorder:
 
     @property
     def entered(self) -> str:
-        """Returns the name of the phase that the script has entered by name and not left yet, or ""."""
+        """Return the name of the phase that the script has entered by name and not left yet, or ""."""
         repeated = self._repeated
         if repeated.known and repeated.times_ns:
             return repeated.known[len(repeated.times_ns) - 1].entered
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Passes the current step's calls to `script`. As long as a step repeats the previous step, calls are not passed on, to
-        save time."""
+        """Pass the current step's calls to `script`, which gets no calls while a step repeats the previous step."""
         repeated = self._repeated
         if repeated.known:
             thread = self.script.thread or get_ident()
@@ -164,12 +160,11 @@ class StepRecorder:
                 self._is_catching_up = False
 
     def stop(self) -> None:
-        """Ends the last step when the script ends."""
         self.catch_up()
         self.script.stop(self._threads.script_thread, self._clock.now_ns())
 
     def _report_other(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
-        """Handles a call that differs from the previous step's call at the same position."""
+        """Handle a call that differs from the previous step's call at the same position."""
         script, repeated = self.script, self._repeated
         is_beside = script.thread is not None and script.thread != thread
         if is_beside and not (kind == STEPPED and argument):
@@ -218,12 +213,10 @@ class StepRecorder:
 
     @property
     def profiling(self) -> bool:
-        """Returns whether the recorder is running torch.profiler."""
         return self._profiler.active
 
     def begin_stage(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
-        """Begins a stage of nn.DataParallel, which may also begin a forward pass. Returns a value that must be passed to
-        `end_stage`."""
+        """Begin a stage of nn.DataParallel. Return a value that must be passed to `end_stage`."""
         now_ns = self._clock.now_ns()
         self.report(OP, PLAIN)
         return now_ns, self._take_on(stream)
@@ -234,7 +227,7 @@ class StepRecorder:
 
     @costed
     def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
-        """Records the end of a stage. If the thread was created for this stage, `thread` is its role, such as "replica 1"."""
+        """Record the end of a stage. The string `thread` is the role of a thread that runs only the stage."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
         end_ns, end = self._clock.now_ns(), self._events.take_on(stream)
@@ -258,24 +251,23 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Records a CUDA event at the end of a phase. The phase "loader" is an exception, because it lasts until the next phase
-        begins."""
+        """Record a CUDA event at the end of a phase, except for the phase "loader"."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._take_event(now_ns, self._open)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
-        """Records the end of set-up. The first step begins with the next call that is reported."""
+        """Record the end of set-up. The first step begins with the next call that is reported."""
         self._repeated.give_up()
         self._start_ns = NONE
         self._at.clear()
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Does nothing. Evaluation steps are recorded when they end."""
+        """Do nothing, because evaluation steps are recorded when they end."""
 
     def more_recorded(self) -> None:
-        """Returns None, because only a replay knows whether the recorded step has more calls."""
+        """Return None, because only a replay knows whether the recorded step has more calls."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)
@@ -285,8 +277,7 @@ class StepRecorder:
         self._finish(step)
 
     def _begin(self, now_ns: int) -> None:
-        """Records a CUDA event at the start of a phase. The CUDA event usually marks the end of the previous phase too
-        (Note [Segments on several streams])."""
+        """Record a CUDA event at the start of a phase. See Note [Segments on several streams]."""
         before, begin = self._open, self._events.take(now_ns)
         self._open = begin
         if begin is None:
@@ -298,7 +289,7 @@ class StepRecorder:
             self._take_event(now_ns, before)
 
     def _continue_from(self, boundary_ns: int) -> None:
-        """Begins a phase in the past, at a time at which a CUDA event was usually recorded."""
+        """Begin a phase in the past, at a time at which a CUDA event was usually recorded."""
         before = self._open = self._at.get(boundary_ns)
         if before is not None:
             events = self._events
@@ -306,16 +297,13 @@ class StepRecorder:
                 self._open = self._begins[boundary_ns] = begin
 
     def _repeats(self, times_ns: list[int], plan: StepPlan | None) -> None:
-        """Stores a step that made the same calls as the previous step. Its phases are computed later, when the step is
-        written."""
+        """Store a repeated step, whose phases are computed when the step is written."""
         assert plan is not None
         left = plan.left
         self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
 
     def _finish(self, step: CutStep, plan: StepPlan | None = None, times_ns: Sequence[int] = ()) -> None:
-        """Keeps the ended step in memory until all its CUDA events have completed. Also writes earlier steps whose CUDA events
-        have completed.
-        """
+        """Keep the ended step until its CUDA events have completed, and write earlier steps."""
         is_evaluation, segments, left_ns, now_ns = step
         last = None if is_evaluation or left_ns is None else self._at.get(left_ns)
         if last is not None:
@@ -374,8 +362,7 @@ class StepRecorder:
             self._turn_profiler()
 
     def _turn_profiler(self) -> None:
-        """Starts or stops torch.profiler between two steps, as the schedule requires. The time that starting or stopping the
-        profiler takes is not counted as recording overhead."""
+        """Start or stop torch.profiler between two steps, without counting the time as recording overhead."""
         began_ns = self._clock.perf_ns()
         schedule, profiler, number = self._schedule, self._profiler, self._writer.number
         if schedule.profile == "prepare" and profiler.must_wait:
@@ -390,7 +377,6 @@ class StepRecorder:
         self.cost.excluded_ns += self._clock.perf_ns() - began_ns
 
     def _take_event(self, now_ns: int, begin: BoundaryEvent | None) -> BoundaryEvent | None:
-        """Records a CUDA event on the stream of the event `begin`, or on the current stream if `begin` is None."""
         event = self._events.take(now_ns, None if begin is None else begin.of)
         if event is not None:
             self._at[now_ns] = event

@@ -6,21 +6,19 @@
     events.read_finished([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
 
 Note [One clock out of many events]
-    CUDA only reports the time between two events, as a float in milliseconds. The recorder measures the time from each event to
-    the next event on the same device, because floats are exact for short times. These times are added up as integers in
-    nanoseconds. The host time of the device's first event is estimated from bounds. An event completes after the host has
-    recorded it and after each query that finds it unfinished, but before the first query that finds it completed. The recorder
-    uses the earliest host time that satisfies all bounds. If the GPU was idle at one event, the estimate is exact to some
-    microseconds. All times of a step use the same offset, so the offset does not change durations within a step.
+    CUDA reports only the time between two events, as a float in milliseconds. The recorder adds up the times between
+    consecutive events as integers in nanoseconds, because floats are exact for short times. An event completes after each query
+    that finds the event unfinished, and before the first query that finds the event completed. The host time of a device's
+    first event is the earliest time that satisfies these bounds for all events.
 
 Note [Only the last event is queried]
-    The events of a stream complete in order. If the last event of each stream has completed, the earlier events have completed
-    too. Events are queried one by one only if the last event of a stream has not completed.
+    CUDA events on one stream complete in order. If the last event of each stream has completed, all earlier events have
+    completed too.
 
 Note [Devices without a context]
-    Recording an event on a device creates the device's context, which takes some hundred megabytes. So the recorder records no
-    events on devices without a context. A script may use `cuda:1` while the current device stays `cuda:0`. If exactly one
-    device has a context, this device gets the events.
+    Recording an event on a device creates the device's CUDA context, which takes some hundred megabytes. The recorder therefore
+    records no events on devices without a context. If exactly one device has a context, this device gets the events, even if
+    another device is current.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _LOOK_AGAIN_NS = 500_000
 
 
 class DeviceClock:
-    """Converts the times of CUDA events of one device to host time. See Note [One clock out of many events]."""
+    """Converts the times of CUDA events to host time. See Note [One clock out of many events]."""
 
     __slots__ = ("free", "last", "offset_ns")
 
@@ -48,14 +46,12 @@ class DeviceClock:
         self.free: list[Any] = []  # CUDA events to reuse on this device
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
-        """Uses one CUDA event to improve the estimated offset between the clocks of host and GPU. The CUDA event completed
-        between the host times `not_before_ns` and `found_ns`.
-        """
+        """Improve the estimated clock offset with an event that completed between two host times."""
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
 
 
 class EventStream:
-    """A CUDA stream on which the recorder records events."""
+    """Represents a CUDA stream on which the recorder records events."""
 
     __slots__ = ("clock", "device", "key", "stream")
 
@@ -65,8 +61,7 @@ class EventStream:
 
 
 class BoundaryEvent:
-    """A CUDA event and its times. The class has no `__init__`, because calling `__init__` would take longer than setting
-    the attributes directly."""
+    """Holds a CUDA event and its times. The class has no `__init__`, because setting the attributes directly is faster."""
 
     __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
     event: Any  # torch's CUDA event
@@ -81,12 +76,12 @@ class BoundaryEvent:
 
     @property
     def time_ns(self) -> int:
-        """Returns the host time at which the CUDA event completed, or NONE if the event was not read yet."""
+        """Return the host time at which the CUDA event completed, or NONE if the event was not read yet."""
         return NONE if self.ticks_ns == NONE else self.of.clock.offset_ns + self.ticks_ns
 
 
 class BoundaryEvents:
-    """Records CUDA events at phase boundaries, and reads their times in order. CUDA events are reused."""
+    """Records CUDA events at phase boundaries, reads their times in order, and reuses the events."""
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
@@ -101,7 +96,7 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def _current(self) -> EventStream | None:
-        """Returns the calling thread's current stream. See Note [Devices without a context]."""
+        """Return the calling thread's current stream. See Note [Devices without a context]."""
         cuda = self._cuda
         device = cuda.current_device()
         if device not in self._in_use:
@@ -112,17 +107,15 @@ class BoundaryEvents:
         return self._streams.get(key) or self._met(key, cuda.current_stream(device))
 
     def take_on(self, stream: Any) -> BoundaryEvent | None:
-        """Records a CUDA event on `stream`, or on the current stream if `stream` is None. Returns None if the recorder must not
-        call CUDA now (device_access.py).
-        """
+        """Record a CUDA event on `stream` or on the current stream. Return None if the recorder must not call CUDA now."""
         if stream is None or self.access.closed is not None:
             return self.take(self._clock.now_ns())
         key = stream.stream_id, stream.device_index, stream.device_type
         return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
 
     def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
-        """Records a CUDA event on the stream `of`, or on the current stream if `of` is None. Returns None if the recorder must
-        not call CUDA now."""
+        """Record a CUDA event on the stream `of` or on the current stream. Return None if the recorder must not call CUDA now.
+        """
         access = self.access
         closed = access.closed_to_all_streams
         if closed is not None:
@@ -157,7 +150,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Returns whether `stream` is the calling thread's current stream. Also returns True if the CUDA call fails."""
+        """Return True if `stream` is the calling thread's current stream, or if the CUDA call fails."""
         cuda = self._cuda
         try:
             return cuda.stream_key(cuda.current_device()) == stream.key
@@ -166,25 +159,22 @@ class BoundaryEvents:
             return True
 
     def forget_read(self) -> None:
-        """Drops the current step's CUDA events if the times of all of them were read. Otherwise, CUDA events would accumulate
-        in a script without training steps."""
+        """Drop the step's CUDA events whose times were read, so events do not accumulate in scripts without steps."""
         if self.read_finished(self.taken):
             self.taken.clear()
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Returns the CUDA events of the step that has ended. If some events could not be recorded, the reason is returned too.
-        Clears the stored events and the reason."""
+        """Return the CUDA events of the ended step, and the reason if some events could not be recorded."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
 
     def are_done(self, events: list[BoundaryEvent]) -> bool:
-        """Returns True if the last event in `events` has completed and was not read yet. Events of other streams may be
-        unfinished."""
+        """Return True if the last event in `events` has completed. Events of other streams may be unfinished."""
         return bool(events and events[-1].ticks_ns == NONE and self.access.attempt(events[-1].event.query))
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
-        """Reads the times of completed CUDA events in order. Returns whether all events have completed."""
+        """Read the times of completed CUDA events in order, and return True if all events have completed."""
         if not events or (events[-1].ticks_ns != NONE and all(event.ticks_ns != NONE for event in events)):
             return True
         access = self.access
@@ -200,7 +190,7 @@ class BoundaryEvents:
             access.is_calling = False
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Reads CUDA events until all events have completed, or until no further event has completed for `patience_ns`."""
+        """Read CUDA events until all are completed, or until no event completes for `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):
@@ -248,9 +238,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Returns the current device or, if it has no CUDA context, the only device that has one. Returns NONE if no device, or
-        more than one other device, has a CUDA context.
-        """
+        """Return the current device or the only other device with a CUDA context. Return NONE without a unique device."""
         has_context = self._cuda.has_context
         if has_context(current):
             self._in_use.add(current)

@@ -1,10 +1,9 @@
-"""Defines the clock of the recorder, which returns nanoseconds since the Unix epoch and never runs backwards.
-
-The clock reads the Unix time once and then adds the time that has passed on the monotonic clock. Times in torch.profiler's
-traces are measured in the same way, so they can be compared with recorded times.
+"""Defines a clock that returns nanoseconds since the Unix epoch and never runs backwards.
 
     clock = EpochClock()
     clock.now_ns()  # 1_790_000_000_000_000_000
+
+The clock reads the Unix time once, and then adds the time of the monotonic clock, as torch.profiler does.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import time
 
 
 class EpochClock:
-    """Returns wall time in whole nanoseconds. `perf_ns` is the monotonic clock, which the recorder uses to measure its own
-    overhead."""
+    """Returns wall time in nanoseconds. The function `perf_ns` is the monotonic clock."""
 
     perf_ns = staticmethod(time.perf_counter_ns)
 

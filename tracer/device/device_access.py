@@ -1,28 +1,23 @@
-"""Decides whether the recorder may call CUDA now, and handles errors of CUDA.
+"""Decides whether the recorder may call CUDA now, and handles CUDA errors.
 
     access = DeviceAccess(TorchCuda(torch), state.captures(), state.profiles())
     if access.closed is None: event.record()    # otherwise `closed` is the reason
     access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed, then the device counts as lost
     access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0
 
-The recorder makes all its CUDA calls through this module, which ensures that the calls do not disturb the script.
-
 Note [Captures of CUDA graphs]
-    During a capture in CUDA's global mode, most calls in any thread are illegal, including cudaEventQuery and
-    cudaEventSynchronize. Such a call fails and invalidates the capture (cudaStreamBeginCapture in CUDA's reference). So the
-    recorder makes no call while any torch.cuda.CUDAGraph of this process captures, or while the calling thread's current stream
-    is being captured by other code. The default stream is CUDA's legacy stream, which cannot be captured, so the recorder does
-    not ask before it records an event there.
+    During the capture of a CUDA graph in global mode, most CUDA calls in any thread are illegal. An illegal call, such as
+    cudaEventQuery, fails and invalidates the capture (cudaStreamBeginCapture in CUDA's reference). The recorder therefore makes
+    no CUDA calls during a capture. The legacy default stream cannot be captured, so an event on that stream needs no check.
 
 Note [A lost device]
-    After an illegal address or a failed assertion on the device, every later call fails with the same error. The script gets
-    that error from its next call. If work never ends (a collective that waits for a lost rank), there is no error. In both
-    cases, the recorder stops calling CUDA and writes the times that it has read so far. After other errors (no memory, an
-    invalid argument, a capture), the device remains usable, and only the result of the failed call is missing.
+    After an illegal address or a failed assertion on the device, every later CUDA call fails with the same error. The recorder
+    then stops calling CUDA, and writes the times that it has read so far. The recorder also stops if GPU work never ends, for
+    example a collective that waits for a lost rank. After other errors, such as lack of memory, the device remains usable.
 
 Note [A profile of the script's own]
-    CUPTI records every CUDA call of the process. While the script profiles itself, the recorder therefore records no events,
-    because they would appear in the script's profile.
+    CUPTI records every CUDA call of the process. While the script profiles itself, the recorder therefore records no CUDA
+    events.
 """
 
 from __future__ import annotations
@@ -50,16 +45,13 @@ T = TypeVar("T")
 
 
 class ScriptProfiles(Sized, Protocol):
-    """The profiles that the script is recording with torch.profiler (`Profiles` in tracer/state.py)."""
+    """Represents the profiles that the script is recording with torch.profiler."""
 
     has_attached: bool
 
 
 class DeviceAccess:
     def __init__(self, cuda: Any, captures: Sized, profiles: ScriptProfiles) -> None:
-        """Creates the guard. `cuda` is a `TorchCuda`. `captures` is the set of CUDA graphs that are being captured. `profiles`
-        is the set of profiles that the script is recording.
-        """
         self.device_lost = ""  # why the device no longer accepts calls, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda: TorchCuda = cuda
@@ -69,30 +61,31 @@ class DeviceAccess:
 
     @property
     def is_used(self) -> bool:
-        """Returns whether the script has initialized CUDA. The recorder never initializes CUDA."""
+        """Return True if the script has initialized CUDA. The recorder never initializes CUDA."""
         self._is_used = self._is_used or bool(self._cuda.is_initialized())
         return self._is_used
 
     @property
     def is_capturing(self) -> bool:
-        """Returns whether the script is capturing a CUDA graph. See Note [Captures of CUDA graphs]."""
+        """Return True while the script captures a CUDA graph. See Note [Captures of CUDA graphs]."""
         return self.closed is Untimed.CAPTURE
 
     @property
     def is_profiled(self) -> bool:
-        """Returns whether the script is using torch.profiler itself."""
+        """Return True while the script uses torch.profiler. See Note [A profile of the script's own]."""
         return bool(self._profiles)
 
     @property
     def is_after_profile(self) -> bool:
-        """Returns True if a profile with GPU activities was started in this process at least once. See
-        Note [Steps after a profile] in tracer/profile.py."""
+        """Return True if this process has started a profile of the GPU. See Note [Steps after a profile] in tracer/profile.py.
+        """
         return self._profiles.has_attached
 
     @property
     def closed(self) -> Untimed | None:
-        """Returns the reason why the recorder must not call CUDA now, or None if it may. The reason `Untimed.NO` means that the
-        script does not use CUDA.
+        """Return the reason why the recorder must not call CUDA now, or None if CUDA calls are allowed.
+
+        The reason `Untimed.NO` means that the script does not use CUDA.
         """
         closed = self.closed_to_all_streams
         if closed is None and self.is_current_stream_capturing:
@@ -101,7 +94,6 @@ class DeviceAccess:
 
     @property
     def closed_to_all_streams(self) -> Untimed | None:
-        """Like `closed`, but does not check whether the current stream is being captured in a CUDA graph."""
         if self.device_lost:
             return Untimed.DEVICE_LOST
         if not (self._is_used or self.is_used):
@@ -118,12 +110,11 @@ class DeviceAccess:
             return True
 
     def lose(self, reason: str) -> None:
-        """Marks the device as lost, so that the recorder makes no more CUDA calls. See Note [A lost device]."""
+        """Mark the device as lost, so that the recorder makes no more CUDA calls. See Note [A lost device]."""
         self.device_lost = self.device_lost or reason.partition("\n")[0]
 
     def failed(self, error: RuntimeError) -> Untimed:
-        """Handles an error raised by one of the recorder's CUDA calls. Returns the reason that is stored instead of the call's
-        result."""
+        """Handle a CUDA error, and return the reason that is stored instead of a time."""
         code = getattr(error, "error_code", None)
         if code in _OF_A_CAPTURE:
             return Untimed.CAPTURE
@@ -132,7 +123,7 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Calls the CUDA function `call` with `args`. Returns None if the call fails, or if the recorder must not call CUDA."""
+        """Call a CUDA function. Return None if the call fails, or if the recorder must not call CUDA."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -145,8 +136,7 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Waits until the given devices are idle. Returns False if the GPU did not finish in time, or if the recorder must not
-        call CUDA."""
+        """Wait until the devices are idle. Return False if the time limit passes, or if the recorder must not call CUDA."""
         if self.closed is not None:
             return False
         if not self.start_waiting_thread():
@@ -162,11 +152,9 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Starts the thread in which `is_idle_within` waits, if no such thread is free. Returns False if Python starts no new
-        threads.
+        """Start the thread in which `is_idle_within` waits. Return False if Python starts no new threads.
 
-        The recorder calls this method when it begins to profile, because Python 3.12 starts no threads after the script has
-        ended.
+        Python 3.12 starts no threads after the script has ended.
         """
         if not self._waiting.is_free:
             waiting = _WaitingThread()
@@ -179,10 +167,7 @@ class DeviceAccess:
 
 
 class _WaitingThread(threading.Thread):
-    """A daemon thread that waits for the GPU, because CUDA cannot wait with a time limit.
-
-    If the GPU hangs, the thread waits until the process ends.
-    """
+    """Waits for the GPU in a daemon thread, because CUDA cannot wait with a time limit."""
 
     def __init__(self) -> None:
         super().__init__(name="trace-wait", daemon=True)
@@ -191,12 +176,11 @@ class _WaitingThread(threading.Thread):
 
     @property
     def is_free(self) -> bool:
-        """Returns True if the thread is running and idle. Returns False in a forked child process, which does not inherit the
-        thread."""
+        """Return True if the thread is running and idle. A forked child process does not inherit the thread."""
         return self.is_alive() and not self._is_busy
 
     def submit(self, call: Callable[[], None]) -> threading.Event:
-        """Runs `call` in this thread. The returned threading.Event is set after `call` has returned."""
+        """Run `call` in the waiting thread. The returned threading.Event is set after `call` has returned."""
         self._is_busy = True
         done = threading.Event()
         self._calls.put((call, done))

@@ -1,13 +1,10 @@
-"""Calls PyTorch's C functions for streams and events directly. The Python functions of torch.cuda take 3 to 9 us each, mostly
-for checks.
+"""Calls PyTorch's C functions for streams and events, because the Python functions of torch.cuda take 3 to 9 us each.
 
-The C functions exist in PyTorch builds for CUDA and ROCm (`torch/_C/__init__.pyi`, PyTorch 2.13 and 2.14.1), but not in
-CPU-only builds. The recorder calls these C functions only after the script has initialized CUDA.
+PyTorch has the C functions only in builds for CUDA and ROCm (`torch/_C/__init__.pyi`, PyTorch 2.13 and 2.14.1).
 
 Note [Events are never destroyed]
-    PyTorch destroys a CUDA event together with the event's Python object. After a sticky error, PyTorch then prints a warning
-    for each event (`~CUDAEvent` in c10/cuda/CUDAEvent.h). So the recorder never destroys its events. The number of events stays
-    small, because events are reused after a few steps.
+    PyTorch destroys a CUDA event together with its Python object. After a sticky CUDA error, PyTorch prints a warning for each
+    destroyed event (`~CUDAEvent` in c10/cuda/CUDAEvent.h). The recorder therefore never destroys events, and reuses old events.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ class TorchCuda:
         self._new_event: Callable[[], Any] = partial(getattr(bindings, "_CudaEventBase", _missing), enable_timing=True)
 
     def event(self) -> Any:
-        """Returns a new event that measures time. See Note [Events are never destroyed]."""
+        """Return a new event that measures time. See Note [Events are never destroyed]."""
         event = self._new_event()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
         return event

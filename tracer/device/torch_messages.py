@@ -6,22 +6,15 @@
     said    # ["failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"], for the recording
 
 Note [What Kineto says]
-    Kineto writes to stderr when it starts and stops: "USDT:" lines at any log level, an error if the thread is not the main
-    thread, and warnings, such as missing permission for CUPTI. Because stderr belongs to the script, stderr is buffered while
-    Kineto starts and stops, and then passed on without Kineto's lines. Kineto's warnings are kept because they explain missing
-    kernels. PyTorch also warns when memory allocated before the profile is first freed during the profile. So the recorder
-    causes this warning on purpose, while stderr is buffered.
+    Kineto, the library behind torch.profiler, writes lines to stderr when a profile starts and stops. The recorder buffers
+    stderr during that time, and removes Kineto's lines. PyTorch also warns when a profile first sees that older memory is
+    freed. The recorder causes this warning on purpose while stderr is buffered.
 
 Note [Warnings that PyTorch gives once]
-    torch.profiler also gives Python warnings. Up to PyTorch 2.12, the first profile of a process warns that the profiler clears
-    its events. The script must not get this warning for a profile of the recorder: with `python -W error`, the warning would be
-    an exception. PyTorch remembers which warnings it has given. The recorder restores this memory, because otherwise a later
-    profile of the script would give no warning. `torch.profiler.profiler` keeps a set of given warnings. In C++, each
-    TORCH_WARN_ONCE remembers its warning, unless `torch.set_warn_always(True)` is in force.
-
-    `warnings.catch_warnings` and `warnings.simplefilter` make Python forget which warnings it has already shown
-    (`_filters_mutated` in Lib/warnings.py), so Python would show warnings of the script again. Adding an entry to the list of
-    filters directly does not have this effect.
+    Up to PyTorch 2.12, the first profile of a process warns that the profiler clears its events. With `python -W error`, the
+    warning would be an exception in the script. PyTorch gives the warning only once, so the recorder restores PyTorch's memory
+    of given warnings. `warnings.catch_warnings` would make Python show earlier warnings again (`_filters_mutated` in
+    Lib/warnings.py), so the recorder adds a filter to the list of filters directly.
 """
 
 from __future__ import annotations
@@ -47,15 +40,14 @@ _OLD_BLOCK = re.compile(rb"(?:\[rank\d+\]:)?\[W\S+ \S+ CPUAllocator\.cpp:\d+\] M
 
 @contextmanager
 def quiet_profiler(torch: ModuleType, said: list[str]) -> Iterator[None]:
-    """Hides messages about the recorder's own profile from the script. Adds Kineto's warnings to the list `said`."""
+    """Hide messages about the recorder's own profile, and add Kineto's warnings to the list `said`."""
     with _without_kinetos_lines(said), _without_warnings(torch):
         yield
 
 
 @contextmanager
 def _without_kinetos_lines(said: list[str]) -> Iterator[None]:
-    """Buffers stderr, and removes the lines that Kineto (the library behind torch.profiler) has written. See
-    Note [What Kineto says]."""
+    """Buffer stderr, and remove the lines that Kineto has written. See Note [What Kineto says]."""
     sys.stderr.flush()
     own = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -76,7 +68,7 @@ def _without_kinetos_lines(said: list[str]) -> Iterator[None]:
 
 
 class _OfThread:
-    """Used as the message pattern of a warnings filter. Matches every warning of one thread until `thread` is set to None."""
+    """Matches every Python warning of one thread, as the message pattern of a warnings filter."""
 
     def __init__(self) -> None:
         self.thread: int | None = threading.get_ident()
@@ -87,7 +79,7 @@ class _OfThread:
 
 @contextmanager
 def _without_warnings(torch: ModuleType) -> Iterator[None]:
-    """Ignores the Python warnings that this thread gives inside the context. See Note [Warnings that PyTorch gives once]."""
+    """Ignore the Python warnings of the current thread. See Note [Warnings that PyTorch gives once]."""
     given: set[str] = torch.profiler.profiler._WARNINGS_SHOWN  # PyTorch 2.10 to 2.15
     before = set(given)
     was_always = torch.is_warn_always_enabled()

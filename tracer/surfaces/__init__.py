@@ -1,7 +1,6 @@
-"""Replaces PyTorch functions with wrappers that report each call to the recorder. Each file wraps one part of torch.
+"""Replaces PyTorch functions with wrappers that report each call to the recorder.
 
-Each wrapper reports a call to the recorder, and then calls the original function of PyTorch (or of the replayer). Wrappers do
-not change what torch does.
+Each file wraps one part of PyTorch. A wrapper reports a call, and then calls PyTorch's original function.
 """
 
 from __future__ import annotations

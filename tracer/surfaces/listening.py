@@ -14,8 +14,7 @@ from traces.script.patching import stands_for
 
 
 def before(call: Callable[..., Any], report: str) -> Callable[..., Any]:
-    """Returns a wrapper that calls the recorder's method named `report` and then the function `call`. In a process without a
-    recorder, the wrapper reports nothing."""
+    """Return a wrapper that calls the recorder's method named `report` and then the function `call`."""
 
     report_to = methodcaller(report)
 

@@ -15,7 +15,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps `os._exit`. Forked child processes, for example of multiprocessing, have no recorder and write nothing."""
+    """Wrap `os._exit`. Forked child processes have no recorder and write nothing."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         if (recorder := started()) is not None:

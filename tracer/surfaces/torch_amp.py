@@ -1,5 +1,4 @@
-"""Wraps torch.amp.GradScaler. The times of unscaling gradients and of updating the scale belong neither to the backward phase
-nor to the optimizer phase.
+"""Wraps torch.amp.GradScaler, to time unscaling gradients and updating the scale as separate phases.
 
     scaler.scale(loss).backward()
     scaler.step(optimizer)      # unscales first
@@ -16,6 +15,6 @@ from traces.script.patching import patch
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the two methods of GradScaler that launch GPU work. torch.cuda.amp.GradScaler inherits both methods."""
+    """Wrap the methods of GradScaler that launch GPU work. torch.cuda.amp.GradScaler inherits the wrapped methods."""
     cls: Any = torch.amp.GradScaler
     patch(cls, _unscale_grads_=before(cls._unscale_grads_, "aside_called"), update=before(cls.update, "aside_called"))

@@ -1,5 +1,4 @@
-"""Wraps torch.autograd. The phase "backward" begins when the first gradient is created, and ends when the autograd engine
-returns.
+"""Wraps torch.autograd. The phase "backward" begins when the first gradient is created, and ends when the engine returns.
 
     loss.backward()     # reaches torch.autograd.backward
 """
@@ -13,6 +12,5 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the entry points of autograd's engine. Some functions that start a backward pass call each other. Only the
-    outermost call is recorded."""
+    """Wrap the entry points of autograd's engine. Only the outermost of nested calls is recorded."""
     ScriptHooks(torch, recorder, optimizers()).backward()

@@ -1,5 +1,4 @@
-"""Wraps torch.cuda.CUDAGraph. The recorder does not call CUDA during a capture. Calls made during the capture are stored, and
-reported at each launch of the graph.
+"""Wraps torch.cuda.CUDAGraph. Calls made during a capture are stored, and reported at each launch of the graph.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
         y = model(static_x)
@@ -17,8 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the functions that begin or end the capture of a CUDA graph, and the function that launches a graph. PyTorch builds
-    without CUDA do not have the functions for CUDA graphs."""
+    """Wrap the functions that capture or launch a CUDA graph. PyTorch builds without CUDA lack these functions."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return
@@ -45,9 +43,7 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Replays the graph. If a CUDA graph is launched in a module's call or a backward pass (make_graphed_callables), the
-        graph's work belongs to the forward or backward phase.
-        """
+        """Launch the graph. Inside a module's call or a backward pass, the graph's work belongs to the enclosing phase."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

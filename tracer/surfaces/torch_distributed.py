@@ -1,19 +1,15 @@
-"""Wraps torch.distributed. Records the collectives that the script calls, and the rank of this process.
+"""Wraps torch.distributed, to record the collectives that the script calls, and the rank of the process.
 
     dist.all_reduce(gradient)           # operation, bytes of this rank's input, dtype, group, backend, duration
     dist.all_gather_object(facts, x)    # consists of several collectives: one row with their total bytes
 
-Note [When a collective has ended]
-    A blocking collective ends when the call returns. With NCCL the stream waits instead of the host, so events around the call
-    measure the collective. An asynchronous gloo collective ends when its future calls back in gloo's thread. NCCL would run
-    such a callback on a separate stream and keep the result's memory until then. So asynchronous NCCL collectives are measured
-    by events around the script's wait (torch_distributed_work.py). If the wait cannot be observed, the duration of the call is
-    recorded and marked `Ending.UNSEEN`. Calls that a coalescing manager collects, and host collectives without a future, are
-    marked `Ending.UNSEEN` too.
+Collectives that PyTorch starts in C++ are read from the profile or from PyTorch's flight recorder (flight_recorder.py).
 
-PyTorch starts some collectives in C++, such as the gradient reductions of DistributedDataParallel and functional collectives.
-The wrappers see collectives that start in C++ only if the process group is written in Python. With other process groups,
-collectives that start in C++ are read from the profile or from PyTorch's flight recorder (flight_recorder.py).
+Note [When a collective has ended]
+    A blocking collective ends when the call returns, but NCCL lets the CUDA stream wait instead of the host. Collectives with
+    NCCL are therefore timed with CUDA events around the call, or around the script's wait (torch_distributed_work.py). An
+    asynchronous collective with gloo ends when its future calls back in gloo's thread. If the wait cannot be observed, the
+    duration of the call is recorded and marked `Ending.UNSEEN`.
 """
 
 from __future__ import annotations
@@ -79,16 +75,14 @@ Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argum
 
 
 class _Here(threading.local):
-    """The outermost collective of this thread. A collective may be implemented by other collectives, and then only the
-    outermost call is recorded."""
+    """Stores the outermost collective of a thread, because a collective may call other collectives."""
 
     call: _RunningCollective | None = None
 
 
 @dataclass
 class _RunningCollective:
-    """A collective whose call has not returned yet. If a collective is implemented by other collectives, the sizes of their
-    inputs are added."""
+    """Represents a collective whose call has not returned yet."""
 
     is_composed: bool
     name: str = ""
@@ -101,7 +95,6 @@ class _RunningCollective:
     begin: BoundaryEvent | None = None  # event before the call on that stream
 
     def add(self, tensors: Any) -> None:
-        """Adds the size in bytes of the input `tensors`, which is a tensor, a list of tensors, or None."""
         if isinstance(tensors, list | tuple):
             for tensor in tensors:
                 self.add(tensor)
@@ -116,8 +109,6 @@ class _RunningCollective:
 
 
 class _CollectiveWrappers:
-    """Creates the wrappers."""
-
     def __init__(self, torch: Any) -> None:
         self._dist, self._cuda = torch.distributed, torch.cuda
         self._works = Works(torch)
@@ -125,7 +116,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wraps `call` to record successful calls. A call is not recorded if this rank does not belong to the process group."""
+        """Wrap `call` to record successful calls in which the rank belongs to the process group."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -168,8 +159,9 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Returns a function that finds the process group in the arguments of a call. The returned function gives None if the
-        process group does not exist or does not contain this rank.
+        """Return a function that finds the process group in the arguments of a call.
+
+        The returned function gives None if the process group does not contain the rank.
         """
         dist = self._dist
 
@@ -206,27 +198,23 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
 
     def _is_collecting(self, group: Any) -> bool:
-        """Returns whether the call happens inside a coalescing manager of this process group. A coalescing manager of PyTorch
-        collects calls, and starts them together when its `with` block ends."""
+        """Return True inside a coalescing manager, which collects calls and starts them together at the end of its block."""
         return group in self._dist.distributed_c10d._world.pg_coalesce_state
 
     def _works_of(self, result: Any) -> list[Any]:
-        """Returns the torch.distributed.Work objects in the result of a call. `result` may be a single Work object or a list.
-        For any other result, returns an empty list."""
+        """Return the torch.distributed.Work objects in the result of a call."""
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """Returns the group's backend for this device. A process group may use one backend for CPU tensors and another for GPU
-        tensors."""
+        """Return the group's backend for a device. A group may have different backends for CPU tensors and GPU tensors."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
             return str(self._dist.get_backend(group))
 
     def collecting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a coalescing manager. Operations inside a coalescing manager are recorded when they are called, not when they
-        start."""
+        """Wrap a coalescing manager. Its operations are recorded when they are called, not when they start."""
         here = self._here
 
         @contextmanager
@@ -247,7 +235,6 @@ class _CollectiveWrappers:
         return collect
 
     def join(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls `init_process_group`, and then records the rank of this process."""
         result = call(*args, **kwargs)
         if (to := started()) is not None:
             to.communication.joined(self._dist.get_rank())
@@ -255,8 +242,7 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wraps the methods of a process group that is written in Python, because PyTorch's C++ code calls these methods for
-        collectives."""
+        """Wrap the methods of a process group written in Python, because PyTorch's C++ code calls these methods."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -269,11 +255,10 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the operations between ranks in all PyTorch modules that refer to them. Does nothing if this PyTorch build lacks
-    torch.distributed.
+    """Wrap the operations between ranks in all PyTorch modules that refer to them.
 
-    Deprecated functions are not wrapped, because they call their replacements anyway. Also, their deprecation warnings must
-    show a line of the script, not of a wrapper.
+    Deprecated functions are not wrapped, because they call their replacements and their warnings must name a line of the
+    script.
     """
     dist = torch.distributed
     if not dist.is_available():
@@ -289,13 +274,11 @@ def install(torch: ModuleType) -> None:
 
 
 def _at(place: int) -> Argument:
-    """Returns a function that gets a call's positional argument number `place`, or None."""
     return lambda args, _: args[place] if place < len(args) else None
 
 
 def _future(work: Any) -> Any:
-    """Returns the future of a pending operation. Returns None for sends and receives with gloo, because their Work objects have
-    no future."""
+    """Return the future of a pending operation, or None for sends and receives with gloo."""
     try:
         return work.get_future()
     except (AttributeError, RuntimeError):

@@ -1,18 +1,14 @@
-"""Wraps torch.distributed.Work and torch.futures.Future. Records when the script waits for an asynchronous collective.
+"""Records when the script waits for an asynchronous collective, by wrapping torch.distributed.Work and torch.futures.Future.
 
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-If several threads or CUDA streams wait for the same collective, only the first wait is recorded. A script waits for a
-collective with `work.wait()`, `work.synchronize()`, `work.block_current_stream()` or `work.get_future().wait()`. Waits that
-happen in C++ code are not recorded. A torch.distributed.Work object keeps its tensors alive, so only weak references to Work
-objects are stored here. If the script deletes a Work object without waiting for it, the duration of the collective stays
-unknown.
+Only the first wait for a collective is recorded. A Work object keeps its tensors in memory, so the recorder stores only weak
+references to Work objects.
 
 Note [Names of code]
-    When a Python override of a Work method calls the method of the base class, pybind11 must not call the override again.
-    pybind11 recognizes this case by the name of the running Python code, so the wrapper's code must have the name of the
-    method.
+    When a Python override of a Work method calls the base class, pybind11 must not call the override again. pybind11 recognizes
+    this case by the name of the running Python code, so the wrapper's code has the name of the method.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ class _WaitHandle:
 
 
 class Works:
-    """Stores Work objects by identity instead of equality, because their classes may define `__eq__`."""
+    """Stores Work objects by identity, because their classes may define `__eq__`."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -56,7 +52,7 @@ class Works:
         patch(future, wait=self._waiting(future.wait))
 
     def watch(self, works: Sequence[Any], pending: PendingCollective) -> None:
-        """Begins to record waits for the Work objects of a collective that the script has started."""
+        """Begin to record waits for the Work objects of a collective that the script has started."""
         for work in works:
             for cls in type(work).__mro__:
                 if cls not in self._patched and issubclass(cls, self._torch.distributed.Work):
@@ -82,8 +78,7 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `call`, a method with which the script waits for a collective. Records a CUDA event before and after the first
-        wait for a collective."""
+        """Wrap a method that waits for a collective, and record a CUDA event before and after the first wait."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,8 +98,10 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Returns the future of a C++ Work object, and records waits for this future too. Waits for the futures of Python
-        subclasses of Work are not recorded, because such waits do not involve CUDA streams."""
+        """Return the future of a C++ Work object, and record waits for the future.
+
+        Waits for futures of Python subclasses of Work are not recorded, because they do not involve CUDA streams.
+        """
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

@@ -1,8 +1,6 @@
 """Wraps torch.nn.functional. The phase "loss" begins when the script calls a loss function.
 
     loss = F.cross_entropy(output, target)      # also inside nn.CrossEntropyLoss or a model
-
-The wrapped functions call the ops in `traces.script.phase_rule.LOSS_OPS`.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ _LOSSES = (
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the loss functions, and `log_softmax` wherever PyTorch exports it."""
+    """Wrap the loss functions, and `log_softmax` wherever PyTorch exports it."""
     functional = torch.nn.functional
     losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
     patch(functional, **{name: before(getattr(functional, name), "loss_called") for name in losses})

@@ -1,5 +1,4 @@
-"""Wraps torch.nn.Module. A forward pass begins with the call of a module that no other module calls. The time in which a module
-is moved to a GPU is set-up time, not training time.
+"""Wraps torch.nn.Module. A forward pass begins with the call of a module that no other module calls.
 
     output = model(batch)       # reported once, not for each layer
     model.cuda()                # set-up: its copies are not input batches
@@ -23,7 +22,7 @@ _CALLS = ModuleCalls()  # global, because torch's modules are global
 
 
 def in_module() -> bool:
-    """Returns whether this thread is executing a call of a module."""
+    """Return True if the current thread is executing a call of a module."""
     return bool(_CALLS.inside)
 
 
@@ -34,19 +33,16 @@ def install(torch: ModuleType) -> None:
 
 
 def as_nested_module(torch: ModuleType, call: Any) -> Any:
-    """Wraps the function `call` in the same way as calls of nested modules."""
     calls = ModuleCalls()
     calls.inside = True
     return ScriptHooks(torch, recorder, optimizers()).module_call(call, calls)
 
 
 class ModuleRanges:
-    """Adds a range to the profile for each call of a module. The range has the name that torch.profiler gives to the module if
-    it records Python stacks.
+    """Adds a range to the profile for each call of a module, such as "nn.Module: Conv2d_0".
 
-    A module is named by its class and a 0-based number, which counts the called modules of that class. `Module.__call__` is
-    replaced only between `begin` and `end`, so that steps without a profile are not slowed down. After torch.compile has
-    compiled a function, `Module.__call__` is not replaced, because a replacement would cause recompilation.
+    `Module.__call__` is replaced only between `begin` and `end`, so that steps without a profile are not slowed down. After a
+    use of torch.compile, `Module.__call__` is not replaced, because a replacement would cause recompilation.
     """
 
     def __init__(self, torch: ModuleType) -> None:
@@ -82,6 +78,6 @@ class ModuleRanges:
 
 
 def has_compiled() -> bool:
-    """Returns whether torch.compile has traced a function in this process."""
+    """Return True if torch.compile has traced a function in the process."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return bool(counters and counters["frames"])

@@ -1,17 +1,11 @@
 # mypy: allow-untyped-calls
-"""Wraps torch.nn.parallel. Records the stages of nn.DataParallel (scatter, replicas, gather). Each stage is timed on the host
-and on its device.
+"""Wraps torch.nn.parallel, to time the stages of nn.DataParallel (scatter, replicas, gather) on the host and on a device.
 
     model = nn.DataParallel(net)                # or data_parallel(net, batch), or the four primitives directly
     loss = criterion(model(batch), target)      # scatter, replicate, parallel_apply per replica, gather
     loss.backward()                             # gather_backward, broadcast_backward
 
-In profiled steps, each stage is also a range of the profile, such as "DataParallel.gather" or "DataParallel.parallel_apply#1"
-(cuda:1). The import of a profile turns these ranges into stages again.
-
-Note [One part, one device]
-    Each stage is timed on one device: a replica on its own device, scatter and replicate on their first target device, gather
-    on its target device, and backward stages on the device of the gradients.
+In profiled steps, each stage is also a range of the profile, such as "DataParallel.gather".
 """
 
 from __future__ import annotations
@@ -32,8 +26,7 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 @contextmanager
 def _stage_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
-    """Records one stage. `device` is the index of a device, or None for the current device. `thread` is the role of the thread,
-    such as "replica 1"."""
+    """Record one stage. The string `thread` is the role of the thread, such as "replica 1"."""
     to = recorder()
     if to is None:
         yield
@@ -51,7 +44,6 @@ def _stream(device: int | None) -> Any:
 
 
 def _stage(name: str, device: int | None) -> AbstractContextManager[None]:
-    """Records a stage in the calling thread. Autograd has one thread per device."""
     if not name.endswith("_backward"):
         return _stage_on(name, device, "")
     return _stage_on(name, device, "backward" if device is None else f"backward {device}")
@@ -73,7 +65,7 @@ def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Cal
 
 
 def replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls `parallel_apply`, and records the call of each replica in the replica's thread."""
+    """Call `parallel_apply`, and record the call of each replica in the replica's thread."""
     return call([_replica(number, module) for number, module in enumerate(modules)], *args, **kwargs)
 
 
@@ -87,7 +79,6 @@ def _replica(number: int, module: Any) -> Callable[..., Any]:
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wraps the functions that nn.DataParallel calls for its stages, and functions that run a forward pass without a module."""
     hooks, parallel = DataParallelHooks(torch_module, _stage), torch_module.nn.parallel
     hooks.install()
     patch_everywhere(parallel.parallel_apply, around(parallel.parallel_apply, replicas))

@@ -1,11 +1,8 @@
-"""Wraps torch.nn.parallel.DistributedDataParallel. Records the model's log of gradient buckets.
+"""Wraps torch.nn.parallel.DistributedDataParallel, to record the model's log of gradient buckets.
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-DistributedDataParallel reduces its gradients in C++ without calling Python, unless the process group is written in Python. The
-recorder does not register a communication hook, because a hook would change how gradients are reduced. PyTorch's flight
-recorder lists the gradient reductions (tracer/writing/flight_recorder.py). PyTorch's log of gradient reductions is read when
-the recording is written, and before a process group is destroyed.
+The recorder does not register a communication hook, because a hook would change how gradients are reduced.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from traces.script.patching import argument, around, patch_around, patch_everywh
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the constructor of DistributedDataParallel and the function that destroys process groups."""
     dist = torch.distributed
     if not dist.is_available():
         return

@@ -14,8 +14,7 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the functions that clip gradients, under all names by which PyTorch refers to them. For example, PyTorch also
-    refers to `get_total_norm` as `_get_total_norm`."""
+    """Wrap the functions that clip gradients, under all names by which PyTorch refers to them."""
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)
         wrapped = before(call, "aside_called")

@@ -1,11 +1,10 @@
-"""Wraps torch.optim. The calls of `step` and `zero_grad` are phases. A training step ends when the `step` of the first
-optimizer returns.
+"""Wraps torch.optim. A training step ends when the `step` of the first optimizer returns.
 
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-If an optimizer's `step` is compiled, PyTorch adds no range "Optimizer.step" to the profile, so the recorder adds the range.
+If `step` is compiled, the recorder adds the range "Optimizer.step" to the profile, because PyTorch does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wraps torch.autograd.profiler. While the script runs torch.profiler itself, the recorder does not profile or call CUDA.
+"""Wraps torch.autograd.profiler. While the script runs torch.profiler, the recorder does not profile or call CUDA.
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
         ...                                     # no events are taken here
@@ -15,7 +15,6 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the functions of PyTorch that start or end a profile."""
     cls: Any = torch.autograd.profiler.profile
     under_way = profiles()
 

@@ -4,8 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-Reading the size of a result needs no extra computation and no wait for the GPU. If a wrapped function calls another wrapped
-function, only the outer call is recorded.
+Reading the size of a result needs no extra computation and no wait for the GPU.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as o
 
 
 class Found(NamedTuple):
-    """A call whose result size depends on values: the op, the shape of the input, and the number of elements found.
-    """
+    """Contains the op, the input shape and the number of elements found by a call whose result size depends on values."""
 
     op: str
     searched: Shape
@@ -52,7 +50,6 @@ _WITHIN = _Within()  # one value per thread
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wraps functions such as `torch.nonzero`, and the corresponding methods of torch.Tensor and its subclasses."""
     counts = counting(torch_module)
     seen: dict[str, Seen] = {
         "nonzero": _nonzero,
@@ -81,11 +78,10 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Makes CPython's PySequence_Check return false for tensors, as it does before `__getitem__` is wrapped.
+    """Make CPython's PySequence_Check return false for tensors, as it does before `__getitem__` is wrapped.
 
-    CPython treats a class with a Python method `__getitem__` as a sequence. Without this change, `torch.Tensor([[x]])` would
-    ask a scalar tensor `x` for its length, which fails. The function relies on the memory layout of PyTypeObject and
-    PySequenceMethods in CPython (Include/cpython/object.h).
+    CPython treats a class with a Python method `__getitem__` as a sequence, so `torch.Tensor([[x]])` would ask a scalar tensor
+    `x` for its length. The function relies on the memory layout of PyTypeObject in CPython (Include/cpython/object.h).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -154,10 +150,7 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Returns the number of elements selected by boolean masks in an index, which is the length of one dimension of `result`.
-
-    Returns NONE for an index that also contains lists, or index tensors with more than one dimension.
-    """
+    """Return the number of elements that boolean masks in an index select, or NONE for an index with lists."""
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]
     if any(isinstance(part, (bool, list)) for part in parts) or any(t.dim() > 1 and not _is_mask(t) for t in tensors):
@@ -183,8 +176,7 @@ def _dimensions(part: Any) -> int:
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Returns the result sizes of `unique` and `unique_consecutive`. `place` is the position of the argument `dim` in
-    `args`."""
+    """Return the result sizes of `unique`. The number `place` is the position of the argument `dim` in `args`."""
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 

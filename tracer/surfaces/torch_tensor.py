@@ -1,10 +1,9 @@
-"""Wraps torch.Tensor. Records values that the script reads from a GPU, and copies of batches to a GPU.
+"""Wraps torch.Tensor, to record values that the script reads from a GPU, and copies of batches to a GPU.
 
     loss.item()                     # recorded, so a replay returns the same number
     batch = batch.cuda()            # phase "h2d"
 
-On a machine without a GPU, values read from CPU tensors are recorded instead. Values that PyTorch reads during another read, in
-a DataLoader or during compilation are not recorded.
+On a machine without a GPU, values read from CPU tensors are recorded instead.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _DEPTH = _Depth()  # one value per thread
 
 
 class Quiet(ContextDecorator):
-    """Context manager in which values that this thread reads from tensors are not recorded."""
+    """Prevents recording the values that the current thread reads from tensors inside the `with` block."""
 
     def __enter__(self) -> Self:
         _DEPTH.quiet += 1
@@ -44,21 +43,19 @@ class Quiet(ContextDecorator):
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
-    """Returns a function that decides whether the values that a script reads from a tensor are recorded."""
+    """Return a function that decides whether the values read from a tensor are recorded."""
 
     @cache
     def without_gpu() -> bool:
-        """Returns whether this machine has no GPU. GPUs are counted through NVML, because CUDA cannot be used in forked child
-        processes after the parent has initialized it."""
+        """Return True without a GPU. NVML counts the GPUs, because forked child processes may be unable to use CUDA."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Returns whether a value read from `tensor` is recorded. A process without a recorder records no reads.
+        """Return True if a value read from the tensor is recorded.
 
-        Reads of CPU tensors by an optimizer are never recorded, because optimizers keep step counts in CPU tensors even on a
-        machine with a GPU.
+        Reads by an optimizer are never recorded, because optimizers keep step counts in CPU tensors.
         """
         to = None if _DEPTH.quiet or is_compiling() else started()
         return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))
@@ -67,8 +64,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
 
 def install(torch: ModuleType) -> None:
-    """Wraps the methods that read values or move tensors to another device. The methods are also wrapped in subclasses of
-    torch.Tensor that override them."""
+    """Wrap the methods that read values or move tensors, also in subclasses of torch.Tensor that override them."""
     calls = _ReadsAndMoves(counting(torch))
     wrappers: dict[str, Callable[..., Any]] = {
         **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
@@ -87,9 +83,7 @@ def install(torch: ModuleType) -> None:
 
 
 class _ReadsAndMoves:
-    """Replacements for methods of torch.Tensor. Each method of this class gets the original method of torch.Tensor as its first
-    argument. `reads` is the function that `counting` returns.
-    """
+    """Replaces methods of torch.Tensor. Each replacement gets the original method as its first argument."""
 
     def __init__(self, reads: Callable[[Any], bool]) -> None:
         self._reads = reads
@@ -115,7 +109,6 @@ class _ReadsAndMoves:
         return copied
 
     def move(self, move: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Replaces `Tensor.to`, which may copy to the device, copy to the host, or only convert the tensor."""
         target = _device_type(args, kwargs)
         if target == "cpu" and tensor.is_cuda:
             return self.copy_read(move, tensor, *args, **kwargs)
@@ -141,8 +134,7 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Replaces `repr`. To print a tensor, PyTorch reads it in several pieces. Like a replay, the recorder counts printing
-        as one read of the whole tensor."""
+        """Replace `repr`, and count the printing of a tensor as one read of the whole tensor."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():
@@ -162,8 +154,6 @@ class _ReadsAndMoves:
 
 
 def _note(tensor: Any, host: Any) -> None:
-    """Records the values of `tensor`, unless the tensor is large. The values are passed as a CPU tensor or nested lists
-    (`host`)."""
     if tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
         return
     with Quiet():
@@ -174,8 +164,7 @@ def _note(tensor: Any, host: Any) -> None:
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Returns the device type ("cuda" or "cpu") in the arguments of `Tensor.to`. Returns None if the arguments only change the
-    dtype or the memory layout."""
+    """Return the device type ("cuda" or "cpu") in the arguments of `Tensor.to`, or None without a device."""
     wanted = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     if isinstance(wanted, str):
         return wanted.partition(":")[0]

@@ -1,10 +1,8 @@
-"""Wraps torch.utils.data. The phase "loader" is the time in which the script waits for a batch. For each batch, the recorder
-stores the size in bytes and whether the memory is pinned.
+"""Wraps torch.utils.data. The phase "loader" is the time in which the script waits for a batch.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-DataLoader's iterators with and without workers inherit `__next__` from the same class, so the method of that class is wrapped.
 Values that a DataLoader itself reads from tensors, such as seeds, are not recorded.
 """
 
@@ -26,8 +24,6 @@ from traces.script.script_hooks import ScriptHooks, tensors_in
 
 
 def install(torch_module: ModuleType) -> None:
-    """Wraps `__next__` and `__init__` of DataLoader's iterators, and the loop of the thread that copies batches to pinned
-    memory."""
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     load = ScriptHooks(torch_module, recorder, optimizers()).loading(Quiet()(iterator.__next__))
 
@@ -52,7 +48,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _recorded_loop(module: Any) -> Any:
-    """Wraps the loop of the thread that calls `pin_memory` for each batch and recursively for its parts."""
+    """Wrap the loop of the thread that calls `pin_memory` for each batch and recursively for its parts."""
     depth = [0]
 
     def pin_recorded(pin: Any, data: Any, device: Any = None) -> Any:

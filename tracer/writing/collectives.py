@@ -1,20 +1,16 @@
-"""Writes the collectives that the script called. Collectives with CUDA events are written after their events have completed.
+"""Writes the collectives that the script called, after their CUDA events have completed.
 
     calls.add(CollectiveCall("all_reduce", "float32", "0", 2, "nccl", 400, start_ns, end_ns), rank, begin, end)
     pending = calls.open(call, rank, begin, works=1)      # asynchronous
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-The duration of a collective without CUDA events is the duration of its call. A collective on a GPU is timed with CUDA events on
-the stream that waits for the collective. A collective's duration on a GPU begins when this rank's input is ready, and ends when
-the result is ready.
+A collective's duration on a GPU begins when the rank's input is ready, and ends when the result is ready.
 
 Note [Whether a stream stalled]
     The CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream really
-    had to wait for the collective. A stream that is behind the host and need not wait passes both events at once. Any other
-    stream that need not wait passes the second event when the host has recorded it. So the stream had to wait if the time
-    between the events was longer on the GPU than on the host. Otherwise, the collective ended at the second event or earlier,
-    which is marked `Ending.BY`.
+    had to wait for the collective. The stream had to wait if the time between the events around the wait is longer on the GPU
+    than on the host. If the stream did not wait, the end of the collective is marked `Ending.BY`.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ _AT_ONCE_NS = 5_000
 
 
 class CollectiveCall(NamedTuple):
-    """A call of a collective by this rank. All times are host times."""
+    """Describes a call of a collective by one rank. All times are host times."""
 
     name: str
     dtype: str  # "" if the call has no dtype or several
@@ -45,8 +41,7 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """An asynchronous collective. The class has no references to Work objects or tensors, because such references would keep
-    the tensors in memory."""
+    """Represents an asynchronous collective, without references to Work objects or tensors."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
@@ -55,12 +50,10 @@ class PendingCollective:
 
     @property
     def is_passed(self) -> bool:
-        """Returns whether the times of all CUDA events of the collective are known."""
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
-        """Returns the duration in ns, and whether it is exact or an upper bound (Note [Whether a stream stalled]). If the call
-        returned several Work objects, the collective ends with the last of them."""
+        """Return the duration in ns, and whether the duration is exact. See Note [Whether a stream stalled]."""
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
         stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)
         return max(after.time_ns - self.begin.time_ns, 0), Ending.SEEN if stalled else Ending.BY
@@ -84,8 +77,6 @@ class CollectiveWriter:
         end: BoundaryEvent | None,
         ending: Ending = Ending.SEEN,
     ) -> None:
-        """Records a call that has returned. `ending` says how exactly the end of the collective is known.
-        """
         if begin is None or end is None or begin.device != end.device:
             self.write(call, rank, call.end_ns - call.start_ns, ending)
         else:
@@ -94,14 +85,13 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def open(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Records an asynchronous call that has returned `works` torch.distributed.Work objects."""
+        """Record an asynchronous call that has returned `works` torch.distributed.Work objects."""
         pending = PendingCollective(call, rank, begin, works)
         self._open.add(pending)
         return pending
 
     def waited(self, pending: PendingCollective, before: BoundaryEvent | None, after: BoundaryEvent | None) -> None:
-        """Records that the script waited for a Work object of the collective between the CUDA events `before` and `after`.
-        `before` or `after` is None if the CUDA event could not be recorded."""
+        """Record that the script waited for a collective between the CUDA events `before` and `after`."""
         if before is None or after is None or not before.device == after.device == pending.begin.device:
             self.give_up(pending)
             return
@@ -112,14 +102,11 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Stops timing a collective whose end cannot be recorded. Any thread may call this method at any time, even Python's
-        garbage collector.
-        """
+        """Stop timing a collective. Any thread may call the method at any time, even Python's garbage collector."""
         self._given_up.append(pending)
 
     def write_done(self) -> None:
-        """Writes the collectives whose CUDA events have completed, in order. Collectives passed to `give_up` are written too,
-        with an unknown duration."""
+        """Write the collectives whose CUDA events have completed, in order."""
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
         while self._ended and self._ended[0].is_passed:
@@ -128,7 +115,7 @@ class CollectiveWriter:
             self.write(ended.call, ended.rank, *ended.duration(), device=device)
 
     def write_open(self) -> None:
-        """At the end of the recording, writes the collectives for which the script never waited."""
+        """Write the collectives for which the script never waited, at the end of the recording."""
         for pending in list(self._open):
             self._write_unseen(pending)
 
@@ -139,8 +126,7 @@ class CollectiveWriter:
             self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
 
     def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
-        """Writes one row of the table "collectives". `device` is the index of the device on which the duration was measured, or
-        NONE."""
+        """Write one row of the table "collectives". The index `device` is NONE for a duration on the host."""
         text = self._output.text
         self._output.add(
             "collectives",

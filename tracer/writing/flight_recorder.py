@@ -4,27 +4,22 @@
     flight.called(begin_ns)             # this thread's collectives since then are already recorded
     for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
 
-For each backend, the flight recorder keeps the last collectives in a ring buffer. The purpose of the flight recorder in PyTorch
-is to debug hangs (torch/csrc/distributed/c10d/FlightRecorder.hpp). The environment variable TORCH_FR_BUFFER_SIZE sets how many
-collectives are kept. The default of TORCH_FR_BUFFER_SIZE is 2000, and 0 turns the flight recorder off. Each entry of the flight
-recorder has the time of the call and the sizes of the tensors. An entry also has the duration of the kernels if the backend is
-NCCL and TORCH_NCCL_ENABLE_TIMING is set. The recorder does not change these settings.
+PyTorch's flight recorder keeps the last collectives in a ring buffer (torch/csrc/distributed/c10d/FlightRecorder.hpp). The
+environment variable TORCH_FR_BUFFER_SIZE sets the number of entries, 2000 by default.
 
 Note [How often to read]
-    A read dumps the whole ring, at about 10 us per entry. So the ring is read when about half of its entries are new, estimated
-    from the steps so far. The first reads follow after one, two, four... steps. A read is skipped if all reads together would
-    take more than a thousandth of the run time. Gaps in the numbers of the entries show how many entries were overwritten.
+    A read dumps the whole ring buffer, at about 10 us per entry. The buffer is read when about half of its entries are new,
+    estimated from the steps so far. A read is skipped if all reads together would take more than a thousandth of the run time.
 
 Note [Events of NCCL]
-    A dump queries the events of NCCL's unfinished entries without a lock. The events stay valid while their process group
-    exists and torch keeps events for reuse. torch keeps events unless TORCH_NCCL_CUDA_EVENT_CACHE is off. So NCCL's ring is not
-    read if this setting is off, or after the group was destroyed.
+    A dump queries the CUDA events of NCCL's unfinished entries without a lock. The events stay valid while their process group
+    exists, unless TORCH_NCCL_CUDA_EVENT_CACHE is off. NCCL's ring buffer is therefore not read if TORCH_NCCL_CUDA_EVENT_CACHE
+    is off, or after the group was destroyed.
 
 Note [Retired entries]
-    NCCL's watchdog thread sets the durations of entries. Ten times a second, the watchdog checks unfinished collectives and
-    retires finished ones. If an entry is not retired, this entry and all later entries are read later, after at most a second.
-    Entries of captured graphs are never retired. Durations need TORCH_NCCL_ENABLE_TIMING. If it is set, the last read waits up
-    to half a second for the watchdog.
+    NCCL's watchdog thread checks unfinished collectives ten times a second, and retires finished collectives. An entry that is
+    not retired is read later, after at most a second. Entries of captured CUDA graphs are never retired. Durations need the
+    environment variable TORCH_NCCL_ENABLE_TIMING, and the last read then waits up to half a second for the watchdog.
 """
 
 from __future__ import annotations
@@ -53,15 +48,14 @@ Entry = dict[str, Any]
 
 
 class FlightRecord(NamedTuple):
-    """A collective that PyTorch's C++ code started. `duration_ns` is the duration of the collective's kernels, or
-    NONE."""
+    """Describes a collective that PyTorch's C++ code started. The duration of its kernels is NONE if unknown."""
 
     call: CollectiveCall
     duration_ns: int
 
 
 class _Ring:
-    """The ring buffer of one backend, with the position up to which it was read."""
+    """Holds the ring buffer of one backend, and the position up to which the buffer was read."""
 
     def __init__(self, dump: Any) -> None:
         self._dump = dump
@@ -73,7 +67,7 @@ class _Ring:
         self.has_entries = False  # True once the ring had entries: gloo has entries since PyTorch 2.11
 
     def new(self, last: bool, now_ns: int) -> list[Entry]:
-        """Returns the entries since the last read. See Note [Retired entries]."""
+        """Return the entries since the last read. See Note [Retired entries]."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
         self.has_entries |= bool(entries)
@@ -92,7 +86,6 @@ class _Ring:
         return found
 
     def is_waiting(self) -> bool:
-        """Returns True if the buffer has unread entries that NCCL's watchdog thread has not processed yet."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
 
@@ -121,16 +114,14 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Stores the start and end time of a collective that this thread called from Python. The call began at `begin_ns`
-        (`time.time_ns`)."""
+        """Store the time of a collective that the thread called from Python. The time `begin_ns` is from `time.time_ns`."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))
         own.append((begin_ns, time.time_ns()))
 
     def joined(self) -> None:
-        """Finds the ring buffers of new process groups. Process groups written in Python are left out, because the wrappers
-        record their calls."""
+        """Find the ring buffers of new process groups, except groups written in Python."""
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()
@@ -150,7 +141,7 @@ class FlightRecorder:
                     self._rings[backend] = _Ring(dump)
 
     def is_due(self) -> bool:
-        """Returns whether the flight recorder should be read after the current step. See Note [How often to read]."""
+        """Return True if the flight recorder should be read after the current step. See Note [How often to read]."""
         if not self._rings:
             return False
         self._steps += 1
@@ -161,7 +152,7 @@ class FlightRecorder:
         return not self.reads or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
 
     def read(self, last: bool = False) -> list[FlightRecord]:
-        """Returns the collectives that PyTorch has started in C++ since the last read, in order."""
+        """Return the collectives that PyTorch has started in C++ since the last read, in order."""
         self.joined()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0
@@ -185,7 +176,7 @@ class FlightRecorder:
         return found
 
     def _wait_for_watchdog(self, ring: _Ring) -> None:
-        """Waits until NCCL's watchdog has processed all entries (Note [Retired entries])."""
+        """Wait until NCCL's watchdog has processed all entries. See Note [Retired entries]."""
         until_ns = self._clock.now_ns() + _LAST_WAIT_NS
         while ring.is_waiting() and self._clock.now_ns() < until_ns:
             self._clock.sleep(_LAST_PAUSE_NS)
@@ -219,11 +210,10 @@ class FlightRecorder:
         return FlightRecord(call, NONE if took_ms is None else round(took_ms * 1e6))
 
     def facts(self) -> dict[str, int]:
-        """Returns numbers for the recording's provenance. Returns an empty result if no backend has a ring buffer."""
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
-        """Returns messages about collectives or durations that are missing from the recording."""
+        """Return messages about collectives or durations that are missing from the recording."""
         lacks = []
         if self._without:
             of = ", ".join(sorted(self._without))
@@ -238,13 +228,11 @@ class FlightRecorder:
 
     @property
     def _forgotten(self) -> int:
-        """Returns how many entries of the flight recorder were overwritten before they were read. The number includes
-        collectives called from Python."""
+        """Return how many entries were overwritten before they were read."""
         return sum(ring.forgotten for ring in self._rings.values())
 
 
 def _ring_size() -> int:
-    """Returns the size of the flight recorder's ring buffer according to environment variables, as a number of collectives."""
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if name in os.environ:
             size = os.environ[name].strip()
@@ -253,5 +241,5 @@ def _ring_size() -> int:
 
 
 def _is_set(name: str, default: str) -> bool:
-    """Returns whether an environment variable is true by the rules of PyTorch's function getCvarBool."""
+    """Return True if an environment variable is true by the rules of PyTorch's function getCvarBool."""
     return os.environ.get(name, default).lower() in ("1", "y", "yes", "t", "true")

@@ -1,13 +1,11 @@
-"""Writes the recorder's file. Rows are written to the file twice a second, so that a killed script loses at most the last half
-second.
+"""Writes the recorder's file twice a second, so that a killed script loses at most the last half second.
 
     output = RecordingFile(path, clock)
     row = output.add("steps", rank=0, number=0, start_ns=100, duration_ns=50, kind=0)
     output.flush(header)        # a Trace without tables (devices, threads, provenance); None: unchanged
     output.close(header)
 
-If the disk is full, the training continues without a recording. At the first error while writing, the recorder prints one line
-and stops recording. All data written before the error can still be read.
+If the disk is full, the training continues without a recording.
 """
 
 from __future__ import annotations
@@ -30,12 +28,10 @@ FLUSH_NS = 500_000_000
 
 
 class RecordingFile:
-    """Collects the rows of all tables, and writes them to the file. The recorder's lock protects the class against concurrent
-    calls.
+    """Collects the rows of all tables, and writes the rows to the file.
 
-    A row is stored as a tuple: first a tuple of the column names, then the values. Tuples of numbers are used because Python
-    does not track them for garbage collection, so recording triggers no collections. Each row is added with a single `append`,
-    so a signal handler never sees half a row.
+    A row is a tuple of numbers, because Python does not track tuples of numbers for garbage collection. Each row is added with
+    a single `append`, so a signal handler never sees half a row.
     """
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
@@ -50,20 +46,22 @@ class RecordingFile:
         self._written = dict.fromkeys(TABLES, 0)  # number of rows besides the length of `_rows`
 
     def add(self, table: str, **row: Any) -> int:
-        """Appends a row to a table, and returns its index. Missing columns get default values."""
+        """Append a row to a table, and return its index. Missing columns get default values."""
         number = self.count(table)
         self._rows[table].append((tuple(row), *row.values()))
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Appends several rows. Each row is a tuple: first a tuple of the column names, then the values. Returns the index of
-        the first new row."""
+        """Append rows to a table, and return the index of the first new row.
+
+        Each row is a tuple: first a tuple of the column names, then the values.
+        """
         number = self.count(table)
         self._rows[table].extend(rows)
         return number
 
     def add_columns(self, table: str, **columns: Column) -> int:
-        """Appends rows, given as columns. Returns the index of the first new row."""
+        """Append rows that are given as columns, and return the index of the first new row."""
         number, block = self.count(table), TABLES[table].of(**columns)
         self._rows[table].append(block)
         self._written[table] += len(block) - 1
@@ -74,18 +72,13 @@ class RecordingFile:
 
     @property
     def has_rows(self) -> bool:
-        """Returns whether some rows have not been written yet."""
         return any(self._rows.values())
 
     def text(self, text: str) -> int:
         return self.strings.add(text)
 
     def flush(self, header: Trace | None) -> None:
-        """Writes `header` and then the collected rows. The header comes first because rows may refer to its devices and
-        threads.
-
-        Pass None for `header` if the header has not changed since the last call. In the first call, `header` must not be None.
-        """
+        """Write the header and then the collected rows. Pass None for an unchanged header, except in the first call."""
         self.due_ns = self._clock.perf_ns() + FLUSH_NS
         with deferred_signals():
             rows, self._rows = self._rows, {name: [] for name in TABLES}
@@ -99,7 +92,7 @@ class RecordingFile:
                 self._give_up(failure)
 
     def close(self, header: Trace) -> None:
-        """Writes the remaining rows, and marks the file as complete."""
+        """Write the remaining rows, and mark the file as complete."""
         self.flush(header)
         if self._stream is None or self.failed:
             return

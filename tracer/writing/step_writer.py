@@ -5,8 +5,8 @@
     writer.add_rows(rank=0)         # before the output is written to the file
 
 Note [Steps with one plan]
-    Consecutive steps with the same `StepPlan` and with all events on one stream are collected until the file is written. Then
-    their rows are computed together as columns, which takes a tenth of the time.
+    Consecutive steps with the same `StepPlan` and all events on one stream are collected until the file is written. Their rows
+    are then computed together as columns, which takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Found = tuple[int, int, int]  # indices of the op's name and the searched shape 
 
 @dataclass
 class DataParallelStage:
-    """A stage of nn.DataParallel, such as scatter or the forward pass of one replica."""
+    """Represents a stage of nn.DataParallel, such as scatter or the forward pass of one replica."""
 
     name: str
     thread: int
@@ -48,7 +48,7 @@ class DataParallelStage:
 
 @dataclass(slots=True)
 class EndedStep:
-    """The data of a step that has ended on the host, although its GPU work may be unfinished."""
+    """Contains a step that has ended on the host, although its GPU work may be unfinished."""
 
     number: int
     kind: StepKind
@@ -67,7 +67,7 @@ class EndedStep:
 
 
 class _Alike(NamedTuple):
-    """Collects consecutive steps that make the same calls and use one CUDA stream. See Note [Steps with one plan]."""
+    """Collects consecutive steps that make the same calls. See Note [Steps with one plan]."""
 
     plan: StepPlan
     stream: EventStream
@@ -89,12 +89,10 @@ class StepWriter:
 
     @property
     def has_steps(self) -> bool:
-        """Returns True if some steps were not added to the tables yet."""
         return self._alike is not None
 
     def write(self, step: EndedStep, rank: int) -> None:
-        """Writes a step. If some CUDA events of the step were not read, the step is written without GPU times. See
-        Note [Steps with one plan]."""
+        """Write a step, without GPU times if some CUDA events of the step were not read."""
         taken = step.taken
         passed_ns = [event.ticks_ns for event in taken]
         if step.untimed == Untimed.NO and NONE in passed_ns:
@@ -127,7 +125,6 @@ class StepWriter:
         alike.offsets_ns.append(begin.of.clock.offset_ns)
 
     def add_rows(self, rank: int) -> None:
-        """Adds the rows of the collected steps to the tables."""
         alike, self._alike = self._alike, None
         if alike is None:
             return
@@ -187,21 +184,19 @@ class StepWriter:
         self.write_found(step.found, row, rank)
 
     def write_found(self, found: list[Found], step: int, rank: int) -> None:
-        """Writes data-dependent result sizes. `step` is the index of the current step, or NONE outside of steps."""
+        """Write data-dependent result sizes. The index `step` is NONE outside of steps."""
         for op, shapes, size in found:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Writes values that the host read. `step` is the index of the current step, or NONE outside of steps."""
+        """Write values that the host read. The index `step` is NONE outside of steps."""
         for op, dtype, values in reads:
             for value in values:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
-        """Returns the index of the device, and the times (ns) at which the two CUDA events completed.
-
-        If a time is unknown or the two events are on different streams, NONE is returned for all three values.
+        """Return the device index and the times (ns) of two CUDA events. Return NONE for all three values if a time is unknown.
         """
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN

@@ -1,5 +1,4 @@
-"""Assigns rows of the thread table. The thread that runs the script has row 0. The next rows are the threads that have run
-stages of nn.DataParallel.
+"""Assigns rows of the thread table. The thread that runs the script has row 0.
 
     threads = ThreadRows(rank=0)
     threads.row()               # 0: the calling thread is the script's
@@ -15,8 +14,7 @@ from traces.model.trace import Thread
 
 
 class ThreadRows:
-    """Finds the row of a thread in the thread table, by its identity or its role. The recorder's lock protects the class
-    against concurrent calls."""
+    """Finds the row of a thread in the thread table, by the thread's identity or role."""
 
     def __init__(self, rank: int) -> None:
         self.script_thread = threading.get_ident()
@@ -42,8 +40,7 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """Gives row 0 of the thread table to the calling thread, because the recorder may have been created in another
-        thread."""
+        """Give row 0 to the calling thread, because the recorder may have been created in another thread."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0
