@@ -1,11 +1,8 @@
-"""Registers the virtual device with torch. The virtual device must be registered before any other module of the replayer is
-used.
+"""Registers the virtual device with torch, which also works on machines without a GPU driver.
 
     backend.register()
     state.start(virtual_gpu)
     torch.zeros(3, device="cuda")
-
-The virtual device works on machines without a GPU driver.
 """
 
 from __future__ import annotations
@@ -52,8 +49,7 @@ _WITH_SEVERAL_TENSORS = (
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Hooks that PyTorch's C++ code calls for questions about the accelerator. The hooks never wait, because no tensor is on
-    PyTorch's private accelerator (PrivateUse1)."""
+    """Answers questions of PyTorch's C++ code about the accelerator."""
 
     def is_available(self) -> bool:
         return registered()
@@ -70,10 +66,9 @@ def registered() -> bool:
 
 
 def register(*, compute: bool = False) -> None:
-    """Register the virtual device with PyTorch, including its kernels, autograd, autocast and optimizers. `unregister` reverts
-    this.
+    """Register the virtual device with PyTorch, including its kernels, autograd, autocast and optimizers.
 
-    If `compute` is set, tensors also hold real values, which are computed on the CPU.
+    If `compute` is True, tensors have real values, which are computed on the CPU.
     """
     if registered():
         return
@@ -115,7 +110,7 @@ def register(*, compute: bool = False) -> None:
 
 
 def unregister() -> None:
-    """Remove the virtual device's kernels. After `unregister`, using a tensor on the virtual device raises an error."""
+    """Remove the virtual device's kernels. Using a tensor on the virtual device then raises an error."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]

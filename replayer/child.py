@@ -1,9 +1,7 @@
-"""The replayer in the script's process. The replayer starts the virtual GPU, and writes the timeline to a file when the script
-ends.
+"""Starts the virtual GPU in the script's process, and writes the timeline to a file when the script ends.
 
 The package traces/bootstrap calls `start(session)` after the import of torch, in the script's process and in all its child
-processes. The argument `session` is a `ReplaySession` (traces/script/configuration.py) in JSON form. If one process is forked
-into all ranks, traces/bootstrap calls `share(session)` before the fork.
+processes. The argument `session` is a `ReplaySession` (traces/script/configuration.py) in JSON form.
 """
 
 from __future__ import annotations
@@ -54,14 +52,13 @@ _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distribut
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Patch torch so that CUDA calls go to the virtual GPU. The recording is read and the virtual GPU is created only when the
-    script first uses CUDA."""
+    """Patch torch so that CUDA calls go to the virtual GPU, which is created when the script first uses CUDA."""
     told = from_json(ReplaySession, session)
     _start(told, None, _patched_time(told.config))
 
 
 def start_here(session: Mapping[str, Any]) -> None:
-    """Start the virtual GPU in a process that was not started by a `trace` command. `stop_here` reverts this."""
+    """Start the virtual GPU in a process that was not started by a `trace` command."""
     told = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
@@ -70,13 +67,12 @@ def start_here(session: Mapping[str, Any]) -> None:
 
 
 def write_timeline() -> None:
-    """Write this process's timeline so far to its file, as a complete and readable trace."""
+    """Write the timeline of this process so far as a complete trace."""
     state.STATE.flush()
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Register `listener`, which gets the error message whenever the virtual GPU cannot run a torch function, even if the
-    script catches the error."""
+    """Register a function that gets the error message whenever the virtual GPU cannot run a torch function."""
 
     def told(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -87,13 +83,12 @@ def watch_refusals(listener: Callable[[str], object]) -> None:
 
 
 def watch_waits(listener: Callable[[], None] | None) -> None:
-    """Register `listener`, which is called whenever the script waits for the GPU, in the waiting thread. Pass None to remove
-    the listener."""
+    """Register a function that is called whenever the script waits for the GPU, or None to remove it."""
     state.gpu().simulator.scheduler.on_wait = listener
 
 
 def now_ns() -> int | None:
-    """Return the script's current time on the timeline in ns, or None if the script has not used the GPU."""
+    """Return the script's current time in ns, or None if the script has not used the GPU."""
     made = state.started()
     return None if made is None else made.streams.host_now_ns()
 
@@ -113,12 +108,7 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Import modules and load the recording once, before the process is forked into one process per rank. Each rank then calls
-    the returned function.
-
-    After the fork, the imported modules and the recording are in memory once, and all ranks share them. Patches of torch that
-    search all loaded modules are installed before the fork too, to save time.
-    """
+    """Load the recording before the process is forked into all ranks. Each rank then calls the returned function."""
     told = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(told)
     for module in _IMPORTED_LATER:
@@ -213,7 +203,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 
 def _leave(session: ReplaySession) -> NoReturn:
-    """Exit from this process in the middle of the script, without running the script's exit handlers."""
+    """Exit from this process without running the script's exit handlers."""
     distributed = torch.distributed
     # Rank 0 may host the store through which all ranks communicate, so each rank waits here until all ranks have finished.
     if distributed.is_available() and distributed.is_initialized():

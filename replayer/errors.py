@@ -40,10 +40,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Raised with `--strict` if the recording has no exact match for an op with its shapes.
-
-    `found` describes the best match.
-    """
+    """Raised with `--strict` if the recording has no exact match for an op with its shapes."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
@@ -51,17 +48,14 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if the library of published step times has no times for the script's model.
-
-    The exception is a SystemExit, because a script might catch an ordinary exception and continue without times.
-    """
+    """Ends the script if the library of published step times has no times for the script's model."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
 
 class DataDependentShape(NotImplementedError):
-    """Raised if the result shape of `op` depends on tensor values, and these values are unknown."""
+    """Raised if the result shape of `op` depends on unknown tensor values."""
 
     def __init__(self, op: str) -> None:
         super().__init__(
@@ -72,4 +66,4 @@ class DataDependentShape(NotImplementedError):
 
 
 class NotEmulatedWarning(UserWarning):
-    """Warns that a setting in the script has no effect on the virtual GPU. The warning contains the name of the setting."""
+    """Warns that a setting in the script has no effect on the virtual GPU."""

@@ -1,7 +1,4 @@
-"""Describes a call by its op, shapes and dtypes, which are used to find the same call in a recording.
-
-Equal calls share one signature object, so results can be cached by object (`KeptBySignature`).
-"""
+"""Describes an op call by its op, shapes and dtypes, which are used to find the same call in a recording."""
 
 from __future__ import annotations
 
@@ -20,11 +17,10 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """A call by its op, shapes and dtypes.
+    """Describes an op call by its op, shapes and dtypes.
 
     `op` is a name with namespace but without overload ("aten::add_"). `shapes` and `dtypes` describe all tensor arguments in
-    order, including the tensors in lists. A 0-dim tensor has the shape `()`. `outputs` lists the shapes of the outputs that are
-    not aliases of arguments.
+    order, including the tensors in lists. `outputs` lists the shapes of the outputs that are not aliases of arguments.
     """
 
     op: str
@@ -43,7 +39,7 @@ class OpSignature:
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """A cache that stores the result of `make(signature)` for each signature. The cached value is `kept[signature]`."""
+    """Caches the result of `make(signature)` for each signature. The cached value is `kept[signature]`."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

@@ -1,11 +1,8 @@
-"""Stores all global state of a replay. The patched functions of PyTorch are global, so the virtual GPU that they use is global
-too.
+"""Stores the global state of a replay: the virtual GPU, the pinned memory and the rank.
 
     start(lambda: VirtualGpu(...))     # once per process, when torch is imported
     gpu()                              # created at the first use of CUDA, like a CUDA context
     host_memory()                      # the pinned memory, also created at its first use
-
-This module stores the objects that exist once per process: the virtual GPU, the pinned memory and the rank.
 """
 
 from __future__ import annotations
@@ -73,7 +70,6 @@ class ReplayerState:
         self.reducer_reads_now = False
 
     def after_fork(self) -> None:
-        """Reset the state in a forked child."""
         self.forked_in_use = self.forked_in_use or self.gpu is not None
         self.gpu = self.described = None
         self.host_memory = None  # a forked child must not use the parent's pinned blocks
@@ -85,10 +81,7 @@ os.register_at_fork(after_in_child=STATE.after_fork)
 
 
 def start(make: Callable[[], VirtualGpu], run_folder: Path | None = None) -> None:
-    """Set the function that creates this process's virtual GPU, and drop an existing virtual GPU.
-
-    All processes of a replay share `run_folder`, so that only one of them warns if pinned memory cannot be page-locked.
-    """
+    """Set the function that creates the virtual GPU. All processes of a replay share `run_folder`."""
     STATE.make, STATE.gpu, STATE.described, STATE.forked_in_use, STATE.run_folder = make, None, None, False, run_folder
 
 
@@ -101,9 +94,9 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that tracks the script's steps and phases. Returns None before the script has used the virtual GPU.
+    """Return the object that tracks the script's steps and phases, or None before the script has used the virtual GPU.
 
-    Returns None while AOTAutograd traces a graph, because the script does not make the traced calls itself.
+    Return None while AOTAutograd traces a graph.
     """
     made = STATE.gpu
     if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):
@@ -126,7 +119,7 @@ def in_bad_fork() -> bool:
 def gpu() -> VirtualGpu:
     """Return the virtual GPU of this process, which is created at the first call.
 
-    Raises RuntimeError with CUDA's message in a child process that was forked after its parent had used the GPU.
+    Raise RuntimeError with CUDA's message in a child process that was forked after its parent had used the GPU.
     """
     made = STATE.gpu
     if made is not None:
@@ -143,10 +136,7 @@ def gpu() -> VirtualGpu:
 
 
 def describe_gpu() -> VirtualGpu:
-    """Return the virtual GPU, for callers that only read facts such as versions and the number of devices.
-
-    On a real GPU, reading versions or the device count does not start CUDA, so processes that are forked later can use the GPU.
-    """
+    """Return the virtual GPU for callers that only read versions and the number of devices, which does not start CUDA."""
     with STATE.lock:
         found = STATE.gpu or STATE.described
         if found is None:
@@ -157,8 +147,7 @@ def describe_gpu() -> VirtualGpu:
 
 
 def host_memory() -> HostMemory:
-    """Return the pinned memory of this process. Raises RuntimeError in a child process that was forked after its parent had
-    used the GPU."""
+    """Return the pinned memory of this process."""
     if STATE.forked_in_use:
         gpu()
     with STATE.lock:
@@ -171,10 +160,7 @@ def host_memory() -> HostMemory:
 
 
 def is_pinned_address(address: int) -> bool:
-    """Return whether a host address is pinned.
-
-    The function does not create the pinned memory pool, because it is called for every copied tensor.
-    """
+    """Return True if a host address is pinned, without creating the pinned memory pool."""
     return STATE.host_memory is not None and STATE.host_memory.holds(address)
 
 

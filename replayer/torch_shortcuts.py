@@ -1,7 +1,6 @@
-"""Replaces slow functions of PyTorch by faster ones with the same results. The faster functions depend on PyTorch's internals.
+"""Replaces slow functions of PyTorch by faster ones with the same results.
 
-A shortcut is used only if the installed PyTorch release has the expected internal functions. A user can switch off a shortcut,
-for example if a new PyTorch release breaks it:
+A shortcut is used only if the installed PyTorch release has the expected internal functions. A user can switch off a shortcut:
 
     TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 
@@ -58,7 +57,6 @@ def install(tensor_class: TorchAny) -> None:
         parameter_class = tensor_class.parameter_class
 
         def fits(input: TorchAny, given: tuple[TorchAny, ...], training: TorchAny) -> bool:
-            """Return whether the checks of `torch.batch_norm` pass."""
             meta = input.tensor_meta
             if not meta.numel or len(meta.shape) < 2 or (not training and (given[2] is None or given[3] is None)):
                 return False
@@ -85,11 +83,7 @@ def install(tensor_class: TorchAny) -> None:
 
 
 def without_override_lookup(update: Callable[..., TorchAny], tensor_class: TorchAny) -> Callable[..., TorchAny]:
-    """Return a version of an optimizer's `step` or `zero_grad` that skips PyTorch's search for `__torch_function__` if all
-    parameters are virtual tensors.
-
-    The search for `__torch_function__` is kept if `step` gets a closure, because the closure is code of the script.
-    """
+    """Return a version of an optimizer's `step` or `zero_grad` that skips PyTorch's search for `__torch_function__`."""
     if not enabled("override_lookup"):
         return update
     without_overrides: TorchAny = torch._C.DisableTorchFunctionSubclass

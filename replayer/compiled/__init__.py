@@ -1,5 +1,4 @@
-"""Runs compiled code on the virtual GPU.
+"""Runs code that torch.compile has compiled on the virtual GPU.
 
-The module `backend` replaces Inductor. The module `regions` launches the recorded kernels of a compiled region or runs its ops
-one by one.
+The module `backend` replaces PyTorch's compiler Inductor. The module `regions` launches the recorded kernels of compiled code.
 """

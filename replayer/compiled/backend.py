@@ -1,8 +1,7 @@
 """Provides the compiler backend that a replay uses in place of Inductor.
 
-The script's functions are traced by PyTorch's own Dynamo and AOTAutograd. This backend generates no code: it runs each traced
-graph op by op on virtual tensors. AOTAutograd splits each graph into forward and backward with the same partitioner that
-Inductor uses.
+The backend runs each traced graph op by op on virtual tensors. AOTAutograd splits each graph into forward and backward with the
+same partitioner that Inductor uses.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from traces.script.patching import temporarily_set
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> Callable[..., TorchAny]:
     """Return a function that runs a graph traced by Dynamo.
 
-    A graph that AOTAutograd cannot trace on virtual tensors runs eagerly. Dynamo's own exceptions are not caught, because
-    Dynamo uses them to restart the tracing of a function.
+    A graph that AOTAutograd cannot trace on virtual tensors runs eagerly.
     """
     # The import of AOTAutograd takes a second, so it happens only when a script compiles a function.
     from torch._dynamo.backends.common import aot_autograd
@@ -56,8 +54,6 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
 
 
 def _decompositions() -> TorchAny:
-    """Return Inductor's decompositions. The decompositions influence which tensors the forward pass saves for the backward
-    pass."""
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table()

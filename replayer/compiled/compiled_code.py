@@ -21,10 +21,6 @@ _compile_ns: list[int] = []
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Measure the time spent inside this context, in which torch.compile traces functions.
-
-    If torch's Dynamo cannot trace a function and raises no error, the function runs eagerly, exactly as without a replay.
-    """
     utils: TorchAny = sys.modules["torch._dynamo.utils"]
     before, begun_ns = len(utils.get_compilation_metrics()), perf_counter_ns()
     try:
@@ -38,7 +34,6 @@ def compiling() -> Iterator[None]:
 
 
 def ran_eagerly(region: str, error: str, text: str) -> None:
-    """Record that a compiled region runs eagerly because it could not be traced, and print a warning to stderr."""
     reason = f"{error}: {text.splitlines()[0]}" if text else error
     _eager.append(EagerRegion(region, reason))
     print(f"trace: compiled region {region} cannot be traced and runs eagerly ({reason})", file=sys.stderr)

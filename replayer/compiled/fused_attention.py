@@ -1,5 +1,4 @@
-"""Runs flex_attention in compiled code as two fused kernels, like Inductor, so that the matrix of attention scores is never
-stored."""
+"""Runs compiled flex_attention as two fused kernels, like Inductor, without storing the attention scores."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from traces.model.layouts import Shape
 
 
 def fuse(graph: TorchAny) -> None:
-    """In a torch.fx graph, replace flex_attention and its backward pass by operators that launch one kernel each."""
+    """Replace flex_attention and its backward pass in `graph` by operators that launch one kernel each."""
     operators = torch.ops.higher_order
     for operator, kernel in ((operators.flex_attention, forward), (operators.flex_attention_backward, backward)):
         for node in graph.find_nodes(op="call_function", target=operator):
@@ -34,8 +33,6 @@ def backward(*args: TorchAny) -> TorchAny:
 
 
 def _one_kernel(operator: TorchAny, inputs: list[VirtualTensor], args: TorchAny) -> TorchAny:
-    """Launch the whole operation as one kernel. The shapes and strides of the results come from PyTorch's fake implementation
-    of the operator."""
     from torch._higher_order_ops.utils import registered_hop_fake_fns
 
     results = registered_hop_fake_fns[operator](*tree_map_only(torch.Tensor, partial(_like, device="meta"), args))

@@ -7,9 +7,6 @@ Note [Blocks of a compiled graph]
     two external ops become a few fused kernels, so values that only these ops use stay in registers. A fused kernel reuses a
     block of the same size and dtype for its result if no later op reads this block. A block is freed after the last op that
     uses it (torch/_inductor/codegen/wrapper.py).
-
-    The plan treats the ops between two external ops as one kernel, although Inductor may divide them into several kernels with
-    blocks between them.
 """
 
 from __future__ import annotations
@@ -30,11 +27,7 @@ _EXTERNAL = (
 
 
 class _Value:
-    """A tensor in a compiled graph, for which a block of memory may be allocated. `kernel` is the 0-based number of the kernel
-    that computes the tensor, or -1 for an input of the graph.
-
-    If `is_kept`, the tensor has a block with the number `block`.
-    """
+    """Represents a tensor in a compiled graph. `kernel` is the 0-based number of the kernel that computes the tensor, or -1."""
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES
@@ -47,10 +40,9 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Return the memory requests of one graph call, distributed evenly over its `ops` launched ops. Returns None if a shape is
-    symbolic.
+    """Return the memory requests of one graph call, distributed evenly over its ops.
 
-    A request has the block number None if it frees an input of the graph.
+    Return None if a shape is symbolic. A request has the block number None if it frees an input of the graph.
     """
     found = _values(graph)
     if found is None:
@@ -80,8 +72,6 @@ def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | No
 
 
 def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
-    """Return the tensors of a graph, and one boolean per kernel that is True for external ops. Returns None if a shape is
-    symbolic."""
     found: dict[int, _Value] = {}
     kernels: list[bool] = []
     for node in graph.graph.nodes:

@@ -1,8 +1,6 @@
-"""Runs the graphs of compiled regions.
+"""Runs the graphs of compiled functions op by op on virtual tensors.
 
-Each graph of a compiled region runs op by op on virtual tensors. If the recording contains the compiled region, these ops
-launch no kernels. The replay then launches the region's recorded kernels and CUDA graphs, with the recorded host time between
-the launches.
+If the recording contains a compiled function, the replay launches the function's recorded kernels.
 """
 
 from __future__ import annotations
@@ -26,11 +24,8 @@ from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
 
 class CompiledRegion:
-    """One compilation of a function. The field `name` is torch's identifier of the compilation, such as "0/1" for the second
-    compilation of the first function.
-
-    The recorded call of a backward pass is found by the input shapes of the last forward pass.
-    """
+    """Represents one compilation of a function. `name` is torch's identifier, such as "0/1" for the second compilation of the
+    first function."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -40,7 +35,6 @@ class CompiledRegion:
         self._calls = {False: 0, True: 0}
 
     def call_number(self, *, is_backward: bool) -> int:
-        """Return the number of earlier calls of this graph in the current step."""
         step = gpu().simulator.tracker.number
         if step != self._step:
             self._step, self._calls = step, {False: 0, True: 0}
@@ -52,7 +46,7 @@ class CompiledRegion:
 
 
 class RegionGraph:
-    """The forward graph or the backward graph of a compiled region. AOTAutograd calls the graph with a list of its inputs."""
+    """Runs the forward or the backward graph of a compiled function."""
 
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
@@ -113,8 +107,6 @@ class RegionGraph:
         return results
 
     def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
-        """Estimate the memory requests of a recorded call, for recordings without memory events. Returns None if the requests
-        cannot be planned."""
         if recorded.launches_graph:
             return ()
         count = len(recorded.ops)
@@ -150,6 +142,5 @@ def _ops_of(graph: TorchAny) -> Iterator[tuple[str, Shapes]]:
 
 
 def _hint(size: TorchAny) -> int:
-    """Return a size of a traced tensor as an integer. For a symbolic size, return the value that the size had during
-    tracing."""
+    """Return the size that a symbolic dimension had during tracing."""
     return size if isinstance(size, int) else int(size.node.hint or 0)

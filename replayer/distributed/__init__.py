@@ -1,5 +1,5 @@
-"""Process groups between virtual GPUs. Ranks exchange messages with virtual times through the process group's key-value store.
+"""Emulates process groups between virtual GPUs.
 
-`process_group.VirtualNccl` is the group that torch sees. `store_exchange` waits for the messages of the other ranks and detects
-deadlocks.
+The class `process_group.VirtualNccl` is the process group that PyTorch uses. The module `store_exchange` exchanges messages
+between ranks and detects deadlocks.
 """

@@ -8,8 +8,7 @@ Note [Clocks of several processes]
     Ranks exchange times on the clock of the group's first rank, in nanoseconds. Each rank reads its clock when it joins the
     group, which is the end of `init_process_group` for the default group and its subgroups. Ranks on one machine (with the same
     boot id) also read the machine's monotonic clock at the same moment, so times can be converted exactly. Ranks on different
-    machines compare the time of day, which must be synchronized. If the replay's clocks do not advance by themselves, the ranks
-    are assumed to read them at the same moment.
+    machines compare the time of day, which must be synchronized.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.1
 
 
 class FirstRankMissing(RuntimeError):
-    """Raised if the clock of a group's first rank is unknown, because that rank has ended or has not answered in time."""
+    """Raised if the clock of a group's first rank is unknown, because the first rank has ended or does not answer."""
 
 
 class ClockOffset:
-    """`timeout_s` limits the wait for the first rank."""
+    """Measures the clock offset to the first rank."""
 
     def __init__(self, store: TorchAny, rank: int, clock: Clock, timeout_s: float) -> None:
         self._store, self._clock, self._timeout_s = store, clock, timeout_s
@@ -41,7 +40,7 @@ class ClockOffset:
             store.set(_KEY, json.dumps([self._own_ns, self._machine_ns, self._unix_ns, _boot_id()]).encode())
 
     def ns(self) -> int:
-        """Return how far this rank's clock is ahead of the first rank's clock, in nanoseconds. Raises FirstRankMissing."""
+        """Return how far this rank's clock is ahead of the first rank's clock, or raise FirstRankMissing."""
         if self._offset_ns is None:
             self._await_first_rank()
             first_ns, machine_ns, unix_ns, boot = json.loads(self._store.get(_KEY))
@@ -65,7 +64,6 @@ class ClockOffset:
 
 
 def ended_key(rank: int) -> str:
-    """Return the key that a rank sets in the group's key-value store before its process ends."""
     return f"ended/{rank}"
 
 

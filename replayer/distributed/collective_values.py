@@ -1,13 +1,8 @@
 # mypy: allow-untyped-calls
-"""Computes the values of small tensors that collectives exchange. For large tensors, the ranks exchange sizes and times, but no
-values.
+"""Computes the values of small tensors that collectives exchange, because scripts branch on exchanged counts and flags.
 
     joined([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
-
-If a script branches on exchanged counts, flags or sizes, every rank therefore takes the right branch. The values of gradients
-are not exchanged. A rank sends the values of its inputs as one flat tensor. If all elements of the input tensors are equal, the
-value is sent only once.
 """
 
 from __future__ import annotations
@@ -28,8 +23,6 @@ from replayer.torch_types import TorchAny
 
 
 def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
-    """Build this rank's message about its inputs. If the operation has no input tensors, take the size and dtype for the
-    message from the tensors in `call.like`."""
     inputs = call.inputs
     of = inputs or call.like
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in of)
@@ -78,7 +71,7 @@ def values_in(message: RankMessage) -> RankValues:
 
 
 def of_rank(rank: int) -> Combine:
-    """Return a function that selects the values sent by one rank. `rank` is an index into the list of participating ranks."""
+    """Return a function that selects the values sent by one rank."""
     return lambda ranks: ranks[rank].values
 
 
@@ -88,8 +81,6 @@ def joined(ranks: list[RankValues]) -> torch.Tensor | None:
 
 
 def scattered(combine: Combine, rank: int, size: int) -> Combine:
-    """Return a function that splits the result of `combine` into equal shares and selects this rank's share."""
-
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)
         return None if whole is None else whole.reshape(size, -1)[rank]
@@ -98,7 +89,7 @@ def scattered(combine: Combine, rank: int, size: int) -> Combine:
 
 
 def exchanged(rank: int) -> Combine:
-    """Return a function that collects the elements that this rank receives in an all-to-all."""
+    """Return a function that selects the elements that this rank receives in an all-to-all."""
 
     def combine(ranks: list[RankValues]) -> torch.Tensor | None:
         values = known_of_all(ranks)
@@ -111,7 +102,6 @@ def exchanged(rank: int) -> Combine:
 
 
 def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
-    """Set the values of `outputs`, in order."""
     if flat is None or sum(output.numel() for output in outputs) != flat.numel():
         return
     pieces = flat.split([output.numel() for output in outputs])
@@ -129,14 +119,12 @@ def assign(outputs: Sequence[torch.Tensor], flat: torch.Tensor | None) -> None:
 
 
 def clear_known_values(outputs: Sequence[torch.Tensor]) -> None:
-    """Mark the values of the tensors in `outputs` as unknown, because an operation overwrites them."""
     for output in outputs:
         if isinstance(output, VirtualTensor) and not computing():
             output.allocation.known = None
 
 
 def _assign_allocation(parts: list[tuple[TorchAny, torch.Tensor]]) -> None:
-    """Set the values of tensors that share one memory allocation, if together they fill it completely."""
     allocation = parts[0][0].allocation
     if sum(output.tensor_meta.size_bytes for output, _ in parts) != allocation.size_bytes or not parts[0][0].tensor_meta.numel:
         return

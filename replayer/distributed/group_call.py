@@ -13,10 +13,9 @@ from traces.model.trace import NONE
 
 @dataclass
 class RankValues:
-    """The input of one rank.
+    """Stores the inputs of one rank as a flat tensor, or None if the values are unknown.
 
-    `values` is a flat tensor, or None if the values are unknown. In an all-to-all, `sends` has the number of elements that this
-    rank sends to each rank.
+    In an all-to-all, `sends` contains the number of elements that this rank sends to each rank.
     """
 
     values: torch.Tensor | None
@@ -28,13 +27,10 @@ Combine = Callable[[list[RankValues]], torch.Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class GroupCall:
-    """An operation between ranks that this rank calls.
+    """Describes a collective, send or receive that this rank calls.
 
-    `combine` computes the outputs of this rank from the inputs of all ranks. `pair` holds the two ranks of a send or receive:
-    first the sender, then the receiver. If the call has no inputs, `like` has tensors that show the size and dtype of the data.
-    If sizes differ between ranks, `sends` and `wants` list how many elements this rank sends to and receives from each rank.
-    `detail`, for example the type of reduction, must be the same on all ranks. The inputs are multiplied by `factor`, if it is
-    given.
+    `combine` computes the outputs of this rank from the inputs of all ranks. `pair` contains the sender and the receiver, in
+    this order.
     """
 
     name: str
@@ -55,7 +51,6 @@ class GroupCall:
 
     @property
     def channel(self) -> str:
-        """Return the channel name. Operations between the same ranks are in one channel, and their order matters."""
         return "all" if self.pair is None else f"{self.pair[0]}-{self.pair[1]}"
 
     def members(self, size: int) -> list[int]:

@@ -1,9 +1,8 @@
-"""Runs the operations of one process group. For each operation, this rank sends a message to the other ranks, and the operation
-is queued on one of the group's streams.
+"""Runs the operations of one process group, which exchange messages and use the group's streams.
 
-operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
-work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
-operations.finish()     # determines when all operations so far end on the device
+    operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
+    work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
+    operations.finish()     # determines when all operations so far end on the device
 """
 
 from __future__ import annotations
@@ -42,24 +41,17 @@ class GroupOperations:
             self._exchange.timeout_s = timeout_s
 
     def compare_clocks(self) -> None:
-        """Measure the clock offsets between this rank and the other ranks of the group."""
         ranks = gpu().ranks
         ranks.read_clock_offset, ranks.deadlocks = None, DeadlockDetector(self._store, self._rank)
         ranks.read_clock_offset = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
-        """Compute the end times of the operations in progress.
-
-        At process exit, `wait=False` skips operations that at least one rank has not called.
-        """
+        """Compute end times. At process exit, `wait=False` skips operations that at least one rank has not called."""
         for comm_stream in self._comm_streams.values():
             comm_stream.finish_until(None, wait=wait)
 
     def leave(self, failed: bool = False) -> None:
-        """Tell the other ranks that this rank leaves the group, because the group is destroyed or the process ends.
-
-        `failed` is True if the process ends because of an error.
-        """
+        """Report to the other ranks that this rank leaves the group."""
         if self._size > 1:
             unused = self._exchange is None
             self._store_exchange().leave(failed or unused)
@@ -114,7 +106,6 @@ class GroupOperations:
         return work
 
     def _exchange_values(self, call: GroupCall) -> PendingExchange:
-        """Post the values of the inputs to the other ranks. The operation's time is exchanged separately."""
         message = values.message_of(call, 0)
         return self._store_exchange().post(f"{call.channel}/values", call.members(self._size), message)
 
@@ -131,8 +122,6 @@ class GroupOperations:
         return self._exchange
 
     def _play(self, called: Called, messages: list[RankMessage], comm_stream: CommStream) -> int:
-        """Add an operation to its stream. The operation lasts from the time when this rank is ready to the end of the transfer.
-        Returns the end time in ns."""
         here, message = gpu(), called.message
         size_bytes = max(other.size_bytes for other in messages) if message.operation == "recv" else message.size_bytes
         all_arrived_ns = max(other.arrived_ns for other in messages)

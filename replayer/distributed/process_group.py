@@ -1,21 +1,18 @@
 # mypy: allow-untyped-calls
-"""A virtual NCCL process group for torch.distributed. No data is transferred: ranks exchange short messages with times and
-small values, and the duration of a transfer comes from recordings.
+"""Emulates an NCCL process group: ranks exchange times and small values, and transfers take estimated or recorded times.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
-An operation between ranks starts when its data is ready on every rank and the group's previous operation has ended. The
-operation's duration comes from cost_model/collective_costs.py. A rank reads the messages of the other ranks in `wait`, or when
-its host waits for the device. Until it reads the messages, the rank keeps running. GPU work queued after a collective starts
-when the collective has ended, so it also waits for the slowest rank.
+An operation between ranks starts when its data is ready on every rank and the group's previous operation has ended. Its
+duration comes from cost_model/collective_costs.py.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
-    device from pinned memory that C++ allocates. Such a copy is impossible for a device registered from Python. The Reducer
-    therefore gets a host tensor as the device side of the map (`factories.reducer_map`). The map's values are exact, and the
-    time of its transfer is simulated as usual.
+    device from pinned memory that C++ allocates, which is impossible for a device registered from Python. The Reducer therefore
+    gets a host tensor as the device side of the map (`factories.reducer_map`). The map's values are exact, and the time of its
+    transfer is simulated as usual.
 """
 
 from __future__ import annotations
@@ -46,8 +43,6 @@ Tensors = Sequence[TorchAny]
 
 
 def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """If the group has a CPU backend, pass calls with CPU tensors to this backend."""
-
     @wraps(operation)
     def routed(self: VirtualNccl, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if self.on_cpu is not None and any(map(_lies_on_host, tree_leaves(args))):
@@ -58,8 +53,6 @@ def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
 
 
 def _for_each_pair(operation: Callable[..., TorchAny]) -> Callable[..., WorkGroup]:
-    """Call the operation for each pair in `zip(outputs, inputs)`."""
-
     def of_all(self: VirtualNccl, outputs: Sequence[TorchAny], inputs: Sequence[TorchAny], opts: TorchAny = None) -> WorkGroup:
         return WorkGroup([operation(self, o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
 
@@ -71,8 +64,7 @@ def _lies_on_host(value: TorchAny) -> bool:
 
 
 class NcclConfig:
-    """A replacement for ProcessGroupNCCL.NCCLConfig. `UNDEFINED` is NCCL's default for an option, but NCCL's options have no
-    effect in a replay."""
+    """Replaces ProcessGroupNCCL.NCCLConfig, whose options have no effect in a replay."""
 
     UNDEFINED = -(2**31)
 
@@ -84,7 +76,7 @@ class NcclConfig:
 
 
 class Options:
-    """A replacement for ProcessGroupNCCL.Options. All options are stored, but only the timeout has an effect."""
+    """Replaces ProcessGroupNCCL.Options. Only the timeout has an effect."""
 
     backend = "nccl"
 
@@ -101,8 +93,7 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """The methods that every process group has. Some methods have the names of C++ methods, because PyTorch's C++ code calls
-    Python overrides by these names."""
+    """Implements the methods of all process groups, with the names by which PyTorch's C++ code calls Python overrides."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
@@ -148,7 +139,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """This method does nothing, because each rank counts its operations from zero."""
+        """Do nothing, because each rank counts its operations from zero."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())
@@ -164,18 +155,14 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
 
 
 class VirtualNccl(_NcclGroup):
-    """A replacement for `ProcessGroupNCCL`.
-
-    Without a second backend for CPU tensors, only object collectives accept CPU tensors.
-    """
+    """Replaces PyTorch's class `ProcessGroupNCCL`."""
 
     Options, NCCLConfig = Options, NcclConfig
 
     def __init__(
         self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
     ) -> None:
-        """Since 2.15, PyTorch passes the argument `device`. The argument `device` is ignored, because operations run on the
-        device of their tensors."""
+        """Since 2.15, PyTorch passes the argument `device`, which has no effect."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
 
@@ -188,8 +175,7 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing, because a rank that is in none of the new groups has nothing to create. `eager_connect_single_device`
-        does nothing, because creating communicators takes no time on the virtual clock."""
+        """Do nothing, because a rank outside of all new groups has nothing to create."""
 
     eager_connect_single_device = perform_nocolor_split
 
@@ -202,8 +188,7 @@ class VirtualNccl(_NcclGroup):
         group_desc: str | None = None,
         device_types: TorchAny = None,
     ) -> VirtualNccl | None:
-        """Return the subgroup with the members `ranks` (indices into this group), or None if this rank is not in the
-        subgroup."""
+        """Return the subgroup `ranks`, or None if this rank is not in the subgroup."""
         self._splits += 1
         if self._rank not in ranks:
             return None
@@ -226,8 +211,7 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing. Collectives become faster through registered memory only if the recorded run registered its memory too.
-        """
+        """Do nothing: only recorded times decide how fast collectives are."""
 
     deregister_mem_pool = register_mem_pool
 
@@ -358,8 +342,6 @@ def _op_of(opts: TorchAny) -> TorchAny:
 
 
 def _elements(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
-    """Return the number of elements of the tensor that each rank gets. Without `rows`, the rows are divided equally among the
-    ranks."""
     each = tensor[0].numel() if tensor.dim() > 1 and tensor.shape[0] else 1
     return [count * each for count in list(rows) or [tensor.shape[0] // size] * size]
 

@@ -1,4 +1,4 @@
-"""Messages with which ranks announce an operation to each other, and a check that all ranks called the same operation.
+"""Defines the messages with which ranks announce operations, and checks that all ranks called the same operation.
 
     first, *more = pack([message])                          # pieces that fit the store
     [message] = unpack(first, lambda number: more[number - 1])
@@ -19,8 +19,7 @@ _LONGEST_VALUE = 4 << 20  # bytes; a TCPStore rejects messages over 8 MiB
 
 @dataclass
 class RankMessage:
-    """A rank's message for one operation. A message contains the time at which the rank's data was ready, and the operation
-    that the rank called."""
+    """Stores which operation a rank has called, and when the rank's data was ready."""
 
     arrived_ns: int
     operation: str
@@ -35,12 +34,10 @@ class RankMessage:
 
     @property
     def count(self) -> int:
-        """The number of elements of the tensors that the message is about."""
         return self.size_bytes // getattr(torch, self.dtype).itemsize if self.dtype else 0
 
     @property
     def counterpart(self) -> str:
-        """The name of the matching operation on the other ranks, for example "recv" for "send"."""
         return {"send": "recv", "recv": "send"}.get(self.operation, self.operation)
 
     def __str__(self) -> str:
@@ -49,10 +46,7 @@ class RankMessage:
 
 
 def pack(messages: Sequence[RankMessage]) -> list[bytes]:
-    """Serialize the messages of successive ranks, in pieces small enough for the key-value store.
-
-    If messages of successive ranks differ only in their times, they are stored as one message with the latest time.
-    """
+    """Serialize messages in pieces that fit the key-value store, and store equal messages of successive ranks once."""
     heads, payloads = [], []
     for _, alike in groupby(messages, lambda message: replace(message, arrived_ns=0, read_count=0)):
         ranks = list(alike)
@@ -67,7 +61,7 @@ def pack(messages: Sequence[RankMessage]) -> list[bytes]:
 
 
 def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
-    """Parse messages. If the messages were split into several pieces, `piece(n)` must return the n-th piece after `first`."""
+    """Parse messages. `piece(n)` must return the n-th piece after `first`."""
     head, _, payload = first.partition(b"\n")
     more, heads = json.loads(head)
     payload = b"".join([payload, *map(piece, range(1, more + 1))])
@@ -80,8 +74,7 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
-    """Return a text that says what two ranks disagree about, or "" if they agree. `own` and `other` are indices into the list
-    of participating ranks."""
+    """Return a text that says how the calls of two ranks differ, or "" if they match."""
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:

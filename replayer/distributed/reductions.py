@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Reductions of collectives, with NCCL's rules.
+"""Implements the reductions of collectives with NCCL's rules.
 
     reduction = Reduction.of(dist.ReduceOp.AVG, [gradients])    # raises the errors of PyTorch's NCCL backend
     reduction.combine([RankValues(ones), RankValues(threes)])   # twos; None if a rank does not know its values
@@ -27,7 +27,6 @@ _DTYPES = {
 
 
 def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
-    """Raise the same errors as PyTorch's NCCL backend for tensors that NCCL does not accept."""
     for tensor in tensors:
         if tensor.layout is not torch.strided:
             raise ValueError("Tensors must be CUDA and dense")
@@ -41,14 +40,13 @@ def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
 
 @dataclass(frozen=True)
 class Reduction:
-    """`name` is the name of a dist.ReduceOp. For the reduction PREMUL_SUM, each rank multiplies its input by `factor`."""
+    """Represents a dist.ReduceOp. For PREMUL_SUM, each rank multiplies its input by `factor`."""
 
     name: str
     factor: torch.Tensor | float | None = None
 
     @classmethod
     def of(cls, op: TorchAny, tensors: Sequence[TorchAny]) -> Reduction:
-        """If `op` is None, the reduction is a sum."""
         names = dist.ReduceOp.RedOpType.__members__
         name = "SUM" if op is None else next(name for name, kind in names.items() if op == kind)
         if name in _BITWISE:

@@ -1,26 +1,21 @@
-"""Exchanges messages between the ranks of a process group through the group's key-value store. Each rank posts one message per
-operation.
+"""Exchanges messages between the ranks of a process group through the group's key-value store.
 
     exchange = StoreExchange(store, rank=0, size=2, timeout_s=600, clock=clock)
     pending = exchange.post("all/cuda", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"))
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
-Sending a message never waits, just as launching a collective does not wait. If a rank does not send its message within the
-group's timeout, an error names this rank. If a rank has announced its end, any wait for this rank fails at once.
+If a rank has ended or does not send its message within the group's timeout, an error names the missing rank.
 
 Note [One rank reads for all]
     In a group of n ranks, the store would get n * n requests if each rank read the messages of all ranks. In groups of more
-    than `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message, in which equal
-    messages of successive ranks are stored once. The other ranks read only this message. The first rank may have ended, or may
-    wait for another operation before it reads these messages. If all ranks have posted their messages, but the first rank's
-    message is still missing when a rank checks again, this rank reads all messages itself.
+    than `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message. If the first rank
+    has ended or waits for another operation, another rank reads all messages itself.
 
 Note [Waits between ranks]
     A waiting rank asks the store again after a pause, because the store's own wait logs every timeout and blocks the other
-    threads of the process. Pauses first grow to `_LONGEST_PAUSE_S` (more in large groups). Later they grow with the time
-    waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`, the rank checks for missing ranks that have ended,
-    and for ranks that wait for each other. The interval between these checks grows with the time waited too. After the group's
-    timeout, a wait ends with an error that names the operation and the missing ranks.
+    threads of the process. Pauses grow with the time waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`,
+    the rank checks for missing ranks that have ended, and for ranks that wait for each other. After the group's timeout, a wait
+    ends with an error that names the operation and the missing ranks.
 """
 
 from __future__ import annotations
@@ -70,13 +65,12 @@ class PendingExchange:
         self._messages: list[RankMessage] | None = None
 
     def is_complete(self) -> bool:
-        """Check without waiting whether all ranks of the group have sent their messages."""
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
-        """Wait for all ranks and return their messages in order, with times converted to this rank's clock.
+        """Return the messages of all ranks in order, with times converted to this rank's clock.
 
-        Raises RuntimeError with the number of the rank that ended, exceeded the timeout or called another operation.
+        Raise RuntimeError with the number of the rank that ended, exceeded the timeout or called another operation.
         """
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
@@ -84,13 +78,12 @@ class PendingExchange:
 
 
 class DeadlockDetector:
-    """Finds ranks that wait for each other. Each waiting rank writes the name of its operation to a store that all ranks share.
+    """Finds ranks that wait for each other, by storing each waiting rank's operation in a shared key-value store.
 
         detector.circle("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
 
-    A deadlock is reported only after `_CIRCLE_LASTS_S` seconds, because another thread of a waiting rank may still call the
-    missing operation.
+    A deadlock is reported only after `_CIRCLE_LASTS_S` seconds, because another thread may still call the missing operation.
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
@@ -100,11 +93,7 @@ class DeadlockDetector:
         self._circle: tuple[str, float] | None = None  # the deadlock, and when it was first seen
 
     def circle(self, operation: str, missing: list[int]) -> str:
-        """Record that this rank waits for the ranks `missing`. If a deadlock lasts, return a description of it, else "".
-
-        Only the first `_MISSING_FOLLOWED` missing ranks are checked, because in a deadlock each rank waits for another waiting
-        rank.
-        """
+        """Return a description of the deadlock, or "" if there is none."""
         own = json.dumps([operation, missing[:_MISSING_FOLLOWED]]).encode()
         if own != self._own:
             self._own = own
@@ -115,14 +104,12 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Record that this rank no longer waits. The key in the store is emptied instead of deleted, because reading a missing
-        key blocks the reader."""
+        """Empty the key instead of deleting it, because reading a missing key would block."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
 
     def _circle_now(self) -> str:
-        """Describe the shortest deadlock that includes this rank, or return "" if there is no deadlock."""
         seen, paths = {self._rank}, deque([(self._rank, "")])
         while paths:
             rank, path = paths.popleft()
@@ -145,12 +132,10 @@ class DeadlockDetector:
 
 
 class StoreExchange:
-    """Sends the messages of one rank, and reads the messages of the other ranks. A channel is a sequence of operations between
-    the same ranks.
+    """Sends the messages of one rank, and reads the messages of the other ranks.
 
-    `offset_ns` is the difference between this rank's clock and the first rank's clock, if already known. See
-    Note [Clocks of several processes]. Deadlocks are detected only if `deadlocks` and `global_ranks` are given, the global rank
-    of each member of the group.
+    A channel is a sequence of operations between the same ranks. `offset_ns` is described in Note [Clocks of several
+    processes].
     """
 
     def __init__(
@@ -180,8 +165,7 @@ class StoreExchange:
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
-        """Write this rank's message about the channel's next operation to the store. `members` lists the participating
-        ranks."""
+        """Write this rank's message about the channel's next operation."""
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
         pending = PendingExchange(self, channel, number, members, message)
@@ -209,11 +193,7 @@ class StoreExchange:
         return [replace(message, arrived_ns=message.arrived_ns + offset_ns) for message in messages]
 
     def leave(self, failed: bool) -> None:
-        """Announce in the shared store that this rank ends, so that ranks waiting for this rank fail at once.
-
-        The first rank may host the store in its process, so the first rank waits until all other ranks have left. The first
-        rank stops waiting if no other rank has left the group for `SHUTDOWN_GRACE_S`.
-        """
+        """Announce that this rank ends. The first rank waits until all other ranks have left, because it may host the store."""
         if self._left:
             return
         self._left = True
@@ -278,7 +258,6 @@ class StoreExchange:
         return piece
 
     def _delete_read(self, channel: str, read_count: int) -> None:
-        """Delete this rank's messages that all other ranks have read."""
         for number in range(self._deleted.get(channel, 0), read_count):
             keys = [f"{channel}/{number}/{self.rank}"]
             if self.rank == 0 and self.size > _ALL_READ_UP_TO:
@@ -290,10 +269,7 @@ class StoreExchange:
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(self, awaited: Sequence[str], keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
-        """Wait until the keys `awaited` exist. See Note [Waits between ranks].
-
-        Return False if all ranks have sent their messages, but one of the keys in `awaited` is still missing.
-        """
+        """See Note [Waits between ranks]."""
         began_ns, pause_s, look_s = perf_counter_ns(), _FIRST_PAUSE_S, LIVENESS_CHECK_AFTER_S
         with self._waiting(own.operation):
             while not self._store.check(awaited):
@@ -308,7 +284,7 @@ class StoreExchange:
         return True
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
-        """Return True if some rank has not sent its message. Raises RuntimeError if the missing ranks can never answer."""
+        """Raise RuntimeError if the missing ranks can never answer."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
@@ -332,7 +308,7 @@ class StoreExchange:
         return bool(missing)
 
     def _missing(self, keys: Sequence[str], members: Sequence[int], most: int) -> list[int]:
-        """Return at most `most` ranks that have not sent a message. A binary search keeps the number of store requests low."""
+        """Return at most `most` missing ranks, found by binary search."""
         if self._store.check(keys):
             return []
         if len(keys) == 1:
@@ -360,7 +336,7 @@ class StoreExchange:
 
 
 def _of_this_attempt(store: TorchAny) -> TorchAny:
-    """torchrun restarts failed workers with the same key-value store, which still contains the old workers' messages."""
+    """Distinguish the keys of restarted workers, because torchrun restarts failed workers with the same key-value store."""
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

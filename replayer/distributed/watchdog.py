@@ -4,9 +4,7 @@
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time
 
-NCCL's watchdog thread logs an operation that took too long and then aborts the process. With TORCH_NCCL_BLOCKING_WAIT=1, `wait`
-raises DistBackendError instead. Like NCCL's watchdog, a replay aborts the process when the timeout has passed on the replay's
-clock.
+Like NCCL's watchdog, a replay aborts the process, or raises DistBackendError with TORCH_NCCL_BLOCKING_WAIT=1.
 """
 
 from __future__ import annotations
@@ -40,7 +38,6 @@ class Watchdog:
         self._rank = rank
 
     def check(self, message: RankMessage, all_arrived_ns: int) -> None:
-        """End the process if this rank had to wait for the slowest rank longer than the timeout."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
         if all_arrived_ns - message.arrived_ns > limit_ns:
@@ -63,7 +60,6 @@ class Watchdog:
         os.abort()
 
     def refuse(self, message: RankMessage, limit_ns: int) -> NoReturn:
-        """Raise the error that `wait(timeout)` raises after the timeout."""
         raise _error()(self._text(message, limit_ns // 1_000_000))
 
     def _text(self, message: RankMessage, limit_ms: int) -> str:

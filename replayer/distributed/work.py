@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Operations between ranks that are in progress, and the stream on which a communicator runs its operations.
+"""Represents operations between ranks that are in progress, and the streams on which they run.
 
     work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
     work.wait()         # later work on the current stream starts after the operation
@@ -55,7 +55,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """An operation between ranks that is in progress. `end_ns` is None until this rank has read the other ranks' messages."""
+    """Represents an operation in progress. `end_ns` is None until this rank has read the other ranks' messages."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class VirtualWork(_Awaited):
         self.blocks_host = False
 
     def finished_ns(self) -> int:
-        """The other ranks' messages are read if necessary. Returns the time in ns at which the operation ends on the device."""
+        """Return the time in ns at which the operation ends on the device."""
         if self.end_ns is None:
             self._comm_stream.finish_until(self)
         if self.end_ns is None:
@@ -86,8 +86,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Compute the end time and the results of the operation. All earlier operations on the communicator's stream must
-        already be finished."""
+        """All earlier operations on the communicator's stream must be finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -102,7 +101,7 @@ class VirtualWork(_Awaited):
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait. With a timeout, the host also waits for the operation, as in NCCL."""
+        """Make the current stream wait for the operation. With a timeout, the host waits too."""
         end_ns = self.finished_ns()
         here = gpu()
         if self.device != NONE:
@@ -124,19 +123,14 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """An all-gather into a list of tensors. As in NCCL, the future of an all-gather has one tensor, which contains the tensors
-    of all ranks."""
+    """Represents an all-gather, whose future has one tensor with the data of all ranks."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
 
 
 class CapturedWork(_Awaited):
-    """An operation between ranks that was captured in a CUDA graph. Each replay of the CUDA graph runs the operation and waits
-    for the other ranks.
-
-    Ranks exchange times and values in separate messages, because a graph replay computes all times before any values.
-    """
+    """Represents an operation between ranks in a CUDA graph. Each replay of the CUDA graph runs the operation."""
 
     def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
         super().__init__()
@@ -154,8 +148,6 @@ class CapturedWork(_Awaited):
         waiting: VirtualStream | None,
         awaited: VirtualStream | None,
     ) -> None:
-        """Make the stream `waiting` wait for the stream `awaited` in the captured CUDA graph. If the argument `waiting` or
-        `awaited` is None, it means the current stream."""
         here = gpu()
         current = here.current.stream(self.device)
         with here.launches.looking:
@@ -188,8 +180,7 @@ class CapturedWork(_Awaited):
         self._values = None
 
     def finished_ns(self) -> int:
-        """The values of an operation in a CUDA graph are unknown until the graph is replayed. Returns 0, because capturing an
-        operation takes no time."""
+        """Return 0, because capturing an operation takes no time."""
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -226,7 +217,7 @@ class WorkGroup(_Awaited):
 
 
 class CommStream:
-    """A communicator's stream on one device.
+    """Represents a communicator's stream on one device.
 
     NCCL uses one stream for collectives, and another stream for each pair of ranks that send and receive.
     """
@@ -237,8 +228,7 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish the stream's operations in order, up to and including the operation `last`. If `last` is None, finish all
-        operations."""
+        """Finish the stream's operations in order, up to and including `last` (None: all operations)."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():

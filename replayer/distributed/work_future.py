@@ -1,19 +1,17 @@
 # mypy: allow-untyped-calls
-"""Futures of operations between ranks, with the stream rules of PyTorch's futures for CUDA tensors.
+"""Implements futures of operations between ranks, with the stream rules of PyTorch's futures for CUDA tensors.
 
     future = work.get_future()                      # done at once, like NCCL's future
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`then` calls the callback at once. While the callback runs, the current stream is one from the device's pool that waits for the
-future. PyTorch does the same in `ivalue::Future::invokeCallback`.
+`then` calls the callback at once, on a stream from the device's pool (`ivalue::Future::invokeCallback` in PyTorch).
 
 Note [Futures in the backward pass]
-    DistributedDataParallel's Reducer reads a future's value in C++ without calling a Python method. The Reducer does so in a
-    callback at the end of the backward pass, and the autograd engine runs these callbacks in queue order. Each future therefore
-    queues a callback that makes the current stream wait. With `static_graph`, the Reducer starts and reads all futures in one
-    callback (`_delay_all_reduce`) of the first step. During that callback, the current stream waits for each future when the
-    future is created.
+    DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd
+    engine runs these callbacks in queue order, so each future queues a callback that makes the current stream wait. With
+    `static_graph`, the Reducer starts and reads all futures in one callback (`_delay_all_reduce`) of the first step. During
+    that callback, the current stream waits for each future when the future is created.
 """
 
 from __future__ import annotations
@@ -31,10 +29,9 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """A completed future. The value of the future becomes ready on `device`, or on the host if `device` is NONE.
+    """Represents a completed future, whose value becomes ready on `device` or on the host.
 
-    The function `finish` computes the future's value and completion time, and `join` makes the current stream or the host wait
-    for it.
+    `join` makes the current stream or the host wait for the value.
     """
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:

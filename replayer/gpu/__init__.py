@@ -1,4 +1,4 @@
-"""Emulates CUDA devices with their streams, events, launches and values, and counts the script's steps.
+"""Emulates CUDA devices with their streams, events and launches, and counts the script's steps.
 
-`virtual_gpu.VirtualGpu` creates one object per module. Callers use the objects of the VirtualGpu directly.
+The class `virtual_gpu.VirtualGpu` emulates all devices of a process. Its attributes are objects of the classes in this package.
 """

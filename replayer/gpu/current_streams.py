@@ -19,10 +19,7 @@ from traces.model.trace import Thread
 
 
 class CurrentStreams:
-    """Stores the current device and the current streams of each host thread, as CUDA does.
-
-    `devices` is the same list object as the virtual GPU's list of devices, not a copy.
-    """
+    """Stores the current device and the current streams of each host thread, as CUDA does."""
 
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
@@ -49,13 +46,13 @@ class CurrentStreams:
         return thread
 
     def known_thread(self) -> HostThread | None:
-        """Return the calling host thread, or None if the thread has not used the GPU yet."""
+        """Return the calling thread, or None if the thread has not used the GPU yet."""
         thread: HostThread | None = getattr(self.local, "thread", None)
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, which was started by the thread `maker`. Threads with the same `name` are shown as one
-        thread in the timeline."""
+        """Register the calling thread, which `maker` has started. Threads with the same name share one track in the timeline.
+        """
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)
@@ -82,7 +79,7 @@ class CurrentStreams:
         return self.caller(device).stream
 
     def set_stream(self, stream: VirtualStream) -> None:
-        """Make `stream` the current stream of its device, and make this device the current device."""
+        """Make `stream` and its device current."""
         thread = self.thread()
         thread.device = stream.device
         thread.call_on(stream)

@@ -1,4 +1,4 @@
-"""A virtual CUDA device with its properties, its memory and its default stream."""
+"""Represents a virtual CUDA device with its properties, its memory and its default stream."""
 
 from __future__ import annotations
 
@@ -20,5 +20,4 @@ class VirtualDevice:
 
     @property
     def memory(self) -> DeviceMemory:
-        """Return the device's memory after executing all pending allocations and frees."""
         return self.allocator.flush()

@@ -7,14 +7,13 @@
 
 Note [Played in batches]
     A launch only stores the op, the stream and the time. The timeline is computed later ("played") for batches of a few hundred
-    launches. A batch is played earlier if the script reads the device's state or the phase changes. Batches do not change the
-    timeline, because the timeline does not depend on when it is computed. Playing batches takes a third of the time, because
-    the interpreter's caches stay warm.
+    launches, or when the script reads the device's state. Batches do not change the timeline. Playing batches takes a third of
+    the time, because the interpreter's caches stay warm.
 
 Note [Three entries per op]
     Pending ops are in one flat list with three entries per op: caller, signature and time. `+=` of a tuple is atomic, so the
-    threads of autograd and of replicas append without a lock. With three lists, two threads could mix up their entries. A list
-    of tuples would give Python's garbage collector one more object per op.
+    threads of autograd and of replicas append without a lock. A list of tuples would give Python's garbage collector one more
+    object per op.
 
 Note [Our own time]
     Computing the timeline takes none of the script's time, because a real GPU works in parallel with its host. A virtual clock
@@ -50,11 +49,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Looking:
-    """A context manager that locks the virtual GPU. On entry, the times of all pending ops are computed. The `with` statement
-    returns the calling thread.
-
-    The context manager is a class, because a generator would be slower.
-    """
+    """Locks the virtual GPU and computes the times of all pending ops. The `with` statement returns the calling thread."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -105,7 +100,7 @@ class ScriptLaunches:
         self._peerless: set[int] = set()
 
     def launch(self, signature: OpSignature, device: int) -> None:
-        """Launch the kernels of an op on the current stream of this thread and device. See Note [Played in batches]."""
+        """Launch the kernels of an op on the current stream. See Note [Played in batches]."""
         if signature.launches:
             self.launch_by(self.current.caller(device), signature)
 
@@ -117,11 +112,7 @@ class ScriptLaunches:
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """From now until `stop_numbering` is called, store each op's autograd sequence number. See Note [Numbered steps] in
-        steps.py.
-
-        Ops in a CUDA graph capture get no sequence numbers, because captured ops do not run before a graph replay.
-        """
+        """Store each op's autograd sequence number until `stop_numbering` is called (Note [Numbered steps] in steps.py)."""
         numbers, note = self._numbers, self._note
 
         def launch_numbered(caller: Caller, signature: OpSignature) -> None:
@@ -144,7 +135,7 @@ class ScriptLaunches:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Inside this context, the calling thread's ops launch no kernels, because recorded kernels are launched instead."""
+        """Do not launch the calling thread's kernels inside this context, because recorded kernels are launched instead."""
         me = threading.get_ident()
         self._muted.append(me)
         self._set_launch(self._launch_unmuted)
@@ -155,7 +146,6 @@ class ScriptLaunches:
             self._set_launch(self._launch_unmuted)
 
     def flush(self) -> None:
-        """Compute the timeline of all pending launches."""
         with self.lock:
             pending, timeline = self.pending, self._timeline
             row, count = timeline.host_rows, len(pending) // 3
@@ -203,7 +193,7 @@ class ScriptLaunches:
     # --- copies
 
     def copying(self) -> AbstractContextManager[None]:
-        """Return a context manager in which a tensor is copied from the host, including the allocation of the new tensor.
+        """Return a context manager in which a tensor is copied from the host.
 
         See Note [The host's time in a library call] in steps.py.
         """
@@ -227,10 +217,10 @@ class ScriptLaunches:
         pinned: bool = False,
         moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy, whose kind is "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device). For a
-        blocking copy, the host waits until the copy ends.
+        """Launch a copy of the kind "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device).
 
-        `moves_tensor` is True for calls of `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`.
+        For a blocking copy, the host waits until the copy ends. `moves_tensor` is True for calls of `Tensor.to`, `Tensor.cuda`
+        and `Tensor.copy_`.
         """
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         told_ns = None if library is None else library.copy_ns(size_bytes)
@@ -255,10 +245,7 @@ class ScriptLaunches:
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Inside this context, the calling thread's copies between devices take no time.
-
-        The time of these copies is already included in another operation.
-        """
+        """Ignore the time of copies between devices inside this context, because another operation includes the time."""
         self._peerless.add(threading.get_ident())
         try:
             yield
@@ -266,7 +253,7 @@ class ScriptLaunches:
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another device on the stream of the source tensor.
+        """Launch a copy to another device.
 
         As in PyTorch (Copy.cu), the copy waits for the target device's current stream, and later work on that stream waits for
         the copy.
@@ -295,10 +282,9 @@ class ScriptLaunches:
     # --- CUDA graphs
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
-        """Start capturing a CUDA graph.
+        """Start capturing a CUDA graph from the current stream and from streams that wait for captured work.
 
-        A capture includes all work on this thread's current stream, and on other streams that wait for the captured work.
-        `pool` is the number of the CUDA graph's private memory pool. `GraphCapture` describes the other arguments.
+        `pool` is the number of the CUDA graph's private memory pool.
         """
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
@@ -318,13 +304,13 @@ class ScriptLaunches:
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Record that a kernel failed. The kernel's error is raised now, or at the host's next wait for a device."""
+        """Raise the error of a failed kernel now, or at the host's next wait for a device."""
         self._fault = error
         if now:
             self.raise_fault()
 
     def raise_fault(self) -> None:
-        """If an earlier kernel has failed, raise the kernel's error. All later launches then raise the same error."""
+        """Raise the error of a kernel that has failed, in this call and in all later launches."""
         if self._fault is not None:
             self.launch_by = self._refuse_launch
             raise self._fault()
@@ -336,14 +322,13 @@ class ScriptLaunches:
         return self.capture is not None and stream in self.capture
 
     def forbid_in_capture(self) -> None:
-        """Raise CUDA's error if the thread is not allowed to wait for the device during a CUDA graph capture."""
+        """Raise CUDA's error if the thread must not wait for the device during a CUDA graph capture."""
         self.raise_fault()
         if self.capture is not None:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Return whether a copy is being captured in a CUDA graph. Raises CUDA's error if the captured copy would make the host
-        wait."""
+        """Return True if a copy is being captured in a CUDA graph. Raise CUDA's error if the copy would make the host wait."""
         if blocking:
             self.raise_fault()
         if self.capture is None or (stream not in self.capture and not blocking):

@@ -14,10 +14,10 @@ from traces.model.trace import NONE, DeviceKind
 
 class LeavableGroup(Protocol):
     def finish(self, wait: bool = True) -> None:
-        """Compute when the group's operations end. The method may wait for other ranks."""
+        """Compute when the group's operations end."""
 
     def leave(self, failed: bool = False) -> None:
-        """Tell the other ranks that this rank's process ends."""
+        """Report to the other ranks that this rank's process ends."""
 
 
 class RankOperations:
@@ -35,23 +35,16 @@ class RankOperations:
         self._groups.append(group)
 
     def leave(self) -> None:
-        """Leave all process groups when the process ends, without waiting for other ranks."""
         for group in self._groups:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute the end times of the running operations of all process groups.
-
-        With `wait=False`, operations that some rank has not called yet get no end time.
-        """
+        """Compute end times. With `wait=False`, operations that some rank has not called yet get no end time."""
         for group in self._groups:
             group.finish(wait)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
-        """Add to the timeline that the host launches an operation between ranks.
-
-        Returns the index of the new timeline entry, and the earliest time at which the operation can start on `device`.
-        """
+        """Return the index of the new timeline entry, and the earliest time at which the operation can start on `device`."""
         launches = self._launches
         simulator = launches.simulator
         with launches.looking as thread:
@@ -63,11 +56,7 @@ class RankOperations:
     def communicate(
         self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
     ) -> None:
-        """Put an operation between ranks on `stream`.
-
-        In the timeline, an operation begins when this rank is ready and ends when the data has arrived. An operation that
-        takes no time in a group of one rank launches no kernel.
-        """
+        """Put an operation between ranks on `stream`, from the time when this rank is ready until the data has arrived."""
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:

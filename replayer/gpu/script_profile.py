@@ -1,4 +1,4 @@
-"""Supports profilers that a script uses itself (torch.profiler), and named ranges (torch.cuda.nvtx)."""
+"""Supports profilers that a script uses (torch.profiler), and named ranges (torch.cuda.nvtx)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class ScriptProfile:
         self._timeline = launches.simulator.timeline
 
     def begin_range(self) -> Callable[[str], None]:
-        """Begin a named range of the calling thread in the timeline. To end the range, call the returned function with the name
-        of the range."""
+        """Begin a named range in the timeline. The returned function ends the range and sets its name."""
         with self._launches.looking as thread:
             start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
 
@@ -30,15 +29,12 @@ class ScriptProfile:
         return end
 
     def watch(self) -> None:
-        """Begin to store the ops, device work and memory events of the virtual GPU. The method `watched` returns them."""
+        """Begin to collect ops, device work and memory events for `watched`."""
         with self._launches.looking:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Return the ops, device work and memory events since the call of `watch`.
-
-        The returned column has, for each memory event, the index of the next row in the host table, or NONE.
-        """
+        """Return what was collected, and the row in the host table (or NONE) for each memory event."""
         simulator = self._launches.simulator
         with self._launches.looking as thread:
             simulator.tracker.charge_so_far(thread)
@@ -47,5 +43,4 @@ class ScriptProfile:
 
     @property
     def loader_waits(self) -> list[LoaderWait]:
-        """Return how long the script waited for each batch since the call of `watch`."""
         return self._timeline.loader_waits

@@ -1,21 +1,21 @@
-"""The script's phases, module calls and steps.
+"""Tracks the script's phases, module calls and steps.
 
     steps.enter_phase("backward")
     steps.leave_phase("backward")
     steps.optimizer_stepped(True)       # a training step has ended
 
-The methods of this class are called by `ScriptHooks` (traces/script/script_hooks.py).
+The class `ScriptHooks` (traces/script/script_hooks.py) calls these methods.
 
 Note [Numbered steps]
     Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading the numbers takes 0.2 us per
-    op, which is too slow for every step. The numbers are read in the first training steps only. Later steps with the same ops
-    get a copy of these numbers (traces/format/autograd_numbers.py).
+    op, so the numbers are read in the first training steps only. Later steps with the same ops get a copy of these numbers
+    (traces/format/autograd_numbers.py).
 
 Note [The host's time in a library call]
-    The library has measured phase times. A phase time lasts from the host's entry into the phase until the device has finished,
-    so the time includes the measured host's launch times. This machine's time for the same calls (copies, the model, zero_grad,
-    backward, step) must not be added. A virtual clock is therefore paused in these calls. The wall clock cannot be paused: a
-    host that is slower than the phase makes the phase longer.
+    The library's phase times last from the host's entry into the phase until the device has finished, so they include the
+    measured host's launch times. This machine's time for the same calls (copies, the model, zero_grad, backward, step) must not
+    be added. A virtual clock is therefore paused in these calls. The wall clock cannot be paused: a host that is slower than
+    the phase makes the phase longer.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.leave, name)
 
     def loss_called(self) -> None:
-        """Begin the loss phase when the script calls a loss function that cannot be recognized by its ops."""
+        """Begin the loss phase for a loss function that cannot be recognized by its ops."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
-        """An optimizer's step() has returned. A training step ends when the script's first optimizer returns from step()."""
+        """End a training step if `is_first` is True, which means the script's first optimizer."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
@@ -111,16 +111,12 @@ class ScriptSteps:
 
     @property
     def workload(self) -> WorkloadObserver:
-        """The object that collects the script's workload signature."""
         return self._tracker.script.workload
 
     def _watch_call(
         self, module: object, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
     ) -> Callable[[], None]:
-        """Look up published step times for a model when the script calls the model.
-
-        Returns a function that must be called when the module returns. See Note [The host's time in a library call].
-        """
+        """See Note [The host's time in a library call]."""
         library = self._library
         assert library is not None
         with self._launches.looking:
@@ -144,14 +140,10 @@ class ScriptSteps:
                     self._clock.pause()
 
     def module_returned(self) -> None:
-        """The outermost module has returned."""
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """Return the object with which this thread's module hooks mark the start and end of module calls.
-
-        Returns None for a replica of nn.DataParallel, because each step creates new replicas.
-        """
+        """Return the object that marks module calls, or None for replicas of nn.DataParallel, which are new in each step."""
         if getattr(module, "_is_replica", False):
             return None
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
@@ -188,12 +180,7 @@ class ScriptSteps:
     # --- steps
 
     def _look_at_steps(self) -> None:
-        """If a step has ended, prepare for the next one. The allocator expects that the next training step repeats the memory
-        requests.
-
-        After the first step, the recording and the cached op plans consist of about 100,000 objects that are never freed.
-        `gc.freeze` excludes these long-lived objects from garbage collections, which would otherwise slow down some steps.
-        """
+        """After the first step, `gc.freeze` excludes about 100,000 long-lived objects from garbage collections."""
         tracker = self._tracker
         if tracker.trained != self._trained:
             self._trained = tracker.trained
@@ -215,7 +202,7 @@ class ScriptSteps:
 
     @contextmanager
     def thawed(self) -> Iterator[None]:
-        """Inside this context, objects excluded by `gc.freeze` take part in garbage collections again."""
+        """Include objects that `gc.freeze` excluded in garbage collections inside this context."""
         if self._froze:
             gc.unfreeze()
         yield

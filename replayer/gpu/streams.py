@@ -3,9 +3,6 @@
     side = streams.new(device=0)
     streams.record_event(event, side)
     streams.synchronize_event(event)        # returns when the event's virtual time has passed
-
-Streams follow CUDA's rules. Work on one stream runs in order. An event marks the end of the work that was on the stream when
-the event was recorded. The host waits only in those calls that also wait in CUDA.
 """
 
 from __future__ import annotations
@@ -45,8 +42,7 @@ class Streams:
                 self._stats.events_never_recorded -= 1
 
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
-        """Make later work on `stream` wait for the event. As in CUDA, waiting for an event that was never recorded has no
-        effect."""
+        """Make later work on `stream` wait for the event. Unrecorded events have no effect, as in CUDA."""
         with self._launches.looking:
             capture = self._launches.capture
             if capture is not None and capture.has_event(event):
@@ -58,7 +54,6 @@ class Streams:
                 stream.wait(event.time_ns)
 
     def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
-        """Make later work on `stream` wait for the work that is now queued on `other`."""
         with self._launches.looking as thread:
             capture = self._launches.capture
             if capture is not None and other in capture:
@@ -86,7 +81,6 @@ class Streams:
         return stream.ready_ns <= self._clock.poll_ns()
 
     def _is_unrecorded(self, event: VirtualEvent) -> bool:
-        """Return whether the event was never recorded. For such an event, torch makes no CUDA call."""
         capture = self._launches.capture
         return event.time_ns is None and (capture is None or not capture.has_event(event))
 
@@ -100,14 +94,12 @@ class Streams:
             self._scheduler.script_waits(self._launches.current.thread(), event.time_ns)
 
     def synchronize(self, stream: VirtualStream) -> None:
-        """Wait until all work on the stream has ended in virtual time."""
         self._launches.forbid_in_capture()
         with self._launches.looking as thread:
             self._tracker.charge_so_far(thread)
             self._scheduler.script_waits(thread, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
-        """Wait until all work on the device has ended in virtual time."""
         self._launches.forbid_in_capture()
         self._ranks.finish(wait=True)
         with self._launches.looking as thread:
@@ -126,19 +118,18 @@ class Streams:
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """Return the later of two times: the calling thread's virtual time and the clock's time."""
+        """Return the calling thread's virtual time or the clock's time, whichever is later."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """Compute the times of the pending ops and return the calling thread's virtual time. The clock's time is ignored."""
+        """Return the calling thread's virtual time after computing the times of pending ops."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 
     def come_to_present(self) -> None:
         """Wait until the clock reaches the calling thread's virtual time.
 
-        With the virtual or the recorded clock, the wait takes no real time. With the real clock, the script may run up to
-        `_AHEAD_NS` ahead of virtual time (simulator.py). For a thread that has not used the device, the method returns at once.
+        With the real clock, the script may run up to `_AHEAD_NS` ahead of virtual time (simulator.py).
         """
         thread = self._launches.current.known_thread()
         if thread is not None:
@@ -147,7 +138,6 @@ class Streams:
 
 
 def _record(_thread: HostThread, event: VirtualEvent, stream: VirtualStream) -> None:
-    """Record an event. An event in a CUDA graph is recorded each time the graph is replayed."""
     event.time_ns = stream.ready_ns
 
 

@@ -1,5 +1,4 @@
-"""Returns tensor values and result sizes when the host reads them from a device. If a value was not recorded, a plausible value
-is assumed.
+"""Returns tensor values and result sizes that the host reads, as recorded or assumed.
 
     values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
     values.output_size("aten::nonzero", (10,))          # 7
@@ -17,11 +16,7 @@ from traces.model.trace import Trace
 
 
 class ReadValues:
-    """Supplies the values that the host reads.
-
-    `assumed` supplies values that were not recorded. With `assumes_sizes`, it also supplies result sizes that were not
-    recorded.
-    """
+    """Supplies the values that the host reads. `assumed` supplies values that were not recorded."""
 
     def __init__(self, launches: ScriptLaunches, trace: Trace, rank: int, *, improving: bool, strict: bool) -> None:
         self._launches = launches
@@ -32,8 +27,7 @@ class ReadValues:
         self.assumes_sizes = improving and not strict
 
     def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
-        """Make the host wait for the stream, and return the next `count` recorded values. Returns None if nothing was
-        recorded."""
+        """Make the host wait for the stream, and return the next `count` recorded values or None."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream
@@ -48,9 +42,6 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """Return the recorded output size for the next call of a data-dependent op with this input shape.
-
-        Returns None if no size was recorded.
-        """
+        """Return the recorded output size for the next call of a data-dependent op, or None."""
         tracker = self._simulator.tracker
         return self._sizes.next(op, shape, tracker.number, tracker.step.step.row, tracker.row_of_values)

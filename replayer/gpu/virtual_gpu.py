@@ -1,4 +1,4 @@
-"""The virtual GPU of a process, which consists of devices and of one object for each group of functions.
+"""Emulates the GPUs of a process, with one object for each group of functions.
 
     gpu = VirtualGpu(trace, rank=0, clock=clock, timeline=timeline)
     gpu.launches.launch(signature, device=0)
@@ -58,7 +58,7 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """Objects from the script's process that the virtual GPU uses."""
+    """Stores the objects of the script's process that the virtual GPU uses."""
 
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace
@@ -68,7 +68,7 @@ class ScriptLinks:
 
 
 class VirtualGpu:
-    """Emulates all CUDA devices of this process."""
+    """Emulates all CUDA devices of a process."""
 
     def __init__(
         self,
@@ -127,11 +127,7 @@ class VirtualGpu:
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
-        """Return the temporary memory that the op allocates and frees before it returns.
-
-        The sizes of the temporary memory come from the recording. For `trace fit`, which reruns memory requests on other GPU
-        models, the sizes are estimated instead.
-        """
+        """Return the temporary memory that the op allocates and frees before it returns."""
         if self._estimates_workspaces:
             return winograd_workspaces.of_convolution(signature)
         return self._workspaces.of_op(self.recording.keys[signature])

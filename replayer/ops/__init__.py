@@ -1,4 +1,5 @@
-"""Implements ops that move, read or compute values, because the shapes of the arguments do not suffice for these ops.
+"""Implements ops that move, read or compute tensor values.
 
-`host_reads` reads tensor values, and `data_dependent` runs ops whose output shapes depend on values.
+The module `host_reads` reads tensor values on the host. The module `data_dependent` runs ops whose output shapes depend on
+values.
 """

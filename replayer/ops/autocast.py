@@ -1,11 +1,10 @@
 # mypy: allow-untyped-calls
 """Casts arguments of ops on the virtual GPU to half precision or float32, as autocast does on a real GPU.
 
-PyTorch's own autocast kernels do not cast virtual tensors, because their device type in C++ is not CUDA. For virtual tensors,
-the ops that PyTorch casts (listed in ATen/autocast_mode.h) are registered with the dispatch key AutocastPrivateUse1.
-
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
+
+The ops that PyTorch casts (ATen/autocast_mode.h) are registered with the dispatch key AutocastPrivateUse1.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ _BANNED = (
 
 
 class _Casts(threading.local):
-    """A cache of low-precision copies of parameters.
-
-    When a thread leaves its outermost autocast context, its cached casts are deleted, as in PyTorch.
-    """
+    """Caches low-precision copies of parameters until a thread leaves its outermost autocast context."""
 
     def __init__(self) -> None:
         self.made: dict[tuple[int, bool], tuple[TorchAny, TorchAny]] = {}
@@ -68,7 +64,6 @@ class Autocast:
         self.key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def clear_cache(self, clear: Callable[[], None]) -> None:
-        """Delete the cached casts of this thread when the script calls `torch.clear_autocast_cache`."""
         clear()
         self._casts.made.clear()
 
@@ -79,13 +74,12 @@ class Autocast:
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
     def full_and_back(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in float32 and convert the result to the dtype of the op's first argument."""
+        """Run the op in float32, and cast the result back."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
     def full_by_dtype(self, op: torch._ops.OpOverload, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op with `dtype=torch.float32` unless the caller has passed a dtype. `at` is the position of the argument."""
         given = kwargs.get("dtype") if len(args) <= at else args[at]
         if given is None and _eligible(args[0]):
             args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
@@ -104,15 +98,12 @@ class Autocast:
         return self.as_it_is(op, *args, **kwargs)
 
     def as_it_is(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op without autocast and without casting its arguments."""
+        """Run the op without autocast."""
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
-        """Cast the arguments from last to first.
-
-        The last argument is cast first, as in PyTorch, where gcc evaluates the arguments of a C++ call from right to left.
-        """
+        """Cast the last argument first, because gcc evaluates the arguments of a C++ call from right to left."""
         cast = [
             self._one(value, dtype)
             if _is_on_device(value)
@@ -148,8 +139,6 @@ class Autocast:
 
 
 def _is_on_device(value: TorchAny) -> bool:
-    """Return whether a tensor is on the virtual GPU. Returns True for fake tensors and for wrappers of virtual tensors
-    (DTensor, torch.func) as well."""
     return type(value) is VirtualTensor or (isinstance(value, torch.Tensor) and value.is_cuda)
 
 
@@ -162,7 +151,6 @@ def _argument_index(op: torch._ops.OpOverload, name: str) -> int:
 
 
 def register() -> None:
-    """Register the autocast rule of every op in PyTorch's lists. All other ops are run without a cast."""
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     state.STATE.kept.append(others)
@@ -185,12 +173,7 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Apply autocast to the ops of other packages that have registered autocast kernels for CUDA.
-
-    Autocast kernels written in Python are registered for the virtual GPU, too. C++ autocast kernels do not cast virtual
-    tensors, because their device type in C++ is not CUDA. Ops with a C++ autocast kernel are run in float32, as torchvision
-    runs roi_align, nms and deform_conv2d.
-    """
+    """Run ops of other packages in float32 if they have a C++ autocast kernel for CUDA, such as torchvision's nms."""
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -218,7 +201,5 @@ def _cover_packages(autocast: Autocast) -> None:
 
 
 def _overload(name: str) -> TorchAny:
-    """Return the op with this name, or None if this PyTorch release lacks the op. The op lists in this module cover several
-    PyTorch releases."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)

@@ -1,19 +1,15 @@
 """Runs copies between host and device, and copies within a device.
 
-The rules follow ATen/native/cuda/Copy.cu. A copy from the host to the device converts the dtype on the host. A blocking copy
-from the device to the host converts the dtype on the host. A non-blocking copy from the device to the host converts the dtype
-on the device. Copies of non-contiguous tensors use a contiguous temporary tensor.
-
     x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
     x.cpu()                    # aten::_to_copy, d2h, 12 bytes, blocking; host_reads.py finds the values
+
+The rules follow ATen/native/cuda/Copy.cu.
 
 Note [What the host waits for]
     Without `non_blocking`, PyTorch waits for the stream after each copy between host and device. With `non_blocking`, the host
     waits whenever cudaMemcpyAsync waits ("API synchronization behavior" in the CUDA runtime manual). If the host memory is
-    pinned, the host does not wait. When copying from pageable memory, the host waits until the data is in staging buffers.
-    Copies of up to 64 KiB are staged immediately. Larger copies exceed the staging buffers, so the host waits for nearly the
-    whole copy. When copying to pageable memory, the host waits for the end of the copy. `to("cpu", non_blocking=True)`
-    allocates its result in pinned memory.
+    pinned, the host does not wait. A copy of more than 64 KiB from pageable memory makes the host wait for nearly the whole
+    copy, and a copy to pageable memory makes the host wait for its end.
 """
 
 from __future__ import annotations
@@ -80,7 +76,6 @@ class Copies:
         non_blocking: bool = False,
         memory_format: torch.memory_format | None = None,
     ) -> TorchAny:
-        """Run `Tensor.to` for a new dtype or device, by copying into a new tensor."""
         options: dict[str, TorchAny] = {"dtype": dtype or source.dtype, "memory_format": memory_format or torch.preserve_format}
         if device is not None and device.type not in OURS:
             there = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
@@ -222,8 +217,7 @@ class Copies:
 
 
 def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
-    """Return whether a host tensor is in pinned memory. Raises torch's error if the tensor is not pinned while a CUDA graph is
-    being captured."""
+    """Return True if a host tensor is pinned. During a CUDA graph capture, raise torch's error for unpinned tensors."""
     pinned, here = is_pinned(host), gpu()
     if not pinned and here.launches.capture is not None and here.launches.is_capturing(here.current.stream(device)):
         raise RuntimeError(
@@ -234,7 +228,6 @@ def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
 
 
 def _require_broadcast(target: Sequence[int], source: Sequence[int]) -> None:
-    """Raise torch's error if a tensor of shape `source` cannot be broadcast to shape `target`."""
     if target == source:
         return
     dims = max(len(target), len(source))

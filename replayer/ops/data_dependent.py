@@ -1,15 +1,12 @@
 """Runs ops with data-dependent output shapes (torch.Tag.dynamic_output_shape).
 
-Each output size is computed on the host, taken from the recording, or assumed.
-
     x[torch.tensor([True, False, True])]            # two elements: the host knows the mask
     x[x > 0]                                        # the recorded count at this place, else an assumed share of the elements
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-For boolean indexing, `nonzero` and `masked_select`, the size is the number of true elements in a mask. The sizes of `unique`,
-`bincount` and `repeat_interleave` are computed on the host if the input's values are known. As on CUDA, the host waits until
-the device has computed the size, because the output cannot be allocated before.
+Each output size is computed on the host, taken from the recording, or assumed. As on CUDA, the host waits until the device has
+computed the size.
 """
 
 from __future__ import annotations
@@ -80,7 +77,7 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """Run `nonzero`. The result has the shape (count, dimensions), the dtype int64 and column-major strides, as on CUDA."""
+        """Run `nonzero`, whose result has column-major strides on CUDA."""
         meta: TensorMeta = source.tensor_meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
@@ -107,11 +104,8 @@ class DataDependentOps:
         return [index]
 
     def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
-        """Return the number of true elements in `mask` after broadcasting it to `shape`.
-
-        If the values of the mask are known, the true elements are counted. If the values of the mask are unknown, the recorded
-        number is used or a number is assumed. See Note [Unknown sizes] in tensor/planning/assumed_sizes.py.
-        """
+        """Return the number of true elements in `mask` after broadcasting it to `shape`. See Note [Unknown sizes] in
+        tensor/planning/assumed_sizes.py."""
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
         if known is not None:
@@ -143,10 +137,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `repeat_interleave`, which repeats index i in the output `repeats[i]` times.
-
-        If `output_size` is given, the host does not wait.
-        """
+        """Run `repeat_interleave`. If `output_size` is given, the host does not wait."""
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)
@@ -238,10 +229,7 @@ class DataDependentOps:
 
 
 def _even_counts(total: int, size: int) -> torch.Tensor:
-    """Return assumed counts of `size` distinct values in a tensor with `total` elements.
-
-    The counts add up to `total`, so that `split(counts.tolist())` works as on a GPU.
-    """
+    """Return assumed counts of `size` distinct values, which add up to `total`."""
     if not 0 < size <= KNOWN_LIMIT:
         return torch.zeros(size, dtype=torch.int64, device="cpu")
     share, left = divmod(total, size)

@@ -1,12 +1,10 @@
 # mypy: allow-untyped-calls
 """Registers the kernels that create tensors on the virtual GPU, such as `torch.empty(..., device="cuda")`.
 
-The kernels are registered for every device type that a virtual GPU can have in C++ (tensor_meta.py). Because the kernels are
-registered with PyTorch, scripts can create tensors in every thread without a TorchDispatchMode. In a PyTorch build with CUDA,
-the registered kernels replace PyTorch's own kernels, which need a CUDA driver.
-
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
+
+In a PyTorch build with CUDA, the registered kernels replace PyTorch's own kernels, which need a CUDA driver.
 """
 
 from __future__ import annotations
@@ -94,10 +92,7 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Create a tensor in host memory for the Reducer of DistributedDataParallel, which has asked for a tensor on device
-    `index`.
-
-    See Note [The map of used parameters] in process_group.py.
+    """Return a host tensor for the Reducer of DistributedDataParallel (Note [The map of used parameters] in process_group.py).
     """
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index

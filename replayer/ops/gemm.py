@@ -1,9 +1,6 @@
-"""Runs matrix products that cuBLAS computes. PyTorch allocates a cuBLAS workspace at a thread's first matrix product on a
-stream (cublas_workspaces.py).
+"""Runs matrix products that cuBLAS computes, and allocates their cuBLAS workspaces (cublas_workspaces.py).
 
     plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
-
-If cuBLAS kept no workspaces in the recording, the handlers are not needed, and each one removes itself at its first call.
 """
 
 from __future__ import annotations
@@ -28,10 +25,7 @@ PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES f
 
 
 def use_workspace(result: TorchAny) -> bool:
-    """Allocate the calling thread's cuBLAS workspace for a matrix product, unless the result is empty.
-
-    Returns whether cuBLAS keeps its workspaces.
-    """
+    """Allocate the calling thread's cuBLAS workspace, and return True if cuBLAS keeps its workspaces."""
     here = gpu()
     if here.blas.kept and result.tensor_meta.numel:
         device = result.tensor_meta.index
@@ -40,8 +34,7 @@ def use_workspace(result: TorchAny) -> bool:
 
 
 def _is_lt(result: TorchAny, bias: TorchAny, left: TorchAny, right: TorchAny, beta: float = 1, **_: TorchAny) -> bool:
-    """Return whether PyTorch computes this product with cuBLASLt. The bias must have one value per column, and the right factor
-    must not be a vector. See addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp."""
+    """Return True if PyTorch uses cuBLASLt (addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp)."""
     return (
         beta == 1
         and result.dtype in _LT_DTYPES

@@ -3,8 +3,6 @@
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)
     gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
-
-If a result shares storage with an argument on the CPU, the two also share memory on the virtual GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ class HostCall(CallArguments):
         return host
 
     def back(self, value: TorchAny, index: int) -> TorchAny:
-        """Convert a result that the CPU has computed to a tensor on virtual device `index`."""
         if isinstance(value, (list, tuple)):
             return [self.back(item, index) for item in value]
         if not isinstance(value, torch.Tensor):

@@ -44,7 +44,6 @@ class HostReads:
         }
 
     def fill_handlers(self, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-        """Return handlers for ops whose fill value may be a tensor on the device. `run` runs an op without a handler."""
         return {op: partial(self._fill, partial(run, op), at) for op, at in _FILL_VALUES.items()}
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
@@ -69,7 +68,6 @@ class HostReads:
         return values.item() if isinstance(values, torch.Tensor) else values
 
     def equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Run `torch.equal`. The device compares the two tensors, and the host waits for the result."""
         answer = equal_without_kernel(one, other)
         if answer is not None:
             return answer
@@ -77,10 +75,7 @@ class HostReads:
         return self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """Run `torch.allclose`. Scripts use this function to check that two methods give the same result.
-
-        Returns True if the values of both tensors are unknown.
-        """
+        """Run `torch.allclose`, but return True if the values of both tensors are unknown."""
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
             return torch.allclose(mine, theirs, *tolerances, **options)
@@ -121,12 +116,8 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 
 
 def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
-    """Return whether the host must wait before this op, because PyTorch first reads a value from the device.
-
-    If the fill value is a tensor on the device, PyTorch reads it with `item`. `index_put_` with a mask reads the number of true
-    elements, unless the value is a single number on the host (`masked_fill__cuda` and `canDispatchToMaskedFill` in
-    ATen/native).
-    """
+    """Return True if PyTorch reads a value from the device before the op runs (`masked_fill__cuda` and
+    `canDispatchToMaskedFill` in ATen/native)."""
     at = _FILL_VALUES.get(func)
     if at is not None:
         return hasattr(args[at], "allocation")
@@ -137,17 +128,12 @@ def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> 
 
 
 def wait_for_device(index: int) -> None:
-    """Wait until all work on the current stream has ended, as when the host reads a value."""
     before_sync()
     gpu().streams.synchronize(gpu().current.stream(index))
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal` if the shapes differ, the tensors are empty, or both are the same memory. Returns None
-    if a kernel must compare the values.
-
-    PyTorch compares shapes and memory first, without a kernel and without a wait (`cuda_equal` in ATen/native/cuda/Equal.cpp).
-    """
+    """Return the result of `torch.equal`, or None if a kernel must compare the values (ATen/native/cuda/Equal.cpp)."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

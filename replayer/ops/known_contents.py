@@ -1,6 +1,4 @@
-"""Handles ops whose results the host knows without computing on the device. Also handles indexing by tensors in host memory.
-
-Each handler runs an op and then stores the values of its result in `Allocation.known`.
+"""Runs ops whose results the host knows without computing on the device, and stores the known values.
 
     torch.zeros(3, device="cuda").tolist()    # [0.0, 0.0, 0.0], although nothing was computed
 """
@@ -89,8 +87,6 @@ class KnownContents:
         return made
 
     def _values_unchanged(self, op: torch._ops.OpOverload, at: int, *args: TorchAny) -> TorchAny:
-        """Run an op that keeps the values of the argument at position `at`, and mark these values as still known.
-        """
         known = args[at].allocation.known
         result = self._run(op, *args)
         args[at].allocation.known = known
@@ -131,12 +127,7 @@ class KnownContents:
 def index_put_new(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> TorchAny:
-    """Run `aten::index_put`, which copies a tensor and sets some elements of the copy.
-
-    In the backward pass of indexing, CUDA writes into a new tensor of zeros without copying it. For subclasses of Tensor such
-    as virtual tensors, autograd calls `index_put`, which would copy the zeros (`index_backward` in
-    torch/csrc/autograd/FunctionsManual.cpp).
-    """
+    """Run `aten::index_put`, but in the backward pass of indexing write into `target` without copying it, as CUDA does."""
     node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
     if node is not None and node.name().startswith("IndexBackward"):
         return aten._index_put_impl_.default(target, indices, values, accumulate, True)

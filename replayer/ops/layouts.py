@@ -1,13 +1,10 @@
 # mypy: allow-untyped-calls
-"""Implements sparse tensors (COO, CSR and others) on the virtual GPU. Each sparse tensor on the virtual GPU wraps a sparse
-tensor in host memory.
-
-The shapes of sparse results depend on values, and most sparse ops have no shape rule in PyTorch. So the CPU runs each sparse
-op. The host usually knows the indices, because most scripts create sparse tensors from indices on the host. Unknown values are
-replaced by zeros.
+"""Implements sparse tensors (COO, CSR and others), each of which wraps a sparse tensor in host memory.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
+
+The CPU runs each sparse op, because the shapes of sparse results depend on values. Unknown values are replaced by zeros.
 
 Note [Parts of a sparse tensor]
     The indices and the values of a sparse tensor each have an allocation on the device. Each allocation is identified by a
@@ -37,10 +34,7 @@ _wrap: TorchAny = torch.Tensor._make_wrapper_subclass
 
 
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
-    """A sparse tensor on the device.
-
-    `host` is the sparse host tensor. `parts` maps the host storages of the indices and the values to allocations on the device.
-    """
+    """Represents a sparse tensor on the virtual GPU. `parts` maps each host storage to its allocation on the device."""
 
     host: torch.Tensor
     index: int  # type: ignore[assignment]
@@ -65,7 +59,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
-        """Run the old constructor `Tensor.new`. Optimizers use it to create tensors with the shape of a sparse gradient."""
+        """Run the old constructor `Tensor.new`, with which optimizers create tensors with the shape of a sparse gradient."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -102,7 +96,6 @@ class Layouts:
         return self.run(func, args, kwargs or {})
 
     def run(self, func: TorchAny, args: TorchAny, kwargs: TorchAny) -> TorchAny:
-        """Run an op with an argument or result that is a sparse tensor."""
         run = mixed_devices.runner(func, args, kwargs)
         if run is not None:
             return run(func, args, kwargs)
@@ -129,7 +122,7 @@ class Layouts:
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
-        """Wrap a sparse host tensor for device `index`, and allocate device memory for its indices and values if necessary.
+        """Wrap a sparse host tensor for device `index`.
 
         `known` is True if the values in the host tensor are the ones that the script computed, not placeholders.
         """
@@ -160,8 +153,6 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
 
 
 def moved(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
-    """Copy a compressed sparse tensor (such as CSR) from the host to a device. PyTorch itself copies COO tensors to a
-    device."""
     parts: TorchAny = _parts(host)
     there = {part.untyped_storage()._cdata: part.to(device).allocation for part in parts}
     return wrap(host.clone(), device.index or 0, there, known=True)

@@ -15,11 +15,7 @@ from replayer.state import host_memory, is_pinned_address
 
 
 def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Create a CPU tensor in pinned memory without initializing its values. A tensor without elements has no memory and is
-    never pinned.
-
-    Raises torch.AcceleratorError with CUDA's message if the system cannot pin more memory.
-    """
+    """Raise torch.AcceleratorError if the system cannot pin more memory."""
     if not prod(shape):
         return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
     elements = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
@@ -32,7 +28,6 @@ def pinned_empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.d
 
 
 def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a CPU tensor to pinned memory with the same strides, as `Tensor.pin_memory` does. The data is actually copied."""
     if tensor.layout is not torch.strided:
         raise NotEmulated(f"pin_memory of a {tensor.layout} tensor", "pin its indices and values, which are plain tensors")
     with torch.no_grad():
@@ -40,9 +35,6 @@ def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's memory is pinned. Views, numpy arrays and DLPack tensors that share the memory of a pinned
-    tensor are pinned, too.
-    """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False
     return is_pinned_address(tensor.untyped_storage().data_ptr())

@@ -1,2 +1,5 @@
-"""Composite ops that PyTorch decomposes differently on CUDA and on a CPU. For virtual tensors, this package chooses the same
-decomposition as CUDA."""
+"""Decomposes composite ops on virtual tensors as PyTorch does on CUDA.
+
+PyTorch decomposes some composite ops differently on a CPU and on CUDA. The module `rnn` runs recurrent layers, and the module
+`losses` runs loss functions.
+"""

@@ -1,11 +1,9 @@
 # mypy: allow-untyped-calls
-"""Chooses the kernels of composite ops as CUDA does.
-
-PyTorch's C++ code does not choose CUDA's kernels for virtual tensors, because their device type in C++ is not CUDA. This module
-chooses the kernels of attention, RMS norm, softmax, CTC loss and observed quantization. The module rnn.py chooses cuDNN's
-kernels for recurrent layers.
+"""Chooses CUDA's kernels for attention, RMS norm, softmax, CTC loss and observed quantization.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
+
+PyTorch's C++ code does not choose CUDA's kernels for virtual tensors, because their device type in C++ is not CUDA.
 """
 
 from __future__ import annotations
@@ -49,9 +47,7 @@ def attention_kernel(
     cudnn: int = 0,
     rounds_dropout: bool = False,
 ) -> str:
-    """Return the attention kernel that CUDA uses.
-
-    The rules are those of ATen/native/transformers/cuda/sdp_utils.cpp, in the same order.
+    """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp).
 
     `grouped` allows several query heads to share one key and value head (grouped-query attention). `cudnn` is the cuDNN
     version, such as 91900, or 0 to exclude cuDNN's attention. `rounds_dropout` allows cuDNN's attention to round the dropout
@@ -105,7 +101,7 @@ def attention_kernel(
 
 
 def _suits_cudnn(query: torch.Tensor, key: TorchAny, value: TorchAny, mask: torch.Tensor | None, drops: bool) -> bool:
-    """Return whether cuDNN's attention supports the shapes and the mask (can_use_cudnn_attention in sdp_utils.cpp)."""
+    """See can_use_cudnn_attention in sdp_utils.cpp."""
     sizes = query.size(-1), value.size(-1)
     return (
         all(size <= _CUDNN_HEAD_SIZE and size % 8 == 0 for size in sizes)
@@ -129,7 +125,6 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TorchAny:
-    """Run `F.scaled_dot_product_attention` with the kernel that CUDA would choose."""
     if not query.device == key.device == value.device:
         raise RuntimeError(
             f"Expected query, key, and value to have the same device type, but got query.device: {query.device} key.device:"
@@ -184,8 +179,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. As on CUDA, a single op reads half precision and writes float32 (ATen/native/SoftMax.cpp).
-    """
+    """Run `torch.softmax`, for which CUDA reads half precision and writes float32 in one op (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -199,7 +193,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. On CUDA, the kernel checks whether the labels are in range, not the host (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`, for which CUDA checks the range of the labels in the kernel (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     classes = int(labels.max()) + 1 if num_classes == -1 else num_classes
@@ -218,8 +212,7 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    """Run `torch.ctc_loss` with the lengths in host memory, as on CUDA. The lengths are copied to the host here, because
-    PyTorch's C++ code does not do so for subclasses of Tensor."""
+    """Run `torch.ctc_loss` with the lengths in host memory, as on CUDA."""
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 
@@ -233,10 +226,7 @@ def observed_fake_quantization(
     zero: TorchAny,
     *how: TorchAny,
 ) -> TorchAny:
-    """Run `torch.fused_moving_avg_obs_fake_quant`.
-
-    As on CUDA, the first call resizes empty per-channel buffers (native/quantized/cuda/FusedObsFakeQuant.cu).
-    """
+    """See native/quantized/cuda/FusedObsFakeQuant.cu, which resizes empty buffers in the first call."""
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
         for buffer in (low, high, scale, zero):
@@ -271,7 +261,6 @@ _HALF = {wide: half for half, wide in _WIDE.items()}
 
 
 def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: TorchAny, **options: TorchAny) -> torch.Tensor:
-    """Run a Fourier transform. cuFFT accepts half precision only if the sizes are powers of two."""
     if data.dtype not in _WIDE:
         made: torch.Tensor = _in_words_of_cuda(op, data, n, *where, **options)
         return made

@@ -3,9 +3,7 @@
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-PyTorch decomposes a composite loss before a device backend is called, but a recording shows the name of the loss (LOSS_OPS in
-phase_rule.py). A kernel registered for each loss (dispatch key AutogradLazy) starts the loss phase and then decomposes the loss
-as PyTorch does.
+A kernel with the dispatch key AutogradLazy starts the loss phase and then decomposes the loss as PyTorch does.
 """
 
 from __future__ import annotations

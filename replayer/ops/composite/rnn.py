@@ -1,10 +1,6 @@
 # mypy: allow-untyped-calls
 """Runs recurrent layers as on CUDA, with one cuDNN call for all layers, directions and time steps.
 
-This module calls the cuDNN ops for virtual tensors, because PyTorch's C++ code calls them only for CUDA tensors. `torch.lstm`,
-`gru`, `rnn_tanh` and `rnn_relu` become `aten::_cudnn_rnn`. cuDNN reads all weights from a single buffer, which
-`flatten_parameters` creates. For layers that cuDNN does not support, rnn_cells.py runs one fused cell kernel per time step.
-
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
     pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device
 
@@ -53,8 +49,6 @@ def _cudnn_accepts(data: torch.Tensor) -> bool:
 
 
 def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
-    """Return the buffer of the weights as a one-dimensional tensor, or None if the weights are not consecutive views of one
-    buffer."""
     first = weights[0].tensor_meta
     at = first.offset
     for weight in weights:
@@ -83,18 +77,13 @@ def _run(
 
 
 def _implementation(mode: int, data: torch.Tensor) -> Callable[..., tuple[TorchAny, ...]] | None:
-    """Return the function that runs recurrent layers as on CUDA, or None if PyTorch's own decomposition is the same as on
-    CUDA."""
     if _cudnn_accepts(data):
         return partial(_run, mode)
     return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
 def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
-    """Run recurrent layers on a padded batch, or on a packed sequence with its batch sizes in host memory.
-
-    `hx` (the hidden state) is a list of two tensors for an LSTM, and one tensor for other layers.
-    """
+    """`hx` is a list of two tensors for an LSTM, and one tensor for other layers."""
     mixed_devices.runner(op, (data, *args), {})
     run = _implementation(mode, data)
     if run is None:
@@ -129,10 +118,7 @@ def _under_autocast(
     cx: TorchAny,
     *rest: TorchAny,
 ) -> TorchAny:
-    """Run recurrent layers in half precision, even if autocast uses another dtype.
-
-    All weights are cast into one new buffer, and autograd records the casts.
-    """
+    """Run recurrent layers in half precision, even if autocast uses another dtype."""
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
         if weights[0].dtype is torch.float32:
@@ -143,16 +129,9 @@ def _under_autocast(
 
 
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Return handlers for recurrent ops that have no shape rule (meta kernel) in PyTorch. The function `run` runs an op from
-    its cached plan.
-
-    Packing a sequence needs a separate handler, because the output shape depends on the values of `lengths`. Another handler
-    flattens the weights into cuDNN's buffer.
-    """
+    """Return handlers for recurrent ops that have no meta kernel in PyTorch."""
 
     def backward(*args: TorchAny) -> TorchAny:
-        """Run cuDNN's backward and return the gradients. The gradients of the weights are views of one buffer, as the weights
-        are."""
         data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []
 
@@ -164,12 +143,6 @@ def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., Torch
 
 
 def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[TorchAny, torch.Tensor]:
-    """Return the packed data (rows, features) on the device and the batch sizes in host memory.
-
-    `lengths` must be in host memory, as for CUDA's kernels.
-
-    The CPU packs a tensor of zeros with one feature to find the number of rows.
-    """
     meta = padded.tensor_meta
     rows, batch_sizes = aten._pack_padded_sequence(torch.zeros(meta.shape[:2]).unsqueeze(-1), lengths, batch_first)
     packed = VirtualTensor.plan_cache.metas.contiguous((rows.size(0), *meta.shape[2:]), meta.dtype, meta.index)
@@ -180,8 +153,6 @@ def _pack(padded: TorchAny, lengths: torch.Tensor, batch_first: bool) -> tuple[T
 
 
 def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
-    """Create one buffer for all weights and make each weight a view of the buffer. The memory that the weights had before is
-    freed."""
     buffer = _buffer_for(weights, weights[0].tensor_meta.dtype)
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.tensor_meta.shape, view.tensor_meta.dtype_name

@@ -1,8 +1,6 @@
 # mypy: allow-untyped-calls
 """Runs LSTM and GRU layers without cuDNN, with one fused cell per layer, direction and time step, as on CUDA.
 
-PyTorch's C++ code does not use fused cells for virtual tensors, so this module reimplements PyTorch's loops over time steps.
-
     nn.LSTMCell(6, 4).cuda()(x)     # aten::_thnn_fused_lstm_cell
 
 A hidden state is a tuple of tensors: (h, c) for an LSTM and (h,) for a GRU. The rules follow ATen/native/RNN.cpp.
@@ -44,13 +42,10 @@ def gru_cell(
 
 
 def _gates(data: torch.Tensor, weight: TorchAny, bias: TorchAny) -> torch.Tensor:
-    """Multiply the input by the gate weights of an LSTM or GRU. PyTorch uses fused cell kernels only on a GPU. If the input is
-    on the CPU, `linear` raises the same error as PyTorch's CPU code."""
     return data @ weight.t() if data.is_cuda else torch.nn.functional.linear(data, weight, bias)
 
 
 def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w_hh: TorchAny) -> None:
-    """Raise PyTorch's error if the sizes of the input, the hidden states and the weights do not match."""
     if data.size(1) != w_ih.size(1):
         raise RuntimeError(f"input has inconsistent input_size: got {data.size(1)} expected {w_ih.size(1)}")
     for state in states:
@@ -61,7 +56,7 @@ def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w
 
 
 class LayerOptions(NamedTuple):
-    """The layer options of `torch.lstm` and similar functions, in the order of their arguments."""
+    """Stores the layer options of `torch.lstm` and similar functions, in the order of their arguments."""
 
     biases: bool
     layers: int
@@ -73,12 +68,10 @@ class LayerOptions(NamedTuple):
 def layers(
     data: torch.Tensor, sizes: list[int], hidden: Sequence[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """Run all layers of an LSTM (two hidden states) or a GRU (one hidden state).
+    """Return the output of the last layer, followed by the hidden states after the last step.
 
-    Return the output of the last layer, followed by the hidden states after the last step.
-
-    `data` has the shape (steps, batch, features). If the batch size of each step is given in `sizes`, `data` is the
-    concatenation of the batches of all steps. A hidden state has the shape (layers * directions, batch, features).
+    `data` has the shape (steps, batch, features), or (rows, features) if `sizes` lists the batch size of each step. A hidden
+    state has the shape (layers * directions, batch, features).
     """
     directions = 1 + how.bidirectional
     step = len(weights) // (how.layers * directions)

@@ -1,24 +1,18 @@
 # mypy: allow-untyped-calls
-"""With the option `--values compute`, tensors have values in host memory, and the CPU computes all ops.
-
-Devices, streams, memory and times still come from the virtual GPU. Before the virtual GPU launches an op, the CPU computes the
-op on the values of the tensors. With computed values, losses and output sizes are correct, but the replay runs only as fast as
-the CPU can compute.
+"""Computes all ops on the CPU for the option `--values compute`, on tensor values in host memory.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
 
 Note [Computed twice]
-    A CUDA graph capture does not run the captured ops, but the results of these ops need shapes and payloads. To get shapes and
-    payloads, the CPU computes ops while they are captured. At the end of the capture, the random states and all earlier memory
-    contents are restored. Each replay computes the same ops again on the same payloads, into the payloads of the captured
-    results.
+    A CUDA graph capture does not run the captured ops, but the results of these ops need shapes and values. The CPU therefore
+    computes ops while they are captured. At the end of the capture, the random states and all earlier memory contents are
+    restored. Each replay of the graph computes the same ops again.
 
 Note [Payloads]
-    An allocation's payload is a host storage as large as the allocation. The payload is stored in `Allocation.known`. Without
-    `--values compute`, `Allocation.known` has only the values that the host happens to know. A tensor's values are a view of
-    the payload with the tensor's shape and strides, so views of a tensor share values. If the CPU kernel resizes or replaces a
-    storage, or returns a view of a storage, the virtual tensors change in the same way.
+    The payload of an allocation is a host storage with the allocation's values, stored in `Allocation.known`. A tensor's values
+    are a view of the payload, so views of a tensor share values. If the CPU kernel resizes or replaces a storage, or returns a
+    view of a storage, the virtual tensors change in the same way.
 """
 
 from __future__ import annotations
@@ -69,10 +63,6 @@ class ComputedCopies(Copies):
         self._fill(target, source.detach(), lambda: copy(target, source, non_blocking))
 
     def _fill(self, target: TorchAny, values: torch.Tensor, copy: Callable[[], None]) -> None:
-        """Call `copy`, which launches the copy on the virtual GPU, and then copy the values.
-
-        After the copy, the values of `target` are known.
-        """
         into = payload_of(target)
         kept = target.allocation.known
         copy()
@@ -106,10 +96,7 @@ def _capturing(device: int) -> GraphCapture | None:
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:
-    """Call `compute` while a CUDA graph is being captured. Returns the result of `compute`.
-
-    When the capture ends, the tensors in `written` get back the values that they had before. See Note [Computed twice].
-    """
+    """Restore the values of the tensors in `written` when the capture of the CUDA graph ends. See Note [Computed twice]."""
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
     return compute()
@@ -125,7 +112,6 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
 
 
 def _request(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
-    """Allocate the results of an op on the virtual GPU, which raises the GPU's out-of-memory error if they are too large."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "meta"}
     results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
@@ -138,7 +124,6 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> bool:
-    """Return whether the host must wait until the device has computed a value or the size of the result."""
     if func is aten.index.Tensor:
         return any(index is not None and index.dtype in MASKS for index in args[1])
     if kwargs.get("output_size") is not None:
@@ -160,8 +145,7 @@ def _is_low_precision(values: list[TorchAny]) -> bool:
 
 
 def _in_float32(run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op in float32 if its CPU kernel does not support half precision. Results and modified arguments are converted
-    back."""
+    """Run an op in float32 if its CPU kernel does not support half precision."""
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     low = next(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER)
 
@@ -211,7 +195,6 @@ class CpuCompute:
         return self._compute(func, args, kwargs or {})
 
     def _on_device(self, index: torch.Tensor | None, beside: TorchAny) -> torch.Tensor | None:
-        """Copy an index tensor from the host to the device, as indexing does on CUDA. The host waits for the copy."""
         if index is None or not index.is_cpu or is_virtual(index, self._tensor_class) or index.dtype in MASKS:
             return index
         return index.to(beside.tensor_meta.backend_device)
@@ -269,8 +252,7 @@ class CpuCompute:
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
-        """Return the device assertion that would fail in the op's CUDA kernel, or None. If an assertion would fail, the op
-        computes with zeros instead of the invalid values."""
+        """Return the assertion that would fail in the op's CUDA kernel, and replace invalid arguments by zeros."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None
@@ -322,7 +304,6 @@ class CpuCompute:
 
 class _PayloadCall(HostCall):
     def adopt_storage_changes(self) -> None:
-        """Update each virtual tensor whose storage the op has resized or replaced."""
         for tensor, view in self.given:
             meta: TensorMeta = tensor.tensor_meta
             storage = view.untyped_storage()

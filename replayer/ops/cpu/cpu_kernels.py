@@ -1,11 +1,9 @@
 # mypy: allow-untyped-calls
 """Computes CUDA-only ops on the CPU for `--values compute`: attention, recurrent layers and SyncBatchNorm.
 
-Each function takes an op's arguments as CPU tensors and returns the results. If a backward op needs the same random numbers as
-the forward op, the forward op returns the state of the random generator in a tensor. Attention returns the generator's state in
-its output `seed`, and recurrent layers return it in `reserve`.
-
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
+
+Forward ops return the state of the random generator, so that the backward ops draw the same random numbers.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Attention:
-    """Computes attention with the options of one call. The forward and backward passes use the same `seed`, so that both drop
-    the same attention weights."""
+    """Computes attention. The forward and backward passes use the same `seed`, so that they drop the same attention weights."""
 
     dropout_p: float
     causal: bool
@@ -52,24 +49,18 @@ class _Attention:
         return (weights @ wide_v).to(q.dtype)
 
     def forward(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> tuple[TorchAny, TorchAny]:
-        """Return the output of attention, and zeros instead of the log-sum-exp values."""
         return _tokens_first(self.output(q, k, v, bias)), q.new_zeros(q.shape[:3], dtype=torch.float32)
 
     def backward(self, grad: torch.Tensor, *inputs: torch.Tensor) -> list[TorchAny]:
-        """Return the gradients of the query, the key, the value and, if there is one, the expanded bias."""
         return _gradients(lambda *leaves: [self.output(*leaves)], list(inputs), [grad])
 
 
 def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with the dimensions in the order batch, tokens, heads, channels."""
     return heads_first.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
-    """Return the gradients of the inputs by running the forward function again under autograd.
-
-    Some items of `gradients` may be None. PyTorch calls CPU kernels with autograd disabled, so this function enables autograd.
-    """
+    """Return the gradients of the inputs by running the forward function again under autograd."""
     keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
     for key in (keys.AutogradCPU, keys.ADInplaceOrView):
         excluded = excluded.remove(key)
@@ -325,15 +316,11 @@ def _softmax_backward_of(
 
 
 def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
-    """Count values in bins. As on CUDA, an integer input is allowed, and the result has the input's dtype."""
     return aten.histc(data, *bins) if data.is_floating_point() else aten.histc(data.double(), *bins).to(data.dtype)
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Divide. In integer divisions, a divisor of 0 is replaced by 1.
-
-    On a GPU, integer division by zero raises no error, and its result is undefined. The CPU raises ZeroDivisionError.
-    """
+    """Replace a divisor of 0 by 1 in integer divisions, which raise no error on a GPU."""
     if torch.result_type(one, other) in _INTEGERS:
         other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
     return op(one, other, **options)
@@ -353,9 +340,6 @@ _DIVISIONS = [
 
 
 def _product(op: TorchAny) -> Callable[..., TorchAny]:
-    """Return a matrix product function with the additional argument `out_dtype`, the dtype of the computation and its
-    result."""
-
     def product(*args: TorchAny, out: TorchAny = None, **scalars: TorchAny) -> TorchAny:
         *factors, out_dtype = args
         if out_dtype not in (factors[-1].dtype, torch.float32):
