@@ -1,5 +1,5 @@
 """Estimates durations that were not recorded.
 
-`op_costs.OpCosts` estimates ops, `copy_costs.CopyCosts` estimates copies, and `collective_costs.CollectiveCosts` estimates
-collective operations.
+`op_costs.OpCosts` estimates the durations of ops, and `copy_costs.CopyCosts` the durations of copies.
+`collective_costs.CollectiveCosts` estimates the durations of collective operations.
 """

@@ -110,9 +110,9 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Return the durations, fitted to the recorded collective operations of all ranks.
+        """Return estimates that are fitted to the recorded collective operations of all ranks.
 
-        A nonzero `bus_gbps` is the bus bandwidth of another link.
+        A nonzero `bus_gbps` replaces the recorded bus bandwidth.
         """
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)

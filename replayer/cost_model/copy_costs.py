@@ -117,7 +117,6 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return two kinds if the copy's name does not show whether the host memory is pinned."""
     direction = copy_direction(name)
     if not direction:
         return []

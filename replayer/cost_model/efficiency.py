@@ -6,13 +6,13 @@
 The script benchmarks/cost_tables.py trains the networks on NeuSight's measurements of five GPUs.
 
 Note [GPUs without measurements]
-    A GPU with the same design and number of multiprocessors as a measured GPU uses this GPU's network. All other GPUs use the
-    geometric mean of all networks. Efficiency differs by about 10 % between GPUs (V100, A100, P100).
+    A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
+    GPUs use the geometric mean of all networks. Efficiency differs by about 10 % between GPUs (V100, A100, P100).
 
 Note [Sustained clocks]
-    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. The clock rate is reduced by the square root
-    of the board's excess in FLOP/s per watt, because power grows with the square of the clock rate. For a T4, the rule gives
-    5.6 of 8.1 TFLOP/s.
+    A GPU board with 75 W or less cannot sustain the clock rate in its data sheet. The board's FLOP/s per watt are compared with
+    the largest board of the same manufacturing process. The clock rate is divided by the square root of the ratio, because
+    power grows with the square of the clock rate. For a T4, the rule gives 5.6 of 8.1 TFLOP/s.
 
 Note [Shared lanes]
     A multiprocessor with 128 fp32 lanes (compute capability 8.6, 8.9, and 9.0 or later) cannot run loads and multiplications in

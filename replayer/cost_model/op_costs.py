@@ -96,7 +96,7 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate an op's duration from its canonical name."""
+        """Estimate the duration of an op with the given input shapes."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._slower_than_told(op, works)

@@ -1,4 +1,4 @@
-"""Splits an op into pieces of work, such as matrix products.
+"""Lists the computations that an op consists of, such as matrix products.
 
     op_work("addmm", ((1000,), (32, 2048), (2048, 1000)))      # [OpWork("matmul", (1, 32, 1000, 2048), ...)]
 

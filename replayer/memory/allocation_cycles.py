@@ -33,7 +33,7 @@ NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """Return memory events as an int64 array with the columns device, 0, bytes, address, allocated and reserved."""
+    """Return memory events as rows of the trace's memory table (int64, six columns)."""
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
     if events:
@@ -43,7 +43,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """Represents a sequence of requests and frees that returns the allocator to its initial state.
+    """Represents a sequence of memory requests and frees that returns the allocator to its initial state.
 
     Args:
         steps: the events of each training step in the sequence.
@@ -83,7 +83,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return the number of finished events, or None if `freed` differs from the frees in the cycle."""
+        """Return the number of events so far, or None if the script frees other memory than in earlier steps."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
@@ -100,7 +100,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Restart the cycle, or return False if `take_rows` has not returned all events."""
+        """Start the next repetition, or return False if `take_rows` has not returned all events."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1

@@ -30,7 +30,7 @@ class BlockRequest(NamedTuple):
     """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block.
 
     `block` is None if the block was allocated before the call. `outlives` is True if the call does not free the block. `op` is
-    the number of earlier ops in the call.
+    the number of ops that the call launched before the request.
     """
 
     size_bytes: int

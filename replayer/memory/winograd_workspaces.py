@@ -22,7 +22,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Which convolutions take it]
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
     """Return the sizes in bytes that a convolution allocates (positive) or frees (negative) as workspaces.
 
-    Tuple i lists the sizes after output i, and tuple 0 lists the sizes before the first output.
+    Tuple 0 lists the sizes before the first output, and tuple 1 lists the sizes after the first output.
     """
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:

@@ -90,7 +90,6 @@ class BatchShapes:
 
 
 def _countings(length: int) -> tuple[int, int, int, int]:
-    """Return the tensor sizes that n tokens can cause: n, n(n+1)/2, n(n-1)/2 and n+1."""
     return length, length * (length + 1) // 2, length * (length - 1) // 2, length + 1
 
 

@@ -8,7 +8,7 @@ The rules come from torch.distributed.fsdp and from Zhao et al., "PyTorch FSDP",
 * Communication overlaps with computation on a separate stream.
 * The backward pass gathers parameters early, as with `BackwardPrefetch.BACKWARD_PRE`.
 * Communication operations run one after another.
-* Parameters outside of repeated layers are gathered first and freed last.
+* Parameters outside of repeated layers are gathered first and stay gathered until the backward pass.
 * The optimizer updates only the rank's part of the parameters.
 """
 

@@ -184,7 +184,6 @@ class _Ratios:
         return ratio, origin
 
     def _believable(self, ratio: float, is_measured: bool, call: ScaledOp) -> float:
-        """Limit the ratio to values that the data sheets of both GPUs allow."""
         assert self._new is not None
         if is_measured:
             return ratio
@@ -242,7 +241,6 @@ def _fill(
     sheets: tuple[float, float],
     batches: float,
 ) -> None:
-    """A kernel without shapes gets the mean ratio of the other compute-bound or memory-bound kernels."""
     if not open_rows:
         return
     device, strings = trace.device, trace.strings

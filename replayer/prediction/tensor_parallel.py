@@ -275,7 +275,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of the part of an op that one rank computes.
+    """Return the input shapes of one rank's part of an op.
 
     A matrix product is divided along the dimension with `size` elements.
     """

@@ -62,7 +62,7 @@ class RecordedStage(NamedTuple):
 def recorded_stages(
     trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0, own_ns: Callable[[Column], Column] = np.asarray
 ) -> dict[int, list[RecordedStage]]:
-    """Return the nn.DataParallel stages of each phase. The keys are the phases' row numbers in the trace.
+    """Return the nn.DataParallel stages of each phase, by the phase's row number in the trace.
 
     `own_ns` converts recorded host times to host times of the replay.
     """

@@ -187,7 +187,7 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """Return the index of the step's entry in `notes()`.
+        """End the training step, and return the index of its entry in `notes()`.
 
         Raises NotInLibrary after several steps that would not fit on the real GPU.
         """

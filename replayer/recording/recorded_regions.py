@@ -40,7 +40,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """The calls are taken from the last step with the most calls, because the first steps may include autotuning."""
+    """The step with the most calls is used, because the first steps may include autotuning."""
 
     forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
     backward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)

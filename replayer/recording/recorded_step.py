@@ -16,10 +16,7 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Stores three keys to look up the recorded calls of an op.
-
-    The keys require the same op and shapes, an equivalent op with the same shapes, or only the same op.
-    """
+    """Stores three keys to look up recorded calls: of the same op and shapes, of an equivalent op, or of the same op."""
 
     exact: str
     equivalent: str

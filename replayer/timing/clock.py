@@ -118,7 +118,7 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Wait until the clock reaches `deadline_ns`, because real time passes or other threads wait."""
+        """Wait until real time or the waits of other threads have advanced the clock to `deadline_ns`."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))

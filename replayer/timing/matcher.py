@@ -15,7 +15,8 @@ Note [Another program]
     At the end of the forward pass, the matcher decides whether the script is the recorded program. Recorded kernels that match
     no op are added to the replay only for the recorded program.
 
-    * SAME_PROGRAM: recorded calls with the same shapes exist for at least `SAME_SHARE` of the ops and of the recorded time.
+    * SAME_PROGRAM: recorded calls with the same shapes exist for at least `SAME_SHARE` of the ops and of the recorded time. The
+      script must not call ops more or less often than recorded for more than `DIFFERENT_COUNT_SHARE` of the time.
     * OTHER_SHAPES: the script runs the same ops with different shapes, such as another batch size.
     * OTHER_PROGRAM: all other scripts. Each op takes the median host time of the recorded ops with its name.
 
@@ -54,7 +55,7 @@ Match = tuple[Origin, Instance]
 
 
 class RememberedMatch(NamedTuple):
-    """Stores the recorded call that an op used, and the unused GPU time of the phase in ns."""
+    """Stores the recorded call that provided an op's time."""
 
     signature: OpSignature
     match: Match | None
@@ -114,10 +115,7 @@ class StepMatcher:
         return None
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
-        """Return the recorded phases that the script has not entered, each with a flag.
-
-        The flag is True if the script has entered another phase with the same name.
-        """
+        """Return the recorded phases that the script has not entered."""
         return [
             (segment, self.visited.get(name, 0) > 0)
             for (name, count), segment in self.step.segments.items()
@@ -198,7 +196,7 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread's virtual time by the recorded host time up to `position_ns`."""
+        """Advance the thread to `position_ns` in the recorded phase, and add the recorded host time in between."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 
@@ -245,7 +243,7 @@ class SegmentMatcher:
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Match all calls again that another matcher has already matched."""
+        """Match again all calls that another matcher has matched."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)

@@ -7,8 +7,8 @@
 1. *Host pace* (`host_times`): an op takes the recorded host time since the previous op.
 2. *Call* (`call_start`): an op starts at the recorded pace, but not before the script calls the op or the launch queue has
    room.
-3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the GPU and the previous work on its stream has ended.
-   Both delays were recorded (Note [Why a kernel started when it did] in indexer.py).
+3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the GPU and earlier work on its stream has ended (Note
+   [Why a kernel started when it did] in indexer.py).
 """
 
 from __future__ import annotations

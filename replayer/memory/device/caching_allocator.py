@@ -431,9 +431,9 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age rank of each block.
+        """Return the address, size, state and age of each block.
 
-        Returns None if running streams or settings also determine the blocks of later requests.
+        Returns None if the next allocations also depend on running streams or on special settings.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

@@ -82,7 +82,7 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[Frame]:
-        """Return the stack frames of the request for a block, or an empty list if no frames were recorded."""
+        """Return the stack frames that requested a block, or an empty list if no frames were recorded."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:

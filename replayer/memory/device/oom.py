@@ -101,7 +101,10 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """Return the message `template` with the numbers from `figures`, or a default message for any other text."""
+    """Return the error message `template` with new numbers from `figures`.
+
+    Returns a default message if `template` is not an out-of-memory message.
+    """
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template

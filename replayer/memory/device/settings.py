@@ -165,7 +165,6 @@ def _with_size(settings: AllocatorSettings, key: str, size_bytes: int) -> Alloca
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """In a list of BOUNDARY_MB:DIVISIONS, `>` means all sizes above the last boundary."""
     if not value.startswith("["):
         return (_power_of_two(value, "divisions has"),) * POWER2_INTERVALS
     divisions, last = [0] * POWER2_INTERVALS, None

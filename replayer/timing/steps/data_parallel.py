@@ -5,8 +5,8 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-Within a phase, the k-th stage with a name and device takes the time of the k-th recorded stage with the same name and device.
-The recorded time between two stages is added to each GPU, because replicas do the same work at the same time.
+Stages with the same name and device are matched with recorded stages in order. The recorded time between two stages is added to
+each GPU, because replicas do the same work at the same time.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Return a phase with the GPU time from the library, or None if the library has no time."""
+        """Return the phase with its GPU time from the library, or None if the library lacks the phase."""
         known = self._library.phase(name)
         if known is None:
             return None
@@ -52,7 +52,7 @@ class LibraryPhases:
         self._library.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """Return the index of the note in `LibraryPace.notes` that names the source of the step's times."""
+        """Return the index of the entry in `LibraryPace.notes` that describes the step."""
         return self._library.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:

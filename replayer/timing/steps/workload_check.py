@@ -13,7 +13,7 @@ class WorkloadCheck:
         self._is_same = True
 
     def is_same(self) -> bool:
-        """Return True unless the script's workload is known to differ from the recorded workload."""
+        """Return False if the script's workload is known to differ from the recorded workload."""
         if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
             sameness = compare_workloads(self._recorded, seen).sameness
             self._is_same = sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)

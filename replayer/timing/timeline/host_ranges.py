@@ -4,7 +4,7 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-A script's thread only stores integers, and the thread that writes the trace computes the time ranges.
+The script's threads only store integers, from which the writing thread computes time ranges later.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return a list of marks, to which a thread appends when a module call starts or ends."""
+        """Return the list to which a thread appends a mark when a module call starts or ends."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:
-        """Assign new module calls to the rows `row` to `row + ops` of the host table."""
         for marks in self._threads.values():
             if len(marks.flat) > (marks.assigned[-1][0] if marks.assigned else 0):
                 marks.assigned.append((len(marks.flat), row, ops))
@@ -126,7 +125,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return the host-table rows of the module calls, and the enclosing row of each op and call.
+        """Return the rows of the module calls in the host table, and the enclosing row of each op and call.
 
         `thread`, `start_ns` and `end_ns` have one entry per op.
         """

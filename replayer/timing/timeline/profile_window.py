@@ -107,7 +107,6 @@ class _Clocks:
         self._recorded = np.maximum.accumulate(np.array(recorded_us)[order])
 
     def tie_between(self, others: list[tuple[list[float], list[float]]]) -> None:
-        """Use the known times of other threads too, because `backward()` waits for autograd's thread."""
         own = np.array([time for times, _ in others for time in times])
         recorded = np.array([time for _, times in others for time in times])
         inside = (own > self._own[0]) & (own < self._own[-1])
@@ -326,7 +325,7 @@ def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """Return the order of the events with outer events first, and the row of each event's enclosing event or NONE."""
+    """Sort events so that outer events come first, and find the enclosing event of each event."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)
