@@ -248,7 +248,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     of_origin = EXPECTED_ERROR
-    if precision_of(recorded) == "half":
+    if precision_of(recorded) == "half":  # not checked: use the error of estimates without a recording
         trains = bool((recorded.steps.kind != StepKind.EVALUATION).any())
         of_half = network_error("training" if trains else "inference", "half", conditions.gpu).error
         of_origin = EXPECTED_ERROR | dict.fromkeys((Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE), of_half)

@@ -186,6 +186,7 @@ class RecordedRun:
 def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
     if number < len(steps) and steps[number] in chosen:
         return steps[number]
+    # in rotation, so that steps that alternate between two shapes alternate in the replay too
     return chosen[(number - steps.index(chosen[0])) % len(chosen)]
 
 
@@ -200,6 +201,7 @@ def _host_paces(named: Mapping[str, Sequence[Instance]]) -> Iterator[tuple[str, 
         within.append([])
         open_calls.append((-end_ns, row))
     last_ns = [max(-end_ns - start_ns, 0) for start_ns, end_ns, _ in calls]
+    # an op takes the host time until the next op starts; inner ops share the time in proportion to their durations
     paces = [0.0, *last_ns]
     for row, following in pairwise(within[0]):
         paces[row] = calls[following - 1][0] - calls[row - 1][0]

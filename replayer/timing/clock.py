@@ -102,6 +102,7 @@ class VirtualClock(Clock):
         self._jumped = threading.Condition(self._lock)
 
     def _set(self, paused_ns: int | None, ahead_ns: int) -> None:
+        # one tuple, because other threads read both values without a lock
         self._state: tuple[int | None, int] = paused_ns, ahead_ns
         self.ahead_ns = ahead_ns if paused_ns is None else None
 

@@ -59,7 +59,7 @@ class RememberedMatch(NamedTuple):
 
     signature: OpSignature
     match: Match | None
-    unmatched_ns: int
+    unmatched_ns: int  # recorded GPU time of the phase that no op has used yet
 
 
 class MatchHistory(NamedTuple):
@@ -117,7 +117,7 @@ class StepMatcher:
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         """Return the recorded phases that the script has not entered."""
         return [
-            (segment, self.visited.get(name, 0) > 0)
+            (segment, self.visited.get(name, 0) > 0)  # True if the script has entered a phase with this name
             for (name, count), segment in self.step.segments.items()
             if count >= self.visited.get(name, LEADING)
         ]

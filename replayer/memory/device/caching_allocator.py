@@ -285,6 +285,7 @@ class DeviceMemory:
         return block
 
     def _take(self, pool: Pool, size: int, segment: int) -> Block | None:
+        # the process limit applies to whole segments, even if only one page is mapped
         if not self._segments.allows(segment):
             return None
         if self._expands:
@@ -338,6 +339,7 @@ class DeviceMemory:
         if at < len(pool.blocks) and not expandable_fits_first(pool, size):
             self._release(pool.blocks[at])
             return True
+        # a block of an expandable segment cannot be released alone, so smaller blocks are released, the largest first
         released_bytes = 0
         for block in reversed(pool.blocks[:at]):
             if released_bytes >= size or block.size_bytes < self._max_split_bytes:

@@ -24,10 +24,10 @@ from replayer.memory.device.blocks import Ages, Block, Pool, link
 from replayer.memory.device.stats import PoolStats
 
 _TOP = 0x7F80_0000_0000
-_SPAN = 1 << 40
+_SPAN = 1 << 40  # bytes between the addresses of two devices
 _RANGE_BYTES = 32 << 20  # Note [Addresses]
 _RESERVED_BASE = 0x1000_0000_0000
-_RESERVED_SPAN = 5 << 40
+_RESERVED_SPAN = 5 << 40  # bytes of addresses per device for expandable segments
 
 
 class AddressSource(Protocol):

@@ -249,7 +249,6 @@ class StepTracker:
             self.step = self._matcher(self._recording.step(self.trained))
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
-        """A virtual clock runs while a DataLoader works, because worker processes need real time."""
         segment = self.segment
         self._loader_ns += ended_ns - self._begun_ns
         if segment is not None and segment.recorded is not None:
