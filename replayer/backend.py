@@ -1,4 +1,4 @@
-"""Registers the virtual device with torch, which also works on machines without a GPU driver.
+"""Registers the virtual GPU with PyTorch, which works without a GPU driver.
 
     backend.register()
     state.start(virtual_gpu)
@@ -66,10 +66,7 @@ def registered() -> bool:
 
 
 def register(*, compute: bool = False) -> None:
-    """Register the virtual device with PyTorch, including its kernels, autograd, autocast and optimizers.
-
-    If `compute` is True, tensors have real values, which are computed on the CPU.
-    """
+    """Register the virtual device with PyTorch. If `compute` is True, the CPU computes real tensor values."""
     if registered():
         return
     # A process can rename PyTorch's private device type only once.
@@ -110,7 +107,7 @@ def register(*, compute: bool = False) -> None:
 
 
 def unregister() -> None:
-    """Remove the virtual device's kernels. Using a tensor on the virtual device then raises an error."""
+    """Remove the kernels of the virtual device, which cannot be used afterwards."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]

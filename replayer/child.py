@@ -1,7 +1,7 @@
 """Starts the virtual GPU in the script's process, and writes the timeline to a file when the script ends.
 
-The package traces/bootstrap calls `start(session)` after the import of torch, in the script's process and in all its child
-processes. The argument `session` is a `ReplaySession` (traces/script/configuration.py) in JSON form.
+The package traces/bootstrap calls `start(session)` in the script's process and in all its child processes, after the import of
+torch. `session` is a `ReplaySession` (traces/script/configuration.py) in JSON form.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distribut
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Patch torch so that CUDA calls go to the virtual GPU, which is created when the script first uses CUDA."""
+    """Patch torch so that the script's CUDA calls go to the virtual GPU."""
     told = from_json(ReplaySession, session)
     _start(told, None, _patched_time(told.config))
 
@@ -67,12 +67,11 @@ def start_here(session: Mapping[str, Any]) -> None:
 
 
 def write_timeline() -> None:
-    """Write the timeline of this process so far as a complete trace."""
     state.STATE.flush()
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Register a function that gets the error message whenever the virtual GPU cannot run a torch function."""
+    """Register a function that gets an error message whenever the script calls a torch function that is not emulated."""
 
     def told(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -83,7 +82,7 @@ def watch_refusals(listener: Callable[[str], object]) -> None:
 
 
 def watch_waits(listener: Callable[[], None] | None) -> None:
-    """Register a function that is called whenever the script waits for the GPU, or None to remove it."""
+    """Register a function that is called whenever the script waits for the GPU. None removes the function."""
     state.gpu().simulator.scheduler.on_wait = listener
 
 
@@ -94,13 +93,12 @@ def now_ns() -> int | None:
 
 
 def values_not_computed() -> int:
-    """Return how many tensor values the script has read that were neither recorded nor computed."""
+    """Return how many tensor values the script has read that are unknown."""
     made = state.started()
     return 0 if made is None or state.computing() else made.simulator.stats.reads_unrecorded
 
 
 def stop_here() -> None:
-    """Stop the virtual GPU, finish its timeline, and undo all patches of torch."""
     state.STATE.finish()
     backend.unregister()
     state.reset()
@@ -108,7 +106,7 @@ def stop_here() -> None:
 
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
-    """Load the recording before the process is forked into all ranks. Each rank then calls the returned function."""
+    """Load the recording before the process is forked into ranks. Each rank then calls the returned function."""
     told = replace(from_json(ReplaySession, session), launcher=os.getpid())
     _install(told)
     for module in _IMPORTED_LATER:

@@ -1,25 +1,25 @@
-"""Defines the errors that the virtual GPU raises on purpose. Each error message is one line and tells the user what to do.
+"""Defines the errors that the virtual GPU raises. Each error message is one line and tells the user what to do.
 
-NotImplementedError
-+-- NotEmulated              a call or setting that the virtual GPU does not support; the message names it
-+-- DataDependentShape       an op whose result shape depends on values (nonzero, masked_select)
+    NotImplementedError
+    +-- NotEmulated              a call or setting that the virtual GPU does not support; the message names it
+    +-- DataDependentShape       an op whose result shape depends on values (nonzero, masked_select)
 
-RuntimeError
-+-- NotExact                 under --strict: an op without an exact match in the recording
+    RuntimeError
+    +-- NotExact                 under --strict: an op without an exact match in the recording
 
-MemoryError
-+-- oom.OutOfMemory          the virtual device is full; the torch.cuda surface turns it into torch.OutOfMemoryError
+    MemoryError
+    +-- oom.OutOfMemory          the virtual device is full; the torch.cuda surface turns it into torch.OutOfMemoryError
 
-ValueError
-+-- settings.SettingsError   an allocator setting that PyTorch would refuse as well
+    ValueError
+    +-- settings.SettingsError   an allocator setting that PyTorch would refuse as well
 
-SystemExit
-+-- NotInLibrary             the library has no times for the script's model; the message is already printed
+    SystemExit
+    +-- NotInLibrary             the library has no times for the script's model; the message is already printed
 
-UserWarning
-+-- NotEmulatedWarning       a setting that is accepted but has no effect
+    UserWarning
+    +-- NotEmulatedWarning       a setting that is accepted but has no effect
 
-raise NotEmulated("torch.cuda.MemPool", "drop the pool: the default one is emulated exactly")
+    raise NotEmulated("torch.cuda.MemPool", "drop the pool: the default one is emulated exactly")
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Raised with `--strict` if the recording has no exact match for an op with its shapes."""
+    """Raised with `--strict` if the recording does not contain a call of the op with the same shapes."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)

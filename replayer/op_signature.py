@@ -17,10 +17,10 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """Describes an op call by its op, shapes and dtypes.
+    """`op` is a name with namespace but without overload ("aten::add_").
 
-    `op` is a name with namespace but without overload ("aten::add_"). `shapes` and `dtypes` describe all tensor arguments in
-    order, including the tensors in lists. `outputs` lists the shapes of the outputs that are not aliases of arguments.
+    `shapes` and `dtypes` describe all tensor arguments in order, including the tensors in lists. `outputs` lists the shapes of
+    newly created outputs.
     """
 
     op: str

@@ -94,7 +94,7 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that tracks the script's steps and phases, or None before the script has used the virtual GPU.
+    """Return the object that tracks the script's steps, or None before the script has used the virtual GPU.
 
     Return None while AOTAutograd traces a graph.
     """
@@ -136,7 +136,7 @@ def gpu() -> VirtualGpu:
 
 
 def describe_gpu() -> VirtualGpu:
-    """Return the virtual GPU for callers that only read versions and the number of devices, which does not start CUDA."""
+    """Return the virtual GPU without starting CUDA, for callers that only read versions or the number of devices."""
     with STATE.lock:
         found = STATE.gpu or STATE.described
         if found is None:
@@ -160,7 +160,6 @@ def host_memory() -> HostMemory:
 
 
 def is_pinned_address(address: int) -> bool:
-    """Return True if a host address is pinned, without creating the pinned memory pool."""
     return STATE.host_memory is not None and STATE.host_memory.holds(address)
 
 

@@ -25,7 +25,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.000_05, 0.1
 
 
 class FirstRankMissing(RuntimeError):
-    """Raised if the clock of a group's first rank is unknown, because the first rank has ended or does not answer."""
+    """Raised if the first rank of a process group has ended or does not answer."""
 
 
 class ClockOffset:

@@ -71,7 +71,6 @@ def values_in(message: RankMessage) -> RankValues:
 
 
 def of_rank(rank: int) -> Combine:
-    """Return a function that selects the values sent by one rank."""
     return lambda ranks: ranks[rank].values
 
 

@@ -27,11 +27,7 @@ Combine = Callable[[list[RankValues]], torch.Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class GroupCall:
-    """Describes a collective, send or receive that this rank calls.
-
-    `combine` computes the outputs of this rank from the inputs of all ranks. `pair` contains the sender and the receiver, in
-    this order.
-    """
+    """`combine` computes the outputs of this rank from the inputs of all ranks. `pair` is the pair (sender, receiver)."""
 
     name: str
     inputs: Sequence[TorchAny]

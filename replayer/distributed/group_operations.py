@@ -1,4 +1,4 @@
-"""Runs the operations of one process group, which exchange messages and use the group's streams.
+"""Runs collectives, sends and receives of one process group.
 
     operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
     work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
@@ -51,7 +51,6 @@ class GroupOperations:
             comm_stream.finish_until(None, wait=wait)
 
     def leave(self, failed: bool = False) -> None:
-        """Report to the other ranks that this rank leaves the group."""
         if self._size > 1:
             unused = self._exchange is None
             self._store_exchange().leave(failed or unused)

@@ -1,12 +1,12 @@
 # mypy: allow-untyped-calls
-"""Emulates an NCCL process group: ranks exchange times and small values, and transfers take estimated or recorded times.
+"""Emulates NCCL process groups, in which ranks exchange only times and small values.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
-An operation between ranks starts when its data is ready on every rank and the group's previous operation has ended. Its
-duration comes from cost_model/collective_costs.py.
+A collective starts when its data is ready on every rank and the group's previous collective has ended. The module
+cost_model/collective_costs.py estimates the duration of each collective.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
@@ -93,7 +93,7 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """Implements the methods of all process groups, with the names by which PyTorch's C++ code calls Python overrides."""
+    """Implements methods that PyTorch's C++ code calls on every process group."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
@@ -175,7 +175,7 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing, because a rank outside of all new groups has nothing to create."""
+        """Do nothing, because a rank that is in none of the new groups has nothing to create."""
 
     eager_connect_single_device = perform_nocolor_split
 
@@ -211,7 +211,7 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing: only recorded times decide how fast collectives are."""
+        """Do nothing, because registered memory does not change the time of a collective in a replay."""
 
     deregister_mem_pool = register_mem_pool
 

@@ -1,4 +1,4 @@
-"""Defines the messages with which ranks announce operations, and checks that all ranks called the same operation.
+"""Defines the messages that ranks send before a collective, and checks that all ranks call the same collective.
 
     first, *more = pack([message])                          # pieces that fit the store
     [message] = unpack(first, lambda number: more[number - 1])
@@ -46,7 +46,7 @@ class RankMessage:
 
 
 def pack(messages: Sequence[RankMessage]) -> list[bytes]:
-    """Serialize messages in pieces that fit the key-value store, and store equal messages of successive ranks once."""
+    """Serialize the messages, and split the bytes into pieces that fit the key-value store."""
     heads, payloads = [], []
     for _, alike in groupby(messages, lambda message: replace(message, arrived_ns=0, read_count=0)):
         ranks = list(alike)
@@ -74,7 +74,7 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
-    """Return a text that says how the calls of two ranks differ, or "" if they match."""
+    """Return a text that says how the calls of two ranks differ, or "" if the calls match."""
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:

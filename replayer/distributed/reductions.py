@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Implements the reductions of collectives with NCCL's rules.
+"""Implements the reductions of NCCL collectives.
 
     reduction = Reduction.of(dist.ReduceOp.AVG, [gradients])    # raises the errors of PyTorch's NCCL backend
     reduction.combine([RankValues(ones), RankValues(threes)])   # twos; None if a rank does not know its values

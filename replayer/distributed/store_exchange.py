@@ -4,8 +4,6 @@
     pending = exchange.post("all/cuda", (0, 1), RankMessage(arrived_ns, "all_reduce", 21288, "float32"))
     messages = pending.messages()   # waits for missing ranks; [RankMessage, RankMessage], times on this rank's clock
 
-If a rank has ended or does not send its message within the group's timeout, an error names the missing rank.
-
 Note [One rank reads for all]
     In a group of n ranks, the store would get n * n requests if each rank read the messages of all ranks. In groups of more
     than `_ALL_READ_UP_TO` ranks, the first rank therefore reads all messages and posts them as one message. If the first rank
@@ -78,7 +76,7 @@ class PendingExchange:
 
 
 class DeadlockDetector:
-    """Finds ranks that wait for each other, by storing each waiting rank's operation in a shared key-value store.
+    """Finds ranks that wait for each other.
 
         detector.circle("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
@@ -104,7 +102,7 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Empty the key instead of deleting it, because reading a missing key would block."""
+        """Keep the key with an empty value, because reading a missing key blocks the reader."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -134,8 +132,7 @@ class DeadlockDetector:
 class StoreExchange:
     """Sends the messages of one rank, and reads the messages of the other ranks.
 
-    A channel is a sequence of operations between the same ranks. `offset_ns` is described in Note [Clocks of several
-    processes].
+    A channel is a sequence of operations between the same ranks. `offset_ns`: see Note [Clocks of several processes].
     """
 
     def __init__(
@@ -165,7 +162,7 @@ class StoreExchange:
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
-        """Write this rank's message about the channel's next operation."""
+        """Write this rank's message about its next operation."""
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
         pending = PendingExchange(self, channel, number, members, message)
@@ -284,7 +281,7 @@ class StoreExchange:
         return True
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
-        """Raise RuntimeError if the missing ranks can never answer."""
+        """Raise an error if a missing rank has ended or is late."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
@@ -308,7 +305,6 @@ class StoreExchange:
         return bool(missing)
 
     def _missing(self, keys: Sequence[str], members: Sequence[int], most: int) -> list[int]:
-        """Return at most `most` missing ranks, found by binary search."""
         if self._store.check(keys):
             return []
         if len(keys) == 1:
@@ -336,7 +332,7 @@ class StoreExchange:
 
 
 def _of_this_attempt(store: TorchAny) -> TorchAny:
-    """Distinguish the keys of restarted workers, because torchrun restarts failed workers with the same key-value store."""
+    """Separate the keys of restarted workers, because torchrun restarts failed workers with the same key-value store."""
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

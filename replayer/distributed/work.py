@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Represents operations between ranks that are in progress, and the streams on which they run.
+"""Represents collectives that are in progress, and the CUDA streams on which they run.
 
     work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
     work.wait()         # later work on the current stream starts after the operation
@@ -55,7 +55,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """Represents an operation in progress. `end_ns` is None until this rank has read the other ranks' messages."""
+    """Represents a collective in progress. `end_ns` is None until this rank has read the other ranks' messages."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class VirtualWork(_Awaited):
         self.blocks_host = False
 
     def finished_ns(self) -> int:
-        """Return the time in ns at which the operation ends on the device."""
+        """Return the time in ns at which the collective ends on the device."""
         if self.end_ns is None:
             self._comm_stream.finish_until(self)
         if self.end_ns is None:
@@ -86,7 +86,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """All earlier operations on the communicator's stream must be finished."""
+        """Call this method only after all earlier collectives on the stream are finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -101,7 +101,7 @@ class VirtualWork(_Awaited):
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the operation. With a timeout, the host waits too."""
+        """Make the current stream wait for the collective. With a timeout, the host waits too."""
         end_ns = self.finished_ns()
         here = gpu()
         if self.device != NONE:
@@ -130,7 +130,7 @@ class GatheredWork(VirtualWork):
 
 
 class CapturedWork(_Awaited):
-    """Represents an operation between ranks in a CUDA graph. Each replay of the CUDA graph runs the operation."""
+    """Represents a collective in a CUDA graph, which runs again each time the graph is replayed."""
 
     def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class CapturedWork(_Awaited):
         self._values = None
 
     def finished_ns(self) -> int:
-        """Return 0, because capturing an operation takes no time."""
+        """Return 0, because capturing a collective takes no time."""
         return 0
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -228,7 +228,7 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish the stream's operations in order, up to and including `last` (None: all operations)."""
+        """Finish all collectives up to and including `last`, or all collectives if `last` is None."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Implements futures of operations between ranks, with the stream rules of PyTorch's futures for CUDA tensors.
+"""Implements the futures of collectives, which make CUDA streams wait like PyTorch's futures.
 
     future = work.get_future()                      # done at once, like NCCL's future
     halved = future.then(lambda done: done.value()[0] / 2)
@@ -29,10 +29,7 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """Represents a completed future, whose value becomes ready on `device` or on the host.
-
-    `join` makes the current stream or the host wait for the value.
-    """
+    """Represents a completed future, whose value becomes ready on `device` or on the host."""
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:
         super().__init__()

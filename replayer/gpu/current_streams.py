@@ -19,8 +19,6 @@ from traces.model.trace import Thread
 
 
 class CurrentStreams:
-    """Stores the current device and the current streams of each host thread, as CUDA does."""
-
     def __init__(
         self, devices: list[VirtualDevice], clock: Clock, scheduler: StreamScheduler, timeline: TimelineWriter
     ) -> None:
@@ -51,8 +49,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, which `maker` has started. Threads with the same name share one track in the timeline.
-        """
+        """Register the calling thread, which was started by the thread `maker`."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -49,7 +49,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Looking:
-    """Locks the virtual GPU and computes the times of all pending ops. The `with` statement returns the calling thread."""
+    """Locks the virtual GPU, and computes the times of all launched ops."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -100,7 +100,7 @@ class ScriptLaunches:
         self._peerless: set[int] = set()
 
     def launch(self, signature: OpSignature, device: int) -> None:
-        """Launch the kernels of an op on the current stream. See Note [Played in batches]."""
+        """See Note [Played in batches]."""
         if signature.launches:
             self.launch_by(self.current.caller(device), signature)
 
@@ -135,7 +135,7 @@ class ScriptLaunches:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Do not launch the calling thread's kernels inside this context, because recorded kernels are launched instead."""
+        """Inside this context, the calling thread's ops launch no kernels."""
         me = threading.get_ident()
         self._muted.append(me)
         self._set_launch(self._launch_unmuted)
@@ -183,7 +183,6 @@ class ScriptLaunches:
         return rest
 
     def calls(self) -> int:
-        """Return how many calls the script has made to the device so far."""
         return self._timeline.host_rows + len(self.pending) // 3
 
     def work_ns(self) -> int:
@@ -193,10 +192,7 @@ class ScriptLaunches:
     # --- copies
 
     def copying(self) -> AbstractContextManager[None]:
-        """Return a context manager in which a tensor is copied from the host.
-
-        See Note [The host's time in a library call] in steps.py.
-        """
+        """See Note [The host's time in a library call] in steps.py."""
         return _NOTHING if self.simulator.recording.library_pace is None else self._paused()
 
     @contextmanager
@@ -219,8 +215,8 @@ class ScriptLaunches:
     ) -> None:
         """Launch a copy of the kind "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device).
 
-        For a blocking copy, the host waits until the copy ends. `moves_tensor` is True for calls of `Tensor.to`, `Tensor.cuda`
-        and `Tensor.copy_`.
+        The host waits for the end of a blocking copy. `moves_tensor` is True for calls of `Tensor.to`, `Tensor.cuda` and
+        `Tensor.copy_`.
         """
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         told_ns = None if library is None else library.copy_ns(size_bytes)
@@ -245,7 +241,7 @@ class ScriptLaunches:
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Ignore the time of copies between devices inside this context, because another operation includes the time."""
+        """Inside this context, copies between devices take no time."""
         self._peerless.add(threading.get_ident())
         try:
             yield
@@ -253,11 +249,7 @@ class ScriptLaunches:
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another device.
-
-        As in PyTorch (Copy.cu), the copy waits for the target device's current stream, and later work on that stream waits for
-        the copy.
-        """
+        """Launch a copy to another GPU. The current streams of the two GPUs wait for each other, as in PyTorch (Copy.cu)."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -270,7 +262,6 @@ class ScriptLaunches:
             other.wait(stream.ready_ns)
 
     def spin(self, cycles: int, device: int) -> None:
-        """Launch the kernel of `torch.cuda._sleep`, which runs for a number of clock cycles."""
         duration_ns = cycles * 1_000_000 // (self._devices[device].properties.clock_rate or _USUAL_CLOCK_KHZ)
         work = Copy("spin_kernel", NONE, duration_ns, Origin.ROOFLINE, frozenset(), DeviceKind.KERNEL)
         signature = OpSignature("cuda::_sleep", (), ())
@@ -282,10 +273,7 @@ class ScriptLaunches:
     # --- CUDA graphs
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
-        """Start capturing a CUDA graph from the current stream and from streams that wait for captured work.
-
-        `pool` is the number of the CUDA graph's private memory pool.
-        """
+        """Start capturing a CUDA graph on the current stream. `pool` is the number of the graph's private memory pool."""
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
             self.capture = GraphCapture(stream, thread, pool, everywhere=everywhere, refuse=refuse)
@@ -304,13 +292,13 @@ class ScriptLaunches:
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise the error of a failed kernel now, or at the host's next wait for a device."""
+        """Raise the error of a failed CUDA kernel now or when the host next waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()
 
     def raise_fault(self) -> None:
-        """Raise the error of a kernel that has failed, in this call and in all later launches."""
+        """Raise the error of a failed CUDA kernel, if there is one."""
         if self._fault is not None:
             self.launch_by = self._refuse_launch
             raise self._fault()
@@ -322,7 +310,7 @@ class ScriptLaunches:
         return self.capture is not None and stream in self.capture
 
     def forbid_in_capture(self) -> None:
-        """Raise CUDA's error if the thread must not wait for the device during a CUDA graph capture."""
+        """Raise CUDA's error if the current CUDA graph capture does not allow the thread to wait for the GPU."""
         self.raise_fault()
         if self.capture is not None:
             self.capture.refuse(self.current.thread())

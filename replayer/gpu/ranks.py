@@ -1,4 +1,4 @@
-"""Runs collectives and other operations between ranks on the streams of this rank's devices."""
+"""Runs collectives on the streams of this rank's devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LeavableGroup(Protocol):
         """Compute when the group's operations end."""
 
     def leave(self, failed: bool = False) -> None:
-        """Report to the other ranks that this rank's process ends."""
+        """Report to all other ranks that this rank ends."""
 
 
 class RankOperations:
@@ -39,12 +39,12 @@ class RankOperations:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute end times. With `wait=False`, operations that some rank has not called yet get no end time."""
+        """Compute end times. `wait=False` skips collectives that some rank has not called yet."""
         for group in self._groups:
             group.finish(wait)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
-        """Return the index of the new timeline entry, and the earliest time at which the operation can start on `device`."""
+        """Return the index of the launch in the timeline, and the earliest time at which the collective can start."""
         launches = self._launches
         simulator = launches.simulator
         with launches.looking as thread:
@@ -56,7 +56,7 @@ class RankOperations:
     def communicate(
         self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
     ) -> None:
-        """Put an operation between ranks on `stream`, from the time when this rank is ready until the data has arrived."""
+        """Run a collective on `stream` from the time when this rank is ready until the data has arrived."""
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:

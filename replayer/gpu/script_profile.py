@@ -1,4 +1,4 @@
-"""Supports profilers that a script uses (torch.profiler), and named ranges (torch.cuda.nvtx)."""
+"""Supports scripts that use torch.profiler or torch.cuda.nvtx."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ScriptProfile:
         return end
 
     def watch(self) -> None:
-        """Begin to collect ops, device work and memory events for `watched`."""
+        """Begin to collect the data that `watched` returns."""
         with self._launches.looking:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Return what was collected, and the row in the host table (or NONE) for each memory event."""
+        """Return the ops and device work since `watch`, and the number of the next op for each memory event."""
         simulator = self._launches.simulator
         with self._launches.looking as thread:
             simulator.tracker.charge_so_far(thread)

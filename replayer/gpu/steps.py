@@ -4,8 +4,6 @@
     steps.leave_phase("backward")
     steps.optimizer_stepped(True)       # a training step has ended
 
-The class `ScriptHooks` (traces/script/script_hooks.py) calls these methods.
-
 Note [Numbered steps]
     Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading the numbers takes 0.2 us per
     op, so the numbers are read in the first training steps only. Later steps with the same ops get a copy of these numbers
@@ -46,7 +44,7 @@ StepEnded = Callable[[int, int], None]
 class ScriptSteps:
     """Reports the phases, module calls and steps of a script to the step tracker.
 
-    `step_ended` is called with the number of finished training steps and the number of all finished steps.
+    After each step, `step_ended` gets the number of finished training steps and the number of all finished steps.
     """
 
     def __init__(
@@ -93,12 +91,11 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.leave, name)
 
     def loss_called(self) -> None:
-        """Begin the loss phase for a loss function that cannot be recognized by its ops."""
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
-        """End a training step if `is_first` is True, which means the script's first optimizer."""
+        """End a training step if the script's first optimizer has returned from `step`."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
@@ -143,7 +140,7 @@ class ScriptSteps:
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """Return the object that marks module calls, or None for replicas of nn.DataParallel, which are new in each step."""
+        """Return the object that marks module calls in the timeline, or None for replicas of nn.DataParallel."""
         if getattr(module, "_is_replica", False):
             return None
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
@@ -154,7 +151,7 @@ class ScriptSteps:
 
     @contextmanager
     def within_ranges(self, *names: str) -> Iterator[None]:
-        """Put nested named ranges around the ops that this thread launches inside the context."""
+        """Show nested named ranges around the ops of this thread in the timeline."""
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
         ranges.under_way += 1
         ranges.begun_ns = ranges.begun_ns or thread.host_ns
@@ -180,7 +177,7 @@ class ScriptSteps:
     # --- steps
 
     def _look_at_steps(self) -> None:
-        """After the first step, `gc.freeze` excludes about 100,000 long-lived objects from garbage collections."""
+        """After the first step, `gc.freeze` excludes about 100,000 long-lived objects from garbage collection."""
         tracker = self._tracker
         if tracker.trained != self._trained:
             self._trained = tracker.trained
@@ -202,7 +199,7 @@ class ScriptSteps:
 
     @contextmanager
     def thawed(self) -> Iterator[None]:
-        """Include objects that `gc.freeze` excluded in garbage collections inside this context."""
+        """Inside this context, garbage collection includes frozen objects again."""
         if self._froze:
             gc.unfreeze()
         yield

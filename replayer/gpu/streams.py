@@ -1,4 +1,4 @@
-"""Implements the streams and events of all devices, and the calls with which the host waits for them.
+"""Implements CUDA streams and events, and makes the host wait for them.
 
     side = streams.new(device=0)
     streams.record_event(event, side)
@@ -42,7 +42,7 @@ class Streams:
                 self._stats.events_never_recorded -= 1
 
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
-        """Make later work on `stream` wait for the event. Unrecorded events have no effect, as in CUDA."""
+        """Make later work on `stream` wait for the event, unless the event was never recorded (as in CUDA)."""
         with self._launches.looking:
             capture = self._launches.capture
             if capture is not None and capture.has_event(event):
@@ -118,19 +118,17 @@ class Streams:
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """Return the calling thread's virtual time or the clock's time, whichever is later."""
+        """Return the thread's virtual time or the clock's time, whichever is later."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """Return the calling thread's virtual time after computing the times of pending ops."""
+        """Return the thread's virtual time."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 
     def come_to_present(self) -> None:
-        """Wait until the clock reaches the calling thread's virtual time.
-
-        With the real clock, the script may run up to `_AHEAD_NS` ahead of virtual time (simulator.py).
-        """
+        """Wait until the clock reaches the thread's virtual time. The real clock may be up to `_AHEAD_NS` behind
+        (simulator.py)."""
         thread = self._launches.current.known_thread()
         if thread is not None:
             self._launches.flush()

@@ -1,4 +1,4 @@
-"""Returns tensor values and result sizes that the host reads, as recorded or assumed.
+"""Returns the recorded or assumed tensor values that a script reads.
 
     values.read(signature, device=0, count=1)           # [2.25], or None if nothing was recorded
     values.output_size("aten::nonzero", (10,))          # 7
@@ -27,7 +27,7 @@ class ReadValues:
         self.assumes_sizes = improving and not strict
 
     def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
-        """Make the host wait for the stream, and return the next `count` recorded values or None."""
+        """Return the next `count` recorded values, or None. The host waits for the stream."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream
@@ -42,6 +42,6 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """Return the recorded output size for the next call of a data-dependent op, or None."""
+        """Return the recorded output size of the next call of `op`, or None if no size was recorded."""
         tracker = self._simulator.tracker
         return self._sizes.next(op, shape, tracker.number, tracker.step.step.row, tracker.row_of_values)

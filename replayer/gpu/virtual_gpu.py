@@ -1,4 +1,4 @@
-"""Emulates the GPUs of a process, with one object for each group of functions.
+"""Emulates all GPUs of a process.
 
     gpu = VirtualGpu(trace, rank=0, clock=clock, timeline=timeline)
     gpu.launches.launch(signature, device=0)
@@ -58,7 +58,7 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """Stores the objects of the script's process that the virtual GPU uses."""
+    """Stores objects of the script's process that the virtual GPU uses."""
 
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace
@@ -127,7 +127,7 @@ class VirtualGpu:
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
-        """Return the temporary memory that the op allocates and frees before it returns."""
+        """Return the temporary memory blocks that the op allocates and frees."""
         if self._estimates_workspaces:
             return winograd_workspaces.of_convolution(signature)
         return self._workspaces.of_op(self.recording.keys[signature])

@@ -43,7 +43,7 @@ class NVMLError_NotSupported(NVMLError):
 
 
 class NVMLError_DriverNotLoaded(NVMLError):
-    """Lets scripts catch the error of a missing driver, although the emulation never raises it."""
+    """Replaces pynvml's exception, which is never raised."""
 
 
 class Handle:
@@ -74,7 +74,6 @@ class _Utilization:
 
 
 def stand_in(utilization: _Utilization) -> Any:
-    """Return an emulated module `pynvml`, in which unsupported functions raise NVML's error "Not Supported"."""
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
     module.__spec__ = ModuleSpec("pynvml", None)
 

@@ -71,10 +71,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _tell_recorded_cuda(version: TorchAny) -> None:
-    """Make a CPU build of PyTorch report the recorded CUDA version, because scripts interpret the version None as "no GPU".
-
-    A CUDA build of PyTorch reports its own CUDA version, which packages such as torchvision compare with theirs.
-    """
+    """Make a CPU build of PyTorch report the recorded CUDA version, because scripts interpret the version None as "no GPU"."""
 
     def recorded_version(name: str) -> TorchAny:
         if name != "cuda":

@@ -57,7 +57,7 @@ def memory_of(index: int) -> DeviceMemory:
 
 
 class RawBlocks:
-    """Maps addresses to memory blocks from `torch.cuda.caching_allocator_alloc`, which other libraries call."""
+    """Maps addresses to blocks from `torch.cuda.caching_allocator_alloc`."""
 
     def __init__(self) -> None:
         self._handles: dict[int, AllocationHandle] = {}

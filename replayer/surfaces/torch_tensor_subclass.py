@@ -24,7 +24,6 @@ _DEVICE = 6
 
 
 def device_properties(torch_module: TorchAny) -> dict[str, property]:
-    """Return new properties `device` and `is_cuda` that report virtual tensors as CUDA tensors."""
     device, is_cuda = torch_module._C.TensorBase.device, torch_module._C.TensorBase.is_cuda
 
     def reported_device(self: TorchAny) -> TorchAny:

@@ -22,7 +22,6 @@ class _Latest(threading.local):
 
 
 def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
-    """Return a function that reads the autograd sequence number of the op that is being dispatched."""
     current: TorchAny = torch._C._current_autograd_node
     next_number: TorchAny = torch._C._autograd._get_sequence_nr
     latest = _Latest()

@@ -60,7 +60,7 @@ def contiguous_stride(shape: Shape) -> Shape:
 
 
 class TensorMeta:
-    """Describes the shape, strides, dtype and device of a virtual tensor. `stride` and `offset` count elements.
+    """`stride` and `offset` count elements.
 
     `extent_bytes` is the distance in memory from the start of the first element to the end of the last. `dense` is True if the
     elements, in any order, fill a memory range without gaps or overlaps.

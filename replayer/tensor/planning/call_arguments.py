@@ -67,7 +67,6 @@ class CallArguments:
         return value
 
     def device(self, current: int) -> int:
-        """Return the device of the first virtual tensor, or `current` if no argument is a virtual tensor."""
         return next(iter(self.devices), current)
 
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:

@@ -26,7 +26,6 @@ _INDICES = (torch.int64, torch.int32, torch.bool)
 
 
 def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    """Raise PyTorch's error if the CUDA kernel of the op does not support the dtype of the first tensor argument."""
     name = op_name(func)
     missing = _missing().get(name) or _missing().get(name.replace(".Scalar", ".Tensor"))
     tensors = [] if missing is None else [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]

@@ -68,7 +68,7 @@ class Route:
 
 
 class PlanCache:
-    """Caches one plan for each combination of op, shapes and dtypes."""
+    """Caches a plan for each combination of op, shapes and dtypes."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)

@@ -290,10 +290,8 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
-    """Return True if an op may change a tensor although the op's schema declares no change.
-
-    For example, `fsdp::all_gather_copy_in` copies parameters into a buffer that was passed to it, and returns the buffer.
-    """
+    """Return True if an op, such as `fsdp::all_gather_copy_in`, may change a tensor although the op's schema declares no
+    change."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 

@@ -129,7 +129,7 @@ def _one_thread() -> Iterator[None]:
 
 
 class Folding:
-    """Computes the results of an op on the host if the values of all inputs are known."""
+    """Computes an op on the host if all inputs have known values."""
 
     def __init__(self, func: torch._ops.OpOverload, writes: tuple[tuple[int | str, bool], ...]) -> None:
         self._func = func
@@ -139,7 +139,6 @@ class Folding:
         self.assumed = False
 
     def fold(self, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> bool:
-        """Compute the values of an op's results on the host, and return True on success."""
         self._unknown = self.assumed = False
         host_args = [self._on_host(value, i) for i, value in enumerate(args)]
         host_kwargs = {name: self._on_host(value, name) for name, value in kwargs.items()}
