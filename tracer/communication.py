@@ -48,16 +48,12 @@ class CommunicationRecorder:
 
     @costed
     def leaving(self, is_all: bool) -> None:
-        """Read the logs of DistributedDataParallel models before the script destroys a process group."""
         self._facts.read_reducers()
         if is_all:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the time of a collective that Python called, so that the flight recorder's entry is not added again.
-
-        The time `began_ns` is from `time.time_ns`.
-        """
+        """Store the time of a collective that Python called, so that the flight recorder's entry is not added again."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
@@ -69,7 +65,6 @@ class CommunicationRecorder:
     def communicated(
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
-        """Record a blocking collective after its call has returned."""
         end = None if begin is None else self._events.take_on(stream)
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
         self._write_done()
@@ -81,7 +76,7 @@ class CommunicationRecorder:
 
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
-        """Record that a CUDA stream has waited for a collective. The CUDA event `before` was recorded right before the wait."""
+        """Record that a CUDA stream has waited for a collective."""
         self._writer.collectives.waited(pending, before, None if before is None else self._events.take_on(stream))
         self._write_done()
 
@@ -100,7 +95,7 @@ class CommunicationRecorder:
         return True
 
     def look(self, last: bool = False) -> None:
-        """Write the collectives that C++ started. Reading the flight recorder queries NCCL's events."""
+        """Write the collectives that PyTorch's C++ code started."""
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return
         began_ns = self.cost.clock.perf_ns()

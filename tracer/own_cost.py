@@ -61,7 +61,6 @@ class OwnCost:
         self._groups.append((spent - before[0] + outside_ns) / steps)
 
     def appended(self, took_ns: int) -> None:
-        """Count `took_ns` of the current call as time for writing to the file."""
         self.excluded_ns += took_ns
         self._appending.append(took_ns)
         self._appended += 1
@@ -88,13 +87,11 @@ class OwnCost:
 
     @property
     def set_up_ns(self) -> int:
-        """Return the one-time overhead so far, such as the time for opening the file."""
         spent, calls, modules = self._last
         total_ns = spent + calls * self._outside_ns + modules * self._module_ns + self._appended_ns
         return max(round(total_ns - self.per_step_ns * self._steps), 0)
 
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-        """Measure how long the recorder's wrapper functions take, in less than a millisecond."""
         probe = _Probe(self)
         in_scope = PhaseScope("other", lambda: probe).around(_nothing)
         nested = as_nested_module(_nothing)
@@ -145,8 +142,6 @@ def costed(method: T) -> T:
 
 
 class _Probe:
-    """Replaces the recorder while the cost of its wrapper functions is measured."""
-
     def __init__(self, cost: OwnCost) -> None:
         self.cost = cost
 

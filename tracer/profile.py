@@ -51,15 +51,13 @@ _MOST_WARNINGS = 8  # maximum number of warnings kept
 
 
 class Ranges(Protocol):
-    """Adds ranges, such as module calls, to a profile between the calls of `begin` and `end`."""
-
     def begin(self) -> None: ...
 
     def end(self) -> None: ...
 
 
 class Profiler:
-    """Runs torch.profiler in windows of consecutive steps. The flag `wanted` is False if the user wants only phases."""
+    """Runs torch.profiler in windows of consecutive steps."""
 
     def __init__(
         self,
@@ -121,13 +119,12 @@ class Profiler:
             self._leave_range()
 
     def make_way(self) -> None:
-        """End the recorder's profile, because the script starts a profile of its own."""
         if self._profile is not None and not self.is_beginning:
             self._why_not = "the script started its own profiler"
             self.stop()
 
     def stop(self, at_end: bool = False) -> None:
-        """End the current profile, even within a step, and write its file. See Note [When a window begins and ends]."""
+        """End the current profile, even within a step. See Note [When a window begins and ends]."""
         if self._profile is None:
             return
         if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
@@ -147,7 +144,7 @@ class Profiler:
 
     @property
     def must_wait(self) -> bool:
-        """Return True if the script has not initialized CUDA. See Note [No context of the recorder's]."""
+        """See Note [No context of the recorder's]."""
         if not self.wanted or self._access.is_used:
             return False
         if self._has_gpu is None:

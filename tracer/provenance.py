@@ -69,18 +69,15 @@ class ProcessFacts:
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
     def joined(self, rank: int) -> None:
-        """Set the rank of the process, also in the descriptions of recorded devices."""
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]
 
     def distributes(self, model: object) -> None:
-        """Keep a weak reference to a DistributedDataParallel model, whose log of gradient reductions is read later."""
         self._models.append(weakref.ref(model))
         self._reducers.append({})
 
     def read_reducers(self) -> None:
-        """Read the logs of all DistributedDataParallel models that still exist, without waiting for a GPU."""
         for number, model in enumerate(self._models):
             if (alive := model()) is not None:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
@@ -112,7 +109,7 @@ class ProcessFacts:
         return number
 
     def run(self, steps: int, steps_ns: int, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        """Return the `Run` entry of the file's header. The time `cost_ns` is the recording overhead per step."""
+        """Return the `Run` entry of the file's header."""
         share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
@@ -191,7 +188,6 @@ class ProcessFacts:
 
 
 def _own_version() -> str | None:
-    """Return the installed release of trace-replay, or None for a copy of its files without an installation."""
     try:
         return metadata.version("trace-replay")
     except metadata.PackageNotFoundError:
@@ -199,7 +195,6 @@ def _own_version() -> str | None:
 
 
 def _versions(torch: ModuleType) -> dict[str, Any]:
-    """Return the versions of CUDA, HIP, cuDNN, NCCL and the driver. The call may load the libraries."""
     return {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
@@ -210,10 +205,7 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Return True if TF32 is allowed.
-
-    Reading the old setting raises an error after a script has changed the new setting of PyTorch 2.9.
-    """
+    """Return True if TF32 is allowed, even if PyTorch 2.9's new setting makes the old setting unreadable."""
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:
@@ -221,7 +213,6 @@ def _allows_tf32(backend: Any) -> bool:
 
 
 def _nccl_version(torch: ModuleType) -> str | None:
-    """Return NCCL's version, or None for PyTorch builds without NCCL."""
     try:
         return ".".join(map(str, torch.cuda.nccl.version()[:3]))
     except (AttributeError, NotImplementedError, RuntimeError):

@@ -90,17 +90,14 @@ class Recorder:
 
     @property
     def phase(self) -> str:
-        """Return the name of the script's current phase, or ""."""
         return self.steps.entered
 
     @costed
     def make_way_for_profile(self) -> None:
-        """Make way for torch.profiler before the script or the recorder starts a profile."""
         self._profiler.make_way()
 
     @property
     def begins_profile(self) -> bool:
-        """Return True while the recorder itself starts torch.profiler."""
         return self._profiler.is_beginning
 
     # --- phases and steps
@@ -109,7 +106,6 @@ class Recorder:
         """Do nothing, because only a replay needs the report."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
-        """Record a call of an outermost module, with which a forward pass begins or continues."""
         self.steps.report(MODULE, (id(module), grad_enabled))
 
     def module_returned(self) -> None:
@@ -133,7 +129,6 @@ class Recorder:
             self.steps.report(*report)
 
     def replay_ends(self, graph: object) -> None:
-        """Report all stored calls except the first call after a CUDA graph was launched."""
         for report in self._reports_of(graph)[1:]:
             self.steps.report(*report)
         self.steps.has_returned = True
@@ -146,7 +141,6 @@ class Recorder:
 
     @costed
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        """Record a batch that the script has waited for, or a batch that was copied into pinned memory."""
         self._output.add(
             "batches",
             rank=self._writer.rank,
@@ -163,7 +157,6 @@ class Recorder:
 
     @costed
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
-        """Record values that the script has copied from a GPU to the host, such as `loss.item()`."""
         self.steps.reads.append((self._output.text(op), self._output.text(dtype), values))
 
     @costed

@@ -38,8 +38,6 @@ FIGURES_NS = 10_000_000_000
 
 @dataclass(frozen=True)
 class HeaderSources:
-    """Holds the objects that provide the information for the file's header."""
-
     threads: ThreadRows
     profiler: Profiler
     flight: FlightRecorder | None
@@ -64,13 +62,11 @@ class RecordingWriter:
         self._written_ns = 0
 
     def joined(self, rank: int) -> None:
-        """Set the rank of the process. Earlier rows get the rank when the file is closed."""
         self.rank = rank
         self._facts.joined(rank)
         self._from.threads.joined(rank)
 
     def add(self, step: EndedStep) -> None:
-        """Add a step whose GPU work may be unfinished."""
         self.number += 1
         self.steps_ns += step.end_ns - step.start_ns
         self.pending.append(step)
@@ -92,7 +88,6 @@ class RecordingWriter:
         self.collectives.write_done()
 
     def flush_if_due(self) -> None:
-        """Collect the rows of finished steps, and append the rows to the file twice a second."""
         cost = self._from.cost
         due = cost.perf_ns() >= self._output.due_ns
         if due or len(self.pending) >= _TOGETHER:

@@ -39,8 +39,7 @@ class Meaning(NamedTuple):
 class StepPlan:
     """Describes how a repeated step is divided into phases.
 
-    Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`. The number `event_of_end[k]` is the index of the CUDA
-    event at the end of segment k.
+    Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`.
     """
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
@@ -80,7 +79,6 @@ class RepeatedSteps:
         self.plan: StepPlan | None = None  # of `known`
 
     def note(self, meaning: Meaning, now_ns: int) -> None:
-        """Store a reported call that `ScriptCut` has handled."""
         self.times_ns.append(now_ns)
         if self._learning is not None:
             self._learning.append(meaning)
@@ -91,7 +89,6 @@ class RepeatedSteps:
         return max((number for number, of in enumerate(learning) if of.action == LEAVES), default=NONE)
 
     def give_up(self) -> None:
-        """Mark the current step, so that its calls will not be remembered."""
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
@@ -119,6 +116,5 @@ class RepeatedSteps:
             self.known, self.plan = [*learned, end], plan
 
     def ended(self, now_ns: int, start_ns: int) -> list[int]:
-        """Return the times of the ended step, which made the same calls as the remembered step."""
         times_ns, self.times_ns = self.times_ns, []
         return [start_ns, *times_ns, now_ns]

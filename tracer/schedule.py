@@ -15,7 +15,7 @@ from traces.model.trace import StepKind
 
 
 class Schedule:
-    """Counts steps, to decide which steps are profiled. The number `profiled` is 0 if only phases are recorded."""
+    """Counts steps, to decide which steps are profiled."""
 
     def __init__(self, warmup: int, clean: int, profiled: int) -> None:
         self._first_clean = warmup
@@ -47,13 +47,11 @@ class Schedule:
         return not self._has_trained and self._count > 0
 
     def postpone(self) -> None:
-        """Delay the start of torch.profiler by one step, because the profiler cannot start yet."""
         if self._end and self._count == self._prepare:
             self._count -= 1
         self._evaluation = ""
 
     def lose_window(self) -> None:
-        """Let torch.profiler start again in the current step, because profiled steps were lost."""
         if self._first_profiled <= self._count < self._end:
             self._end = self._first_profiled + self._end - self._count
             self._count = self._prepare
@@ -61,7 +59,6 @@ class Schedule:
             self._evaluation = "prepare"
 
     def give_up(self) -> None:
-        """Profile no further steps, because torch.profiler has failed."""
         self._end = self._evaluations_left = 0
         self._evaluation = ""
 

@@ -34,10 +34,7 @@ class LivingObjects(dict[int, ref[Any]]):
 
 
 class Profiles(LivingObjects):
-    """Stores the profiles that the script is recording with torch.profiler.
-
-    The flag `has_attached` is True after the first profile with device activities in the process.
-    """
+    """Stores the profiles that the script is recording with torch.profiler."""
 
     has_attached = False
 
@@ -51,7 +48,6 @@ class _RecorderState:
         self.profiles = Profiles()
 
     def after_fork(self) -> None:
-        """Forget the parent's recorder in a forked child process."""
         self.recorder = None
 
 

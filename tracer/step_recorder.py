@@ -106,7 +106,7 @@ class StepRecorder:
     # --- reports
 
     def report(self, kind: int, argument: Any = None) -> None:
-        """Handle a call that the script reports. See Note [Steps repeat] in repeated_steps.py."""
+        """See Note [Steps repeat] in repeated_steps.py."""
         cost = self.cost
         began_ns = cost.perf_ns()
         if kind == LEAVE and (error := exception()) is not None:
@@ -141,7 +141,6 @@ class StepRecorder:
 
     @property
     def entered(self) -> str:
-        """Return the name of the phase that the script has entered by name and not left yet, or ""."""
         repeated = self._repeated
         if repeated.known and repeated.times_ns:
             return repeated.known[len(repeated.times_ns) - 1].entered
@@ -164,7 +163,6 @@ class StepRecorder:
         self.script.stop(self._threads.script_thread, self._clock.now_ns())
 
     def _report_other(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
-        """Handle a call that differs from the previous step's call at the same position."""
         script, repeated = self.script, self._repeated
         is_beside = script.thread is not None and script.thread != thread
         if is_beside and not (kind == STEPPED and argument):
@@ -227,7 +225,6 @@ class StepRecorder:
 
     @costed
     def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
-        """Record the end of a stage. The string `thread` is the role of a thread that runs only the stage."""
         start_ns, begin = begun
         self._profiler.all_threads |= thread.startswith("replica")
         end_ns, end = self._clock.now_ns(), self._events.take_on(stream)
@@ -257,7 +254,6 @@ class StepRecorder:
             self._take_event(now_ns, self._open)
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
-        """Record the end of set-up. The first step begins with the next call that is reported."""
         self._repeated.give_up()
         self._start_ns = NONE
         self._at.clear()
@@ -277,7 +273,7 @@ class StepRecorder:
         self._finish(step)
 
     def _begin(self, now_ns: int) -> None:
-        """Record a CUDA event at the start of a phase. See Note [Segments on several streams]."""
+        """See Note [Segments on several streams]."""
         before, begin = self._open, self._events.take(now_ns)
         self._open = begin
         if begin is None:
@@ -289,7 +285,6 @@ class StepRecorder:
             self._take_event(now_ns, before)
 
     def _continue_from(self, boundary_ns: int) -> None:
-        """Begin a phase in the past, at a time at which a CUDA event was usually recorded."""
         before = self._open = self._at.get(boundary_ns)
         if before is not None:
             events = self._events
@@ -297,13 +292,11 @@ class StepRecorder:
                 self._open = self._begins[boundary_ns] = begin
 
     def _repeats(self, times_ns: list[int], plan: StepPlan | None) -> None:
-        """Store a repeated step, whose phases are computed when the step is written."""
         assert plan is not None
         left = plan.left
         self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
 
     def _finish(self, step: CutStep, plan: StepPlan | None = None, times_ns: Sequence[int] = ()) -> None:
-        """Keep the ended step until its CUDA events have completed, and write earlier steps."""
         is_evaluation, segments, left_ns, now_ns = step
         last = None if is_evaluation or left_ns is None else self._at.get(left_ns)
         if last is not None:
@@ -362,7 +355,6 @@ class StepRecorder:
             self._turn_profiler()
 
     def _turn_profiler(self) -> None:
-        """Start or stop torch.profiler between two steps, without counting the time as recording overhead."""
         began_ns = self._clock.perf_ns()
         schedule, profiler, number = self._schedule, self._profiler, self._writer.number
         if schedule.profile == "prepare" and profiler.must_wait:

@@ -46,13 +46,10 @@ class DeviceClock:
         self.free: list[Any] = []  # CUDA events to reuse on this device
 
     def narrow(self, ticks_ns: int, not_before_ns: int, found_ns: int) -> None:
-        """Improve the estimated clock offset with an event that completed between two host times."""
         self.offset_ns = max(min(self.offset_ns, found_ns - ticks_ns), not_before_ns - ticks_ns)
 
 
 class EventStream:
-    """Represents a CUDA stream on which the recorder records events."""
-
     __slots__ = ("clock", "device", "key", "stream")
 
     def __init__(self, key: tuple[int, ...], stream: Any, clock: DeviceClock) -> None:
@@ -107,15 +104,13 @@ class BoundaryEvents:
         return self._streams.get(key) or self._met(key, cuda.current_stream(device))
 
     def take_on(self, stream: Any) -> BoundaryEvent | None:
-        """Record a CUDA event on `stream` or on the current stream. Return None if the recorder must not call CUDA now."""
         if stream is None or self.access.closed is not None:
             return self.take(self._clock.now_ns())
         key = stream.stream_id, stream.device_index, stream.device_type
         return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
 
     def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
-        """Record a CUDA event on the stream `of` or on the current stream. Return None if the recorder must not call CUDA now.
-        """
+        """Record a CUDA event, or return None if the recorder must not call CUDA now."""
         access = self.access
         closed = access.closed_to_all_streams
         if closed is not None:
@@ -159,7 +154,6 @@ class BoundaryEvents:
             return True
 
     def forget_read(self) -> None:
-        """Drop the step's CUDA events whose times were read, so events do not accumulate in scripts without steps."""
         if self.read_finished(self.taken):
             self.taken.clear()
 
@@ -170,11 +164,9 @@ class BoundaryEvents:
         return out
 
     def are_done(self, events: list[BoundaryEvent]) -> bool:
-        """Return True if the last event in `events` has completed. Events of other streams may be unfinished."""
         return bool(events and events[-1].ticks_ns == NONE and self.access.attempt(events[-1].event.query))
 
     def read_finished(self, events: list[BoundaryEvent]) -> bool:
-        """Read the times of completed CUDA events in order, and return True if all events have completed."""
         if not events or (events[-1].ticks_ns != NONE and all(event.ticks_ns != NONE for event in events)):
             return True
         access = self.access

@@ -12,8 +12,6 @@ import time
 
 
 class EpochClock:
-    """Returns wall time in nanoseconds. The function `perf_ns` is the monotonic clock."""
-
     perf_ns = staticmethod(time.perf_counter_ns)
 
     def __init__(self) -> None:

@@ -45,8 +45,6 @@ T = TypeVar("T")
 
 
 class ScriptProfiles(Sized, Protocol):
-    """Represents the profiles that the script is recording with torch.profiler."""
-
     has_attached: bool
 
 
@@ -61,18 +59,17 @@ class DeviceAccess:
 
     @property
     def is_used(self) -> bool:
-        """Return True if the script has initialized CUDA. The recorder never initializes CUDA."""
         self._is_used = self._is_used or bool(self._cuda.is_initialized())
         return self._is_used
 
     @property
     def is_capturing(self) -> bool:
-        """Return True while the script captures a CUDA graph. See Note [Captures of CUDA graphs]."""
+        """See Note [Captures of CUDA graphs]."""
         return self.closed is Untimed.CAPTURE
 
     @property
     def is_profiled(self) -> bool:
-        """Return True while the script uses torch.profiler. See Note [A profile of the script's own]."""
+        """See Note [A profile of the script's own]."""
         return bool(self._profiles)
 
     @property
@@ -83,10 +80,7 @@ class DeviceAccess:
 
     @property
     def closed(self) -> Untimed | None:
-        """Return the reason why the recorder must not call CUDA now, or None if CUDA calls are allowed.
-
-        The reason `Untimed.NO` means that the script does not use CUDA.
-        """
+        """Return the reason why the recorder must not call CUDA now, or None if CUDA calls are allowed."""
         closed = self.closed_to_all_streams
         if closed is None and self.is_current_stream_capturing:
             return Untimed.CAPTURE
@@ -110,11 +104,10 @@ class DeviceAccess:
             return True
 
     def lose(self, reason: str) -> None:
-        """Mark the device as lost, so that the recorder makes no more CUDA calls. See Note [A lost device]."""
+        """See Note [A lost device]."""
         self.device_lost = self.device_lost or reason.partition("\n")[0]
 
     def failed(self, error: RuntimeError) -> Untimed:
-        """Handle a CUDA error, and return the reason that is stored instead of a time."""
         code = getattr(error, "error_code", None)
         if code in _OF_A_CAPTURE:
             return Untimed.CAPTURE
@@ -152,10 +145,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Start the thread in which `is_idle_within` waits. Return False if Python starts no new threads.
-
-        Python 3.12 starts no threads after the script has ended.
-        """
+        """Start the waiting thread early, because Python 3.12 starts no threads after the script has ended."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:
@@ -176,11 +166,9 @@ class _WaitingThread(threading.Thread):
 
     @property
     def is_free(self) -> bool:
-        """Return True if the thread is running and idle. A forked child process does not inherit the thread."""
         return self.is_alive() and not self._is_busy
 
     def submit(self, call: Callable[[], None]) -> threading.Event:
-        """Run `call` in the waiting thread. The returned threading.Event is set after `call` has returned."""
         self._is_busy = True
         done = threading.Event()
         self._calls.put((call, done))

@@ -14,8 +14,6 @@ from traces.script.patching import stands_for
 
 
 def before(call: Callable[..., Any], report: str) -> Callable[..., Any]:
-    """Return a wrapper that calls the recorder's method named `report` and then the function `call`."""
-
     report_to = methodcaller(report)
 
     @stands_for(call)

@@ -12,5 +12,4 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the entry points of autograd's engine. Only the outermost of nested calls is recorded."""
     ScriptHooks(torch, recorder, optimizers()).backward()

@@ -82,8 +82,6 @@ class _Here(threading.local):
 
 @dataclass
 class _RunningCollective:
-    """Represents a collective whose call has not returned yet."""
-
     is_composed: bool
     name: str = ""
     group: Any = None
@@ -159,10 +157,7 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Return a function that finds the process group in the arguments of a call.
-
-        The returned function gives None if the process group does not contain the rank.
-        """
+        """Return a function that finds the process group in a call, or None if the rank is not in the group."""
         dist = self._dist
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -198,23 +193,20 @@ class _CollectiveWrappers:
             to.communication.communicated(call_until_now(), ending=Ending.UNSEEN)
 
     def _is_collecting(self, group: Any) -> bool:
-        """Return True inside a coalescing manager, which collects calls and starts them together at the end of its block."""
         return group in self._dist.distributed_c10d._world.pg_coalesce_state
 
     def _works_of(self, result: Any) -> list[Any]:
-        """Return the torch.distributed.Work objects in the result of a call."""
         works = result if isinstance(result, list) else [result]
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """Return the group's backend for a device. A group may have different backends for CPU tensors and GPU tensors."""
+        """Return the group's backend for a device, because CPU tensors and GPU tensors may use different backends."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
             return str(self._dist.get_backend(group))
 
     def collecting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a coalescing manager. Its operations are recorded when they are called, not when they start."""
         here = self._here
 
         @contextmanager

@@ -26,8 +26,6 @@ _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
 class _WaitHandle:
-    """Keeps track of a collective's Work object and its future, for which the script may wait."""
-
     def __init__(self, pending: PendingCollective) -> None:
         self.pending = pending
         self.is_used = False
@@ -52,7 +50,6 @@ class Works:
         patch(future, wait=self._waiting(future.wait))
 
     def watch(self, works: Sequence[Any], pending: PendingCollective) -> None:
-        """Begin to record waits for the Work objects of a collective that the script has started."""
         for work in works:
             for cls in type(work).__mro__:
                 if cls not in self._patched and issubclass(cls, self._torch.distributed.Work):

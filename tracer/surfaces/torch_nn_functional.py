@@ -18,7 +18,6 @@ _LOSSES = (
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the loss functions, and `log_softmax` wherever PyTorch exports it."""
     functional = torch.nn.functional
     losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
     patch(functional, **{name: before(getattr(functional, name), "loss_called") for name in losses})

@@ -22,7 +22,6 @@ _CALLS = ModuleCalls()  # global, because torch's modules are global
 
 
 def in_module() -> bool:
-    """Return True if the current thread is executing a call of a module."""
     return bool(_CALLS.inside)
 
 
@@ -78,6 +77,5 @@ class ModuleRanges:
 
 
 def has_compiled() -> bool:
-    """Return True if torch.compile has traced a function in the process."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return bool(counters and counters["frames"])

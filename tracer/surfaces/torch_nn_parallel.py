@@ -65,7 +65,6 @@ def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Cal
 
 
 def replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `parallel_apply`, and record the call of each replica in the replica's thread."""
     return call([_replica(number, module) for number, module in enumerate(modules)], *args, **kwargs)
 
 

@@ -30,8 +30,6 @@ NONZERO = "aten::nonzero"  # one name for all searches of nonzero elements, as o
 
 
 class Found(NamedTuple):
-    """Contains the op, the input shape and the number of elements found by a call whose result size depends on values."""
-
     op: str
     searched: Shape
     size: int

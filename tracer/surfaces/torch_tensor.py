@@ -43,8 +43,6 @@ class Quiet(ContextDecorator):
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
-    """Return a function that decides whether the values read from a tensor are recorded."""
-
     @cache
     def without_gpu() -> bool:
         """Return True without a GPU. NVML counts the GPUs, because forked child processes may be unable to use CUDA."""
@@ -64,7 +62,6 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the methods that read values or move tensors, also in subclasses of torch.Tensor that override them."""
     calls = _ReadsAndMoves(counting(torch))
     wrappers: dict[str, Callable[..., Any]] = {
         **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
@@ -164,7 +161,6 @@ def _note(tensor: Any, host: Any) -> None:
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return the device type ("cuda" or "cpu") in the arguments of `Tensor.to`, or None without a device."""
     wanted = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     if isinstance(wanted, str):
         return wanted.partition(":")[0]

@@ -48,7 +48,6 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _recorded_loop(module: Any) -> Any:
-    """Wrap the loop of the thread that calls `pin_memory` for each batch and recursively for its parts."""
     depth = [0]
 
     def pin_recorded(pin: Any, data: Any, device: Any = None) -> Any:

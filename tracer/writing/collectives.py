@@ -85,13 +85,11 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def open(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Record an asynchronous call that has returned `works` torch.distributed.Work objects."""
         pending = PendingCollective(call, rank, begin, works)
         self._open.add(pending)
         return pending
 
     def waited(self, pending: PendingCollective, before: BoundaryEvent | None, after: BoundaryEvent | None) -> None:
-        """Record that the script waited for a collective between the CUDA events `before` and `after`."""
         if before is None or after is None or not before.device == after.device == pending.begin.device:
             self.give_up(pending)
             return
@@ -115,7 +113,6 @@ class CollectiveWriter:
             self.write(ended.call, ended.rank, *ended.duration(), device=device)
 
     def write_open(self) -> None:
-        """Write the collectives for which the script never waited, at the end of the recording."""
         for pending in list(self._open):
             self._write_unseen(pending)
 
@@ -126,7 +123,6 @@ class CollectiveWriter:
             self.write(call, pending.rank, call.end_ns - call.start_ns, Ending.UNSEEN)
 
     def write(self, call: CollectiveCall, rank: int, duration_ns: int, ending: Ending, device: int = NONE) -> None:
-        """Write one row of the table "collectives". The index `device` is NONE for a duration on the host."""
         text = self._output.text
         self._output.add(
             "collectives",

@@ -55,8 +55,6 @@ class FlightRecord(NamedTuple):
 
 
 class _Ring:
-    """Holds the ring buffer of one backend, and the position up to which the buffer was read."""
-
     def __init__(self, dump: Any) -> None:
         self._dump = dump
         self._next = 0  # record_id of the first unread entry
@@ -67,7 +65,7 @@ class _Ring:
         self.has_entries = False  # True once the ring had entries: gloo has entries since PyTorch 2.11
 
     def new(self, last: bool, now_ns: int) -> list[Entry]:
-        """Return the entries since the last read. See Note [Retired entries]."""
+        """See Note [Retired entries]."""
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
         self.has_entries |= bool(entries)
@@ -141,7 +139,7 @@ class FlightRecorder:
                     self._rings[backend] = _Ring(dump)
 
     def is_due(self) -> bool:
-        """Return True if the flight recorder should be read after the current step. See Note [How often to read]."""
+        """See Note [How often to read]."""
         if not self._rings:
             return False
         self._steps += 1
@@ -176,7 +174,7 @@ class FlightRecorder:
         return found
 
     def _wait_for_watchdog(self, ring: _Ring) -> None:
-        """Wait until NCCL's watchdog has processed all entries. See Note [Retired entries]."""
+        """See Note [Retired entries]."""
         until_ns = self._clock.now_ns() + _LAST_WAIT_NS
         while ring.is_waiting() and self._clock.now_ns() < until_ns:
             self._clock.sleep(_LAST_PAUSE_NS)
@@ -213,7 +211,6 @@ class FlightRecorder:
         return {"looks": self.reads, "collectives": self._rows, "forgotten": self._forgotten} if self._rings else {}
 
     def lacks(self) -> list[str]:
-        """Return messages about collectives or durations that are missing from the recording."""
         lacks = []
         if self._without:
             of = ", ".join(sorted(self._without))
@@ -228,7 +225,6 @@ class FlightRecorder:
 
     @property
     def _forgotten(self) -> int:
-        """Return how many entries were overwritten before they were read."""
         return sum(ring.forgotten for ring in self._rings.values())
 
 

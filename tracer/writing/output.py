@@ -61,7 +61,6 @@ class RecordingFile:
         return number
 
     def add_columns(self, table: str, **columns: Column) -> int:
-        """Append rows that are given as columns, and return the index of the first new row."""
         number, block = self.count(table), TABLES[table].of(**columns)
         self._rows[table].append(block)
         self._written[table] += len(block) - 1
@@ -92,7 +91,6 @@ class RecordingFile:
                 self._give_up(failure)
 
     def close(self, header: Trace) -> None:
-        """Write the remaining rows, and mark the file as complete."""
         self.flush(header)
         if self._stream is None or self.failed:
             return

@@ -36,8 +36,6 @@ Found = tuple[int, int, int]  # indices of the op's name and the searched shape 
 
 @dataclass
 class DataParallelStage:
-    """Represents a stage of nn.DataParallel, such as scatter or the forward pass of one replica."""
-
     name: str
     thread: int
     start_ns: int
@@ -67,7 +65,7 @@ class EndedStep:
 
 
 class _Alike(NamedTuple):
-    """Collects consecutive steps that make the same calls. See Note [Steps with one plan]."""
+    """See Note [Steps with one plan]."""
 
     plan: StepPlan
     stream: EventStream
@@ -78,8 +76,6 @@ class _Alike(NamedTuple):
 
 
 class StepWriter:
-    """Writes steps after the times of their CUDA events have been read."""
-
     def __init__(self, output: RecordingFile, facts: ProcessFacts) -> None:
         self._output = output
         self._facts = facts
@@ -92,7 +88,6 @@ class StepWriter:
         return self._alike is not None
 
     def write(self, step: EndedStep, rank: int) -> None:
-        """Write a step, without GPU times if some CUDA events of the step were not read."""
         taken = step.taken
         passed_ns = [event.ticks_ns for event in taken]
         if step.untimed == Untimed.NO and NONE in passed_ns:
@@ -189,7 +184,6 @@ class StepWriter:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Write values that the host read. The index `step` is NONE outside of steps."""
         for op, dtype, values in reads:
             for value in values:
                 self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)

@@ -14,8 +14,6 @@ from traces.model.trace import Thread
 
 
 class ThreadRows:
-    """Finds the row of a thread in the thread table, by the thread's identity or role."""
-
     def __init__(self, rank: int) -> None:
         self.script_thread = threading.get_ident()
         self.threads = [Thread(rank, threading.get_native_id(), threading.current_thread().name, "main")]
