@@ -1,4 +1,4 @@
-"""Writes docs/commands/NAME.md for every command: its `--help`, then the notes in docs/command_notes/NAME.md.
+"""Writes docs/commands/NAME.md for every command, from its `--help` and the notes in docs/command_notes/NAME.md.
 
     python docs/command_pages.py
 
@@ -22,7 +22,7 @@ WIDTH = 96  # width of the help text
 
 
 def commands() -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
-    """Yields every command with its full name, for example `info` and `library show`."""
+    """Yield every command with its full name, such as `library show`."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     for name, command in sorted(group.commands.items()):
@@ -40,7 +40,7 @@ def examples(command: TyperCommand | TyperGroup) -> list[str]:
 
 
 def page(name: str, command: TyperCommand | TyperGroup) -> str:
-    """Returns the page of a top-level command. Subcommands are sections of the page."""
+    """Return the page of a top-level command. Subcommands are sections of the page."""
     parts = [f"# trace {name}", "", "```text", help_text(command, f"trace {name}", WIDTH).strip(), "```"]
     if isinstance(command, TyperGroup):
         for inner, of in sorted(command.commands.items()):
@@ -54,7 +54,6 @@ def page(name: str, command: TyperCommand | TyperGroup) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Returns the text of each command's page in docs/commands, by the path of the page."""
     return {DOCS / "commands" / f"{name}.md": page(name, command) for name, command in commands() if " " not in name}
 
 

@@ -2,12 +2,8 @@
 
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
-`trace stalls` measures on this machine how long a DataLoader worker needs for one batch. Measurements with one worker alternate
-with measurements with two workers. The script also measures how long it takes to copy a batch into pinned memory. For each
-network, the GPU time per batch comes from the bundled measurements of a V100. Figures for other cores, disks and caches are
-modelled (`traces.stalls.loader_model`, `traces.stalls.storage_model`). The page data_stalls.md compares our figures with the
-figures published in the paper. The script takes about six minutes on two cores. Measurements stored in the `--costs` file are
-not repeated. The script also prints by how much the modelled training speed differs from the measured speed.
+`trace stalls` measures how long a DataLoader worker of this machine needs for one batch. The GPU time per batch comes from
+bundled measurements of a V100. Figures for other cores, disks and caches are modelled (`traces.stalls.loader_model`).
 """
 
 from __future__ import annotations
@@ -75,7 +71,7 @@ RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("
 
 @dataclass(frozen=True)
 class Measured:
-    """Holds the results of one `trace stalls` run on this machine. Rates are in images/s."""
+    """Holds the results of one `trace stalls` run on this machine, with rates in images/s."""
 
     network: str
     workers: int
@@ -105,7 +101,7 @@ class Cost:
 
 
 def measure(cost: Cost, images: Path | None, steps: int, costs: Path | None) -> None:
-    """Runs the measurements that are missing from `cost` and saves all results to the file `costs` after each run."""
+    """Run the measurements that are missing from `cost`, and save the results after each run."""
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
         folder = images or Path(made)
@@ -159,7 +155,7 @@ def _rates(*networks: str) -> str:
 
 
 class Model:
-    """Models how fast one GPU trains with a number of CPU cores, a disk, and a page cache that holds a part of the data."""
+    """Models how fast one GPU trains with a number of CPU cores, a disk, and a page cache for part of the data."""
 
     def __init__(self, cpu_ns_per_sample: float) -> None:
         self._cpu_ns_per_sample = cpu_ns_per_sample
@@ -180,7 +176,7 @@ class Model:
         return 1 - gpu_ns(network) / self.step_ns(network, CORES_PER_GPU)
 
     def fetch_stall(self, network: str) -> float:
-        """Returns the share of time spent waiting for an SSD, with enough CPU cores and 35 % of the data in a page cache."""
+        """Return the share of time spent waiting for an SSD, with 35 % of the data in the page cache."""
         cores = CORES[-1]
         return 1 - self.step_ns(network, cores) / self.step_ns(network, cores, SSD, 0.35)
 
@@ -188,7 +184,7 @@ class Model:
         return EPOCH_SAMPLES / BATCH * self.step_ns("resnet18", CORES[-1], disk, cached, policy) / 1e9
 
     def epoch_by_batch(self, batch: int) -> tuple[float, float]:
-        """Returns the GPU time and the total time of an epoch in seconds, on three cores."""
+        """Return the GPU time and the total time of an epoch in seconds, on three cores."""
         batches = EPOCH_SAMPLES / batch
         step_ns = self.step_ns("mobilenet_v2", CORES_PER_GPU, batch=batch)
         return batches * gpu_ns("mobilenet_v2", batch) / 1e9, batches * step_ns / 1e9
@@ -319,8 +315,10 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Counts the pairs of networks that have the same order by our shares of waiting time and by the published shares. Two
-    networks are not compared if their shares differ by less than two percentage points."""
+    """Count the pairs of networks that have the same order in our figures and in the paper.
+
+    Networks whose shares differ by less than two percentage points are not compared.
+    """
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

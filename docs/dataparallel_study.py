@@ -1,12 +1,9 @@
-"""Makes the tables and the picture of dataparallel_study.md by replaying examples/dataparallel_study.py on the recording of a
-V100.
+"""Writes the tables and the picture of dataparallel_study.md by replaying examples/dataparallel_study.py on a recorded V100.
 
     python docs/dataparallel_study.py ../shared/traces/v100_resnet50_workers0.json.gz [--tables times,versions] [--vgg16]
 
-The script takes about twenty minutes on two cores. Half of the script's running time is spent training networks on the CPU.
-Replays use `--clock recorded`, so the times do not depend on this machine. Measurements that the folder `--results` already
-contains are not repeated. Training VGG16 takes more than two hours on one core, so its result is stored in
-dataparallel_study_vgg16.jsonl. Only `--vgg16` trains VGG16 again.
+The script takes about twenty minutes on two cores. Training VGG16 takes more than two hours on one core, so its result is
+stored in dataparallel_study_vgg16.jsonl.
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ def main() -> None:
 
 
 def beside_the_library(results: Path) -> Iterator[str]:
-    """For each network, compares the estimated computation time on one GPU with the time measured by GPEmu."""
+    """Compare the estimated computation time of each network on one GPU with the time measured by GPEmu."""
     yield "| network | batch | estimated here, ms | measured (GPEmu), ms | off |\n| --- | ---: | ---: | ---: | ---: |"
     for row in map(json.loads, results.read_text().splitlines()):
         if row["gpus"] != 1 or "computation_ms" not in row:
@@ -103,13 +100,12 @@ def beside_the_library(results: Path) -> Iterator[str]:
 
 
 def run(*command: str, quiet: bool = False) -> str:
-    """Runs a command to its end. Returns the command's output if `quiet` is set, otherwise an empty string."""
     done = subprocess.run(command, stdout=subprocess.PIPE if quiet else None, text=True, check=True)
     return done.stdout or ""
 
 
 def with_table(page: str, name: str, table: str) -> str:
-    """Inserts a table into a page, between the two HTML comments that mark the table's place."""
+    """Insert a table into a page, between the two HTML comments that mark the table's place."""
     before, begin, rest = page.partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not (begin and end):

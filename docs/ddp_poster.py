@@ -2,11 +2,8 @@
 
     python docs/ddp_poster.py ../shared/traces/v100_resnet50_workers0.json.gz [--results FOLDER]
 
-Each result comes from one replay of examples/train_vit.py on the recorded GPU, with its memory limited to 7.79 GiB. This
-machine's own time is excluded. The runs train a vision transformer and a perceptron of several depths and widths. Both networks
-run on one GPU and as two ranks of DistributedDataParallel with NCCL and gloo. In further runs, the layers of the perceptron are
-split over two GPUs. The script takes ten to thirty minutes on two cores. Runs stored in the folder `--results` are not
-repeated.
+Each result comes from one replay of examples/train_vit.py on the recorded GPU, with its memory limited to 7.79 GiB. The script
+takes ten to thirty minutes on two cores.
 """
 
 from __future__ import annotations
@@ -87,14 +84,12 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Selects the runs. To save time, the backend gloo is run only with networks of the middle depth, and split layers only
-    with the widest networks."""
+    """Select the runs. The backend gloo runs only with networks of the middle depth, to save time."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 
 
 def computed(net: str, mode: str) -> Run:
-    """Returns a run of a small network with values computed on the CPU."""
     return Run(net, *{"vit": (2, 64), "wide": (4, 256)}[net], mode, "compute", steps=20)
 
 
@@ -103,8 +98,7 @@ def tiny(batch: int) -> Run:
 
 
 def made(trace: Path, run: Run) -> Cell:
-    """Runs the script. If the script fails for any reason except lack of GPU memory, raises SystemExit with the script's error
-    message."""
+    """Run the script. Raise SystemExit if the script fails for another reason than lack of GPU memory."""
     how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
     script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
     script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]

@@ -1,13 +1,10 @@
-"""Runs the commands in the guides of docs/guides and inserts their current output into the guides.
+"""Runs the commands in the guides of docs/guides, and inserts their current output into the guides.
 
     python docs/guides.py                 # runs docs/guides/*.md and updates their output
     python docs/guides.py docs/guides/ci.md
 
 In the ```console blocks of a guide, lines that begin with "$ " are commands, and the following lines are the output. All
-commands of a guide run one after another in the same temporary folder. The temporary folder contains a copy of examples/ and
-each file that the guide shows in a code block beginning with "# file: NAME". The comment in a line "$ COMMAND # exit code 1"
-gives the expected exit code of the command. In the output of a command, a line "..." stands for lines that the guide leaves
-out.
+commands of a guide run in the same temporary folder, which contains a copy of examples/.
 """
 
 from __future__ import annotations
@@ -32,8 +29,6 @@ _LIMIT_S = 900
 
 @dataclass(frozen=True)
 class Ran:
-    """Holds the exit code of one command and its output, with stdout and stderr in one string."""
-
     line: str
     output: str
     exit_code: int
@@ -54,7 +49,7 @@ def commands(block: str) -> list[str]:
 
 
 def run(text: str, folder: Path) -> Iterator[Ran]:
-    """Runs the commands of a guide in `folder`, one after the other."""
+    """Run the commands of a guide in `folder`, one after the other."""
     shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "COLUMNS": "96", "TRACE_LIBRARY": str(folder / "library")}

@@ -1,6 +1,6 @@
 """Writes docs/json.md, which describes the JSON output of each command, from the dataclasses in the source code.
 
-python docs/json_page.py
+    python docs/json_page.py
 
 The column "meaning" in docs/json.md shows the comment beside or above the field in the source code.
 """
@@ -62,7 +62,7 @@ _SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", Any
 
 @cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """Returns the type of each key of a dataclass, with type variables replaced by types."""
+    """Return the type of each key of a dataclass, with type variables replaced by types."""
     origin = get_origin(kind) or kind
     hints = get_type_hints(origin)
     given: dict[Any, Any] = dict(zip(getattr(origin, "__parameters__", ()), get_args(kind), strict=False))
@@ -70,13 +70,13 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 
 def is_omitted(kind: type, name: str) -> str:
-    """Returns "omitted if empty" or "omitted if null" if the JSON may lack this key, otherwise ""."""
+    """Return "omitted if empty" or "omitted if null" if the JSON may lack the key, or else ""."""
     of = next(field for field in fields(get_origin(kind) or kind) if field.name == name)
     return str(of.metadata.get("json", ""))
 
 
 def name_of(kind: Any) -> str:
-    """Returns the name that docs/json.md uses for a type, such as "Spread", or "Both of integer" for `Both[int]`."""
+    """Return the name of a type in docs/json.md, such as "Both of integer" for `Both[int]`."""
     given = get_args(kind)
     name = (get_origin(kind) or kind).__name__
     texts = (f"({text})" if " or " in text else text for text in map(type_text, given))
@@ -103,7 +103,7 @@ def type_text(hint: Any) -> str:
 
 
 def comments_of(kind: type) -> dict[str, str]:
-    """Returns the comments beside the fields of a dataclass, including inherited fields."""
+    """Return the comments beside the fields of a dataclass, including inherited fields."""
     found: dict[str, str] = {}
     for of in reversed((get_origin(kind) or kind).__mro__):
         if not is_dataclass(of):
@@ -130,7 +130,6 @@ def _comment(lines: list[str], node: ast.AnnAssign) -> str:
 
 
 def described(kind: Any) -> Iterator[Any]:
-    """Yields the dataclasses inside a type."""
     origin = get_origin(kind) or kind
     if is_dataclass(origin):
         yield kind
@@ -150,11 +149,7 @@ def all_objects() -> list[Any]:
 
 
 def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
-    """Moves each sentence about a key from an object's description to the key's row of the table.
-
-    Returns the remaining description, and the moved sentences by key. If a sentence names several keys, it is moved to the
-    first one.
-    """
+    """Move each sentence about a key from an object's description to the key's row of the table."""
     rest, of_keys = list[str](), dict[str, list[str]]()
     for paragraph in doc.split("\n\n"):
         kept = list[str]()

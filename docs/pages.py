@@ -1,6 +1,6 @@
 """Writes a page of docs/ and the picture beside it.
 
-write(["# Title", ""], draw, Path("docs/page.md"))      # and docs/page.svg, by draw(path)
+    write(["# Title", ""], draw, Path("docs/page.md"))      # and docs/page.svg, by draw(path)
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ _BEGIN_S = time.monotonic()  # this is imported as a page's command begins
 
 
 def say_made(output: Path) -> None:
-    """Prints how long it took to make the page."""
     print(f"{output} was made in {(time.monotonic() - _BEGIN_S) / 60:.1f} min", file=sys.stderr)
 
 
 def write(lines: Iterable[str], draw: Callable[[Path], None], output: Path) -> None:
-    """Writes the page and its picture. If the disk is full, the old page and the old picture stay unchanged."""
+    """Write the page and its picture, but keep the old files if the disk is full."""
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         text, drawn = Path(folder) / output.name, Path(folder) / output.with_suffix(".svg").name
         text.write_text("\n".join(lines), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Makes the pictures in timeline.md and README.md, which show a V100 recording and its replay in the timeline app.
+r"""Makes the pictures in timeline.md and README.md, which show a V100 recording and its replay in the timeline app.
 
     trace import ../shared/traces/v100_resnet50_workers0.json.gz -o v100.msgpack
-    trace replay -o replay.msgpack --clock recorded examples/train_resnet.py --trace v100.msgpack \\
+    trace replay -o replay.msgpack --clock recorded examples/train_resnet.py --trace v100.msgpack \
         --model resnet50 --batch-size 32 --steps 12 --workers 0
     python docs/pictures.py v100.msgpack replay.msgpack
 """

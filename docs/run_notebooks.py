@@ -1,6 +1,6 @@
 """Runs the notebooks in docs/notebooks and stores their outputs in them.
 
-python docs/run_notebooks.py
+    python docs/run_notebooks.py
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LIMIT_S = 300
 
 
 def executed(path: Path) -> Any:
-    """Returns the notebook with new outputs. Raises CellExecutionError if a cell fails."""
+    """Return the notebook with new outputs. Raise CellExecutionError if a cell fails."""
     notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     NotebookClient(notebook, timeout=_LIMIT_S, kernel_name="python3", record_timing=False).execute()
     return notebook

@@ -1,5 +1,4 @@
-"""Why are several GPUs not that many times faster? For five networks under data parallelism, this script measures computation
-time, communication time and copied bytes.
+"""Measures why several GPUs are not that many times faster, for five networks under data parallelism.
 
 The command `cell` measures one network with one batch size and number of GPUs, and appends the result to a file:
 
@@ -11,10 +10,7 @@ The command `table` writes a table of all results and draws a picture with matpl
 
     python dataparallel_study.py table --picture study.svg
 
-The command `grid` measures all combinations of networks, batch sizes and numbers of GPUs, each in a separate process. The
-images have the shape of MNIST images (1x28x28, ten classes) and are enlarged in host memory. The networks of study_models.py
-are used with one input channel and ten classes. All batches are prepared in host memory before the measurement, so no step
-waits for data.
+The command `grid` measures all combinations of networks, batch sizes and numbers of GPUs.
 """
 
 from __future__ import annotations
@@ -109,7 +105,7 @@ class Cell:
         self.optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=self.args.lr)
 
     def batches(self, count: int, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields batches in host memory, with the images shuffled anew in each epoch. An incomplete last batch is dropped."""
+        """Yield shuffled batches in host memory, without an incomplete last batch."""
         images, labels = digits(count, seed=0)
         order, size = torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), self.args.batch_size
         for first in range(0, count - size + 1, size):
@@ -128,8 +124,10 @@ class Cell:
         return loss
 
     def measure(self) -> dict[str, Any]:
-        """Returns median times in milliseconds. Half of the training steps run without synchronization. In the other half, each
-        stage is timed separately."""
+        """Return median times in milliseconds.
+
+        Half of the training steps run without synchronization, and the other steps time each stage separately.
+        """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))
         for _ in range(args.warmup):
@@ -163,7 +161,7 @@ class Cell:
         }
 
     def learn(self) -> dict[str, Any]:
-        """Trains the network from scratch until the mean loss of an epoch is below the target."""
+        """Train the network from scratch until the mean loss of an epoch is below the target."""
         self.start()
         losses: list[float] = []
         for epoch in range(self.args.epochs):
@@ -193,8 +191,7 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def freeze(net: nn.Module, share: float) -> int:
-    """Freezes the first layers, so that only the last tensors, which hold about `share` of all parameters, are trained. Returns
-    the number of trained parameters."""
+    """Freeze the first layers, and return the number of trained parameters."""
     parameters = list(net.parameters())
     wanted, trained = share * sum(p.numel() for p in parameters), 0
     for parameter in reversed(parameters):

@@ -1,7 +1,7 @@
-"""A small GPT (Radford et al. 2019): a decoder-only transformer, pre-norm, with tied input and output embeddings.
+"""Defines a small GPT (Radford et al. 2019): a decoder-only transformer with tied embeddings.
 
-model = GPT(vocabulary=4096, context=128, width=256, heads=8, layers=4)
-scores = model(torch.randint(0, 4096, (2, 128)))  # (2, 128, 4096)
+    model = GPT(vocabulary=4096, context=128, width=256, heads=8, layers=4)
+    scores = model(torch.randint(0, 4096, (2, 128)))  # (2, 128, 4096)
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Applies attention and a two-layer perceptron. Attention and the perceptron each normalise their input and add their
-    output to the input."""
+    """Applies attention and a two-layer perceptron, each with normalized input and a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

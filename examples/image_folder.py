@@ -1,5 +1,4 @@
-"""Defines a data set that reads images from files and augments them as in ImageNet training. PIL decodes and resizes the
-images.
+"""Defines a data set that reads images from files and augments them as in ImageNet training.
 
     make_images(Path("images"), count=2000)             # JPEG files of ImageNet's size, 500 x 375 pixels, some 110 kB each
     image, label = ImageFolder(Path("images"))[7]       # (3, 224, 224) float32
@@ -23,7 +22,7 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 class ImageFolder(Dataset[tuple[Tensor, int]]):
-    """Returns random crops of 8 to 100 % of an image's area, resized and normalized. Half of the crops are mirrored."""
+    """Returns random crops of 8 to 100 % of an image's area, resized and normalized."""
 
     def __init__(self, folder: Path, size: int = 224) -> None:
         self.files = sorted(folder.glob("*/*.jpg"))
@@ -56,8 +55,7 @@ def _random_box(width: int, height: int) -> tuple[float, float, float, float]:
 
 
 def make_images(folder: Path, count: int, classes: int = 10, distinct: int = 64) -> None:
-    """Writes JPEG files of clouds with noise. The folder contains `distinct` different pictures. All other files are copies of
-    these pictures."""
+    """Write JPEG files of clouds with noise. Only `distinct` pictures are different."""
     random = np.random.default_rng(0)
     for number in range(count):
         target = folder / f"class{number % classes}" / f"{number:06}.jpg"

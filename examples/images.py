@@ -1,10 +1,9 @@
-"""Defines a synthetic image data set that needs as much CPU time as a real data set. Images are decoded, cropped, flipped and
-normalized.
+"""Defines a synthetic image data set that needs as much CPU time as a real data set.
 
     images = SyntheticImages(length=50_000, classes=10, size=224)
     image, label = images[7]  # (3, 224, 224) float32, and always the same for index 7
 
-The data set stores compressed images and decompresses one at each access, so DataLoader workers do real work.
+The data set stores compressed images and decompresses an image at each access.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
-    """Each image is a color gradient with noise. The gradient depends on the image's class. The data set stores only `distinct`
-    images."""
+    """Returns images with a color gradient and noise. The gradient depends on the image's class."""
 
     def __init__(self, length: int, classes: int = 10, size: int = 224, distinct: int = 64) -> None:
         self.length = length

@@ -1,10 +1,9 @@
-"""Defines image networks for 224 x 224 pixels and 1000 classes. On a GPU, the smallest of these networks train so fast that
-they wait for data.
+"""Defines image networks for 224 x 224 pixels and 1000 classes.
 
     NETWORKS["mobilenet_v2"]()(torch.randn(2, 3, 224, 224))   # (2, 1000)
 
-This module defines ShuffleNet V2 (Ma et al. 2018), MobileNet V2 (Sandler et al. 2018) and VGG-11 (Simonyan and Zisserman 2014,
-A). The others are in study_models.py and resnet.py. Layers have torchvision's types, sizes and order.
+The networks are ShuffleNet V2 (Ma et al. 2018), MobileNet V2 (Sandler et al. 2018) and VGG-11 (Simonyan and Zisserman 2014, A).
+Layers have torchvision's types, sizes and order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Measures how long it takes to copy image batches of several sizes into page-locked memory, as a DataLoader with
-pin_memory=True does.
+"""Measures how long it takes to copy image batches into page-locked memory, as a DataLoader with pin_memory=True does.
 
-python pin_batches.py --batches 64,128,256,512,1024
+    python pin_batches.py --batches 64,128,256,512,1024
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import torch
 
 
 def pin_ms(batch: int, size: int, times: int) -> float:
-    """Returns median milliseconds on one core. The first copy is slow, because it allocates and locks the memory that later
-    copies reuse."""
+    """Return median milliseconds on one core, without the slow first copy that allocates the page-locked memory."""
     images = torch.zeros(batch, 3, size, size)
     found = []
     for _ in range(times + 1):

@@ -1,4 +1,4 @@
-"""Defines ResNet-18 and ResNet-50 (He et al. 2015). In a bottleneck block, the 3x3 convolution has the stride ("ResNet v1.5").
+"""Defines ResNet-18 and ResNet-50 (He et al. 2015), with the stride in the 3x3 convolution ("ResNet v1.5").
 
     model = resnet50(classes=1000)
     scores = model(torch.randn(2, 3, 224, 224))  # (2, 1000)
@@ -92,8 +92,7 @@ class ResNet(nn.Module):
 
 
 def stage(block: Block, inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-    """Returns blocks of one width. Only the first of these blocks has a stride. If the shape changes, the first block also has
-    a projection shortcut."""
+    """Return blocks of one width. Only the first block has a stride."""
     outputs = width * block.expansion
     downsample = None
     if stride != 1 or inputs != outputs:

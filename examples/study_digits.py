@@ -1,10 +1,7 @@
-"""Draws images of digits in the shape of MNIST images, 1x28x28. Each digit consists of up to seven segments, as on a
-calculator, with a random position, slant and noise.
+"""Draws images of digits with seven segments in the shape of MNIST images, 1x28x28.
 
     images, labels = digits(count=1000, seed=0)      # (1000, 1, 28, 28) from 0 to 1, and (1000,) from 0 to 9
     images = resized(images, 64)                     # (1000, 1, 64, 64): for networks that halve an image five times
-
-These digits are easier to recognize than MNIST's, but a network still has to learn them.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ _PLACES = ((4, 7, 8, 20), (4, 15, 8, 11), (4, 15, 17, 20), (13, 16, 8, 20), (13,
 
 
 def digits(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Returns images and labels. The same seed gives the same images on every machine."""
+    """Return images and labels. The same seed gives the same images on every machine."""
     random = torch.Generator().manual_seed(seed)
     glyphs = torch.zeros(10, 1, 28, 28)
     for glyph, lit in zip(glyphs, _LIT, strict=True):

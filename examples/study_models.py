@@ -11,8 +11,7 @@
 | SqueezeNet1.0 (Iandola et al. 2016) | 1.2 M | in 26 convolutions, most of 1x1 |
 | DenseNet121 (Huang et al. 2016) | 8.0 M | in 120 convolutions of few channels |
 
-The networks also accept smaller images, because adaptive average pooling precedes the linear layers. Images of 64x64 are large
-enough for all networks.
+Images of 64x64 pixels are large enough for all networks, because adaptive average pooling precedes the linear layers.
 """
 
 from __future__ import annotations

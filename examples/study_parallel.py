@@ -1,5 +1,4 @@
-"""Provides two data-parallel models that measure their stages: one uses functions of torch.nn.parallel, the other is an
-`nn.DataParallel`.
+"""Provides two data-parallel models that measure their stages.
 
     meter = Meter(gpus=[0, 1])
     model = PlainDataParallel(net.cuda(), [0, 1], meter)     # or MeteredDataParallel: the same stages
@@ -7,14 +6,12 @@
         criterion(model(images), labels).backward()
     meter.parts["replicate"]        # Part(ns=5_912_345, host_bytes=0, peer_bytes=46_756_648)
 
-Six stages move data. The stages of the forward pass are `scatter` (copies the batch), `replicate` (copies weights and buffers)
-and `gather` (copies the outputs). In the backward pass, `gather_backward` scatters the gradients of the outputs.
-`broadcast_backward` adds the gradients of the weights. The stage `labels` copies the labels to the GPU.
+In the backward pass, `gather_backward` scatters the gradients of the outputs, and `broadcast_backward` adds the gradients of
+the weights.
 
 Note [What is counted]
-    Autograd and the primitives use the four functions of torch.nn.parallel.comm. The meter counts every tensor that these
-    functions move to another device, in the forward and the backward pass. Freezing layers does not reduce the bytes,
-    because autograd passes zeros to `broadcast_backward` for missing gradients.
+    The meter counts every tensor that the four functions of torch.nn.parallel.comm move to another device. Freezing layers does
+    not reduce the bytes, because autograd passes zeros to `broadcast_backward` for missing gradients.
 
 Note [What is timed]
     All GPUs are synchronized around each stage. The rest of a step counts as computation: layers, loss and optimizer.
@@ -41,7 +38,7 @@ _IN_BACKWARD = {"scatter": "gather_backward", "reduce_add_coalesced": "broadcast
 
 @dataclass
 class Part:
-    """Holds the time of one stage since the last reset, the bytes copied from the host, and the bytes copied between GPUs."""
+    """Holds the time of one stage, the bytes copied from the host, and the bytes copied between GPUs."""
 
     ns: int = 0
     host_bytes: int = 0
@@ -61,14 +58,13 @@ class Meter:
         self.parts = {}
 
     def now_ns(self) -> int:
-        """Returns the time in ns after all GPUs have finished their work."""
+        """Return the time in ns after all GPUs have finished their work."""
         for index in self.gpus:
             torch.cuda.synchronize(index)
         return time.perf_counter_ns()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Counts the time and bytes of all work inside this context for the stage `name`."""
         begun_ns = self.now_ns() if self._timed else 0
         self._open = name
         try:
@@ -80,7 +76,7 @@ class Meter:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Synchronizes the GPUs around every stage. Outside this context, the GPUs run freely."""
+        """Synchronize the GPUs around every stage. See Note [What is timed]."""
         self._timed = True
         try:
             yield
@@ -89,7 +85,7 @@ class Meter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts the bytes that the functions of torch.nn.parallel.comm copy. See Note [What is counted]."""
+        """Count the bytes that the functions of torch.nn.parallel.comm copy. See Note [What is counted]."""
         moves: dict[str, Callable[..., Iterator[tuple[Tensor, torch.device]]]] = {
             "broadcast_coalesced": _broadcast, "scatter": _scattered, "gather": _gathered, "reduce_add_coalesced": _reduced
         }  # fmt: skip
@@ -153,8 +149,7 @@ def _reduced(sums: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], *_: Any
 
 
 class PlainDataParallel(nn.Module):
-    """Implements data parallelism with four functions of torch.nn.parallel: `replicate`, `scatter`, `parallel_apply` and
-    `gather`."""
+    """Implements data parallelism with `replicate`, `scatter`, `parallel_apply` and `gather` of torch.nn.parallel."""
 
     def __init__(self, module: nn.Module, gpus: Sequence[int], meter: Meter) -> None:
         super().__init__()

@@ -4,7 +4,7 @@
     print(table(rows))                  # Markdown
     draw(rows, Path("study.svg"))       # matplotlib draws it
 
-Each row is one measurement. If a configuration was measured twice, the last measurement counts.
+If a configuration was measured twice, the last measurement counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def key_of(row: Row) -> tuple[Any, ...]:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """Returns the measurements in a result file as sorted rows. Raises SystemExit if the file has no rows."""
+    """Return the measurements in a result file as sorted rows. Raise SystemExit if the file has no rows."""
     rows: dict[tuple[Any, ...], Row] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -50,7 +50,6 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Returns the measurements as a Markdown table with one line per row. Columns without values are left out."""
     rates = {key_of(row): row["images_per_s"] for row in rows if "step_ms" in row}
     columns: dict[str, list[str]] = {
         "network": [row["model"] for row in rows],
@@ -118,11 +117,7 @@ def _caption(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draws two charts per network: the time per image by stage, and the speedup by number of GPUs.
-
-    If the file has rows measured with nn.DataParallel and without frozen layers, only these rows are drawn. Raises SystemExit
-    without matplotlib.
-    """
+    """Draw two charts per network: the time per image by stage, and the speedup by number of GPUs."""
     try:
         import matplotlib
         from matplotlib.figure import Figure

@@ -1,7 +1,6 @@
-"""Trains a ResNet with nn.DataParallel. A single process splits each batch over several GPUs, or over two copies of the network
-on one GPU.
+"""Trains a ResNet with nn.DataParallel on several GPUs, or with two copies of the network on one GPU.
 
-python train_dataparallel.py --device-ids 0,1 --model resnet50
+    python train_dataparallel.py --device-ids 0,1 --model resnet50
 """
 
 from __future__ import annotations

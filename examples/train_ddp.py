@@ -1,7 +1,7 @@
 """Trains a ResNet under DistributedDataParallel with one process per GPU, or on the CPU with the backend gloo.
 
-torchrun --nproc-per-node=2 train_ddp.py --model resnet50
-python train_ddp.py                     # a single process, world size 1
+    torchrun --nproc-per-node=2 train_ddp.py --model resnet50
+    python train_ddp.py                     # a single process, world size 1
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def join(device_type: str) -> torch.device:
-    """Joins the process group that torchrun defines, or creates a group with a single process. Returns the device of this
-    process."""
+    """Join the process group of torchrun, or create a group with a single process. Return the device of the process."""
     backend = "nccl" if device_type == "cuda" else "gloo"
     if "RANK" in os.environ:
         dist.init_process_group(backend)

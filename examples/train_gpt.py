@@ -1,6 +1,6 @@
 """Trains a small GPT on synthetic text with mixed precision, AdamW, learning-rate warm-up and gradient clipping.
 
-python train_gpt.py --layers 6 --width 384 --precision bf16 --steps 100
+    python train_gpt.py --layers 6 --width 384 --precision bf16 --steps 100
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class SyntheticText(Dataset[tuple[Tensor, Tensor]]):
-    """Returns token sequences in which each token mostly determines the next token, so that a model can learn to predict
-    tokens."""
+    """Returns token sequences in which each token mostly determines the next token."""
 
     def __init__(self, length: int, context: int, vocabulary: int) -> None:
         self.length = length

@@ -1,6 +1,6 @@
 """Trains a ResNet on synthetic images with a plain training loop.
 
-python train_resnet.py --model resnet50 --batch-size 32 --workers 4 --steps 100
+    python train_resnet.py --model resnet50 --batch-size 32 --workers 4 --steps 100
 """
 
 from __future__ import annotations

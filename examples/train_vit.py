@@ -1,9 +1,8 @@
-"""Trains a small vision transformer, a perceptron or a tiny convolutional network on images of 28 x 28 pixels. Training runs on
-one GPU, under DistributedDataParallel, or with the perceptron's layers split over two GPUs.
+"""Trains a small vision transformer, a perceptron or a tiny convolutional network on images of 28 x 28 pixels.
 
-python train_vit.py --depth 6 --width 192
-python train_vit.py --net wide --depth 12 --width 8192 --split
-torchrun --nproc-per-node=2 train_vit.py --net wide --depth 12 --width 4096 --backend gloo
+    python train_vit.py --depth 6 --width 192
+    python train_vit.py --net wide --depth 12 --width 8192 --split
+    torchrun --nproc-per-node=2 train_vit.py --net wide --depth 12 --width 4096 --backend gloo
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class VisionTransformer(nn.Module):
 
 
 class Tiny(nn.Module):
-    """A convolutional network with 5 322 parameters."""
+    """Implements a convolutional network with 5 322 parameters."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,11 +1,10 @@
-"""The public interface of trace-replay: a virtual GPU in this process, the `trace` command, and the library `traces`.
+"""Provides a virtual GPU in the current process, the `trace` command, and the library `traces`.
 
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, even if another module has this name
 
-In the wheel, the packages traces, tracer, replayer and tui are inside trace_replay, which avoids collisions with other
-projects' packages (see pyproject.toml). In a checkout of the repository, these packages are beside trace_replay. If
-trace-replay is installed, a .pth file adds a folder to the end of `sys.path`, so that `import traces` works.
+The wheel contains the packages traces, tracer, replayer and tui inside trace_replay, to avoid collisions with other packages. A
+.pth file adds a folder to the end of `sys.path`, so that `import traces` works.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 
 
 def main() -> None:
-    """Runs the `trace` command.
+    """Run the `trace` command.
 
-    The `trace` command moves the user's folders to the end of `sys.path`, so that a user's module such as `tui.py` or `json.py`
-    is not imported by mistake. The user's script runs in a separate process with an unchanged `sys.path`.
+    The user's folders are moved to the end of `sys.path`, so that a user's module such as `json.py` is not imported by mistake.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")
@@ -45,16 +43,14 @@ def main() -> None:
 
 
 def unsupported(platform: str) -> str | None:
-    """Return why trace-replay does not run on a platform (a value of `sys.platform`), or None if it runs there."""
+    """Return why trace-replay does not run on a platform (a value of `sys.platform`), or None."""
     if platform == "win32":
         return "trace-replay does not run on Windows, because it needs fork and POSIX signals; run it in WSL"
     return None
 
 
 def _users_path() -> set[str]:
-    """Return the folders that the user has put on `sys.path`: those in PYTHONPATH and the script's folder or the current
-    folder.
-    """
+    """Return the folders that the user has put on `sys.path`, for example in PYTHONPATH."""
     given = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     users = {os.path.abspath(entry) for entry in given.split(os.pathsep)} if given else set()
     return users if sys.flags.safe_path else users | {os.path.abspath(sys.path[0])}
@@ -76,16 +72,14 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext trace_replay` calls this function."""
+    """Register the magics when IPython runs `%load_ext trace_replay`."""
     from trace_replay.notebook import load
 
     load(shell)
 
 
 def library() -> ModuleType:
-    """Return the package `traces` of trace-replay. `import traces` imports the same package, unless another module is called
-    `traces`. See `trace_names`.
-    """
+    """Return the package `traces` of trace-replay, even if another module is called `traces`."""
     import importlib
     from importlib.machinery import PathFinder
 
@@ -103,8 +97,7 @@ def library() -> ModuleType:
 
 
 def trace_names() -> Any:
-    """Return the module traces/bootstrap/_trace_names.py, which finds trace-replay's packages even if other modules have the
-    same names."""
+    """Return the module that finds trace-replay's packages even if other modules have the same names."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("_trace_names", os.path.join(PATH[0], "traces", "bootstrap", "_trace_names.py"))

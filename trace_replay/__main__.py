@@ -1,4 +1,4 @@
-"""`python -m trace_replay` is the `trace` command."""
+"""Runs the `trace` command for `python -m trace_replay`."""
 
 from trace_replay import main
 

@@ -1,4 +1,4 @@
-"""Defines the pytest fixture `gpu`. A test uses it to check its step time, memory and waits on the virtual GPU.
+"""Defines the pytest fixture `gpu`, which checks a test's step time, memory and waits on the virtual GPU.
 
     def test_step(gpu):
         train()
@@ -24,7 +24,7 @@ _FOREVER_NS = 1 << 62
 
 
 class GpuChecks:
-    """One test on a virtual GPU. All times and memory values are those of this test only."""
+    """Checks one test on a virtual GPU. All times and memory values are those of the test only."""
 
     def __init__(self, gpu: InProcessGpu) -> None:
         self.gpu = gpu
@@ -37,7 +37,7 @@ class GpuChecks:
             self.gpu.on_wait(None)
 
     def timeline(self) -> Trace:
-        """Return the trace of this test so far."""
+        """Return the trace of the test so far."""
         trace = self.gpu.timeline()
         with our_packages():
             from traces.combining.excerpt import between
@@ -45,13 +45,12 @@ class GpuChecks:
             return between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this test (B) with a recording (A)."""
+        """Compare the test (B) with a recording (A)."""
         return self.gpu.compare_with(recording, self.timeline(), tolerance)
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of reserved memory during this test, in bytes. With several devices, returns the highest of their
-        peaks."""
+        """Return the peak of reserved memory during the test in bytes, or the highest peak of several devices."""
         memory = self.gpu.timeline().memory
         peaks = [0]
         for device in set(memory.device.tolist()):
@@ -75,7 +74,7 @@ class GpuChecks:
             raise AssertionError(told)
 
     def assert_step_time(self, recording: Trace | str | os.PathLike[str], within: float = 0.05) -> None:
-        """Fail if the median step time differs from the recorded one by more than the fraction `within`."""
+        """Fail if the median step time differs from the recorded step time by more than the fraction `within`."""
         __tracebackhide__ = True
         steps = self.compare(recording, within).comparison.steps
         if steps.error is None or steps.recorded_median_ns is None or steps.replayed_median_ns is None:

@@ -1,4 +1,4 @@
-"""IPython extension (`%load_ext trace_replay`) with the commands `%%gpu v100`, `%gpu start v100` and `%gpu stop`."""
+"""Implements the IPython commands `%%gpu v100`, `%gpu start v100` and `%gpu stop`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ def _options() -> argparse.ArgumentParser:
 
 
 def load(shell: Any) -> None:
-    """Register the magics in an IPython shell."""
-
     def gpu(line: str, cell: str | None = None) -> object:
-        """Run a cell on a virtual GPU (%%gpu v100), or start and stop one (%gpu start v100, %gpu stop)."""
+        """Run a cell on a virtual GPU (%%gpu v100), or start and stop a virtual GPU (%gpu start v100, %gpu stop)."""
         if cell is not None:
             started = _start(shlex.split(line))
             try:

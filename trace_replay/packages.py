@@ -1,4 +1,4 @@
-"""Imports trace-replay's packages in the user's process, even if other modules there have the same names.
+"""Imports trace-replay's packages in the user's process, even if other modules have the same names.
 
     with our_packages():
         from tui.text.diff import diff_text     # even if the user has a module `tui`
@@ -14,10 +14,9 @@ import trace_replay
 
 @contextmanager
 def our_packages() -> Iterator[None]:
-    """Inside the `with` block, `import traces`, `import replayer` and `import tui` import the packages of trace-replay.
+    """Let `import traces`, `import replayer` and `import tui` find the packages of trace-replay inside the `with` block.
 
-    After the `with` block, `import replayer` and `import tui` can again find the user's own modules with these names. See
-    Note [Whose module is it] in traces/bootstrap/_trace_names.py.
+    See Note [Whose module is it] in traces/bootstrap/_trace_names.py.
     """
     names = trace_replay.trace_names()
     library = trace_replay.library()

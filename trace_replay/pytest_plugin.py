@@ -1,4 +1,4 @@
-"""The pytest plugin. Without --gpu, the plugin does nothing.
+"""Runs pytest tests on a virtual GPU. Without `--gpu`, the plugin does nothing.
 
     pytest --gpu a100 tests/                    # the virtual CUDA device exists before tests are collected
 
@@ -8,13 +8,13 @@
         gpu.assert_fits("6GiB")
 
 Note [Tests on other GPUs]
-    A process has one virtual GPU at a time. Tests with a marker run after all other tests, grouped by marker. If a test module
-    creates tensors on the session's GPU at import, these tensors raise an error in tests on another GPU.
+    A process has one virtual GPU at a time. Tests with a marker run after all other tests, grouped by marker. Tensors that a
+    test module creates at import raise an error in tests on another GPU.
 
 Note [Refused calls]
-    If a test makes a CUDA call that is not emulated (NotEmulated), it does not test the same as on a real GPU, even if it
-    catches the error. A test with such a call is skipped, or fails with `--gpu-strict`. If a fixture makes such a call after
-    the test, the teardown is reported as skipped or failed, because pytest has already reported the test.
+    A test that makes a CUDA call that is not emulated (NotEmulated) does not test the same as on a real GPU. A test with such a
+    call is skipped, or fails with `--gpu-strict`. If a fixture makes such a call after the test, the teardown is reported as
+    skipped or failed.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start the virtual GPU before conftest files and test modules are imported, because they may check whether CUDA is
-    available."""
+    """Start the virtual GPU before test modules are imported, because test modules may check whether CUDA is available."""
     asked = early_config.known_args_namespace
     session = early_config.stash[_SESSION] = GpuSession(_requested(asked))
     if session.requested and not _only_distributes(asked):
@@ -74,8 +73,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move tests that ask for another virtual GPU (`@pytest.mark.gpu`) to the end of the session. See
-    Note [Tests on other GPUs]."""
+    """Move tests with `@pytest.mark.gpu` to the end of the session. See Note [Tests on other GPUs]."""
     items.sort(key=lambda item: repr(_of_marker(item) or ""))
 
 
@@ -113,7 +111,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the CUDA calls that were not emulated and the values that were not computed, with the names of the tests."""
+    """Print the CUDA calls that were not emulated, with the names of the tests."""
     tests: dict[str, list[str]] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -128,7 +126,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> GpuChecks:
-    """Fixture with assertions about the test's use of the virtual GPU: its step time, memory, and waits of the host."""
+    """Fixture with assertions about a test's step time, memory and waits on the virtual GPU."""
     started = request.config.stash[_SESSION].gpu
     if started is None:
         pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
@@ -140,8 +138,6 @@ def gpu(request: pytest.FixtureRequest) -> GpuChecks:
 
 
 class StartOptions(TypedDict, total=False):
-    """Arguments of `virtual_gpu.start`."""
-
     what: Required[str]
     values: Values
     clock: ClockName
@@ -152,7 +148,7 @@ class StartOptions(TypedDict, total=False):
 
 
 class GpuSession:
-    """Starts and stops virtual GPUs during a pytest session, and collects the CUDA calls that they do not emulate."""
+    """Starts and stops virtual GPUs during a pytest session, and collects CUDA calls that are not emulated."""
 
     def __init__(self, requested: StartOptions | None) -> None:
         self.requested = requested
@@ -162,8 +158,7 @@ class GpuSession:
         self._not_computed = 0
 
     def use(self, wanted: StartOptions | None) -> None:
-        """Start a virtual GPU with these options, unless it already runs, and stop the previous one. None means that no GPU is
-        wanted."""
+        """Start a virtual GPU unless it already runs, or stop the virtual GPU for None."""
         if wanted == self._used:
             return
         self.stop()
@@ -197,8 +192,6 @@ def _requested(asked: Any) -> StartOptions | None:
 
 
 def _of_marker(item: pytest.Item) -> StartOptions | None:
-    """Return the options in a test's `@pytest.mark.gpu`, or None if the test does not have this marker. Returns None for a
-    marker that does not name a GPU."""
     marker = item.get_closest_marker("gpu")
     if marker is None or not (marker.args and isinstance(marker.args[0], str)):
         return None
@@ -210,7 +203,7 @@ def _of_marker(item: pytest.Item) -> StartOptions | None:
 
 
 def _only_distributes(asked: Any) -> bool:
-    """Return whether this process is xdist's controller, which runs no tests."""
+    """Return True in the controller process of pytest-xdist, which runs no tests."""
     return "PYTEST_XDIST_WORKER" not in os.environ and bool(getattr(asked, "numprocesses", None) or getattr(asked, "tx", None))
 
 

@@ -1,4 +1,4 @@
-"""Starts a virtual GPU in this process, which may be a script, a test, a REPL or a notebook.
+"""Starts a virtual GPU in the current process, which may be a script, a test or a notebook.
 
     with trace_replay.gpu("v100", values="compute") as gpu:
         train(steps=20)
@@ -8,8 +8,7 @@
     ...
     gpu.stop()
 
-After `stop`, torch behaves as before the start, and tensors of the virtual GPU raise an error if they are used. A process has
-at most one virtual GPU at a time. Child processes in Python can use the virtual GPU too, as they could use a real GPU.
+A process has at most one virtual GPU at a time. After `stop`, tensors of the virtual GPU raise an error if they are used.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ _BOOTSTRAPPED = "_trace_replayer.state"  # the bootstrap has imported this modul
 
 
 class ReplayReport:
-    """The comparison of a replay with its recording, or of any two traces.
-
-    Printing the report shows the text of `trace diff`, and a notebook displays the charts of `trace report`.
-    """
+    """Compares a replay with its recording. Printing the report shows the text of `trace diff`."""
 
     def __init__(
         self, first: tuple[str, Trace], second: tuple[str, Trace], tolerance: float, *, is_estimate: bool = False
@@ -62,8 +58,7 @@ class ReplayReport:
 
     @property
     def is_same_program(self) -> bool | None:
-        """Return whether both traces were made by the same program. Returns None if the traces do not have enough data to tell
-        whether the programs are the same."""
+        """Return True if the same program made both traces, or None if the traces lack the data to decide."""
         return self.comparison.verdict.same
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +93,7 @@ class ReplayReport:
 
 
 class InProcessGpu:
-    """A virtual GPU that was started in this process. The functions `start` and `gpu` create it."""
+    """Represents a virtual GPU that `start` or `gpu` has started in the current process."""
 
     def __init__(self, source: ReplaySource, folder: Path) -> None:
         self._source = source
@@ -110,12 +105,10 @@ class InProcessGpu:
 
     @property
     def name(self) -> str:
-        """The GPU's name, such as "Tesla V100-SXM2-16GB"."""
         return self._source.recorded.devices[0].name
 
     def timeline(self) -> Trace:
-        """Return the trace of the replay so far. After `stop`, returns the whole trace. Raises TraceError if the script did not
-        use the virtual GPU."""
+        """Return the trace of the replay so far. Raise TraceError if the script did not use the virtual GPU."""
         if self._stopped is not None:
             return self._stopped
         with our_packages():
@@ -140,14 +133,12 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare `other` (A) with this replay (B). `other` may be a trace, the path of a trace file, a name from the library,
-        or a stopped virtual GPU."""
+        """Compare a trace, a library entry or a stopped virtual GPU (A) with the replay (B)."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(
         self, other: Trace | InProcessGpu | str | os.PathLike[str], replayed: Trace, tolerance: float
     ) -> ReplayReport:
-        """Compare another trace (A) with `replayed` (B), which may be a part of this replay."""
         return ReplayReport(_named_trace(other), ("this replay", replayed), tolerance)
 
     @property
@@ -161,7 +152,7 @@ class InProcessGpu:
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of allocated memory, in bytes. If there are several devices, the highest peak counts."""
+        """Return the peak of allocated memory in bytes, or the highest peak of several devices."""
         with our_packages():
             from traces.figures.summary import summarize
 
@@ -169,7 +160,6 @@ class InProcessGpu:
         return max((peak.peak_allocated_bytes or 0 for peak in memory), default=0)
 
     def summary_lines(self) -> list[str]:
-        """Return a summary as lines of text: the GPU's name, the step time, the peak memory, and what was estimated."""
         report = self.report()
         with our_packages():
             from tui.commands.replay_library import library_messages
@@ -183,29 +173,28 @@ class InProcessGpu:
             return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
-        """Call `listener` with the error message whenever the script makes a CUDA call that is not emulated, even if the script
-        catches the error."""
+        """Call `listener` with the error message whenever the script makes a CUDA call that is not emulated."""
         with our_packages():
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` each time the script waits for the GPU, in the thread that waits. Pass None to end the calls."""
+        """Call `listener` each time the script waits for the GPU, in the thread that waits."""
         with our_packages():
             _child().watch_waits(listener)
 
     def now_ns(self) -> int | None:
-        """Return the script's current time on the replay's timeline, or None if the script has not used the GPU."""
+        """Return the script's current time in the replay, or None if the script has not used the GPU."""
         with our_packages():
             now_ns: int | None = _child().now_ns()
             return now_ns
 
     def values_not_computed(self) -> int:
-        """Return how many placeholder values the script has read from the GPU, instead of recorded or computed values."""
+        """Return how many placeholder values the script has read from the GPU."""
         with our_packages():
             return int(_child().values_not_computed())
 
     def stop(self) -> None:
-        """Stop the virtual GPU and undo its changes to torch. A second call of `stop` does nothing."""
+        """Stop the virtual GPU, and undo its changes to torch. A second call of `stop` does nothing."""
         global _running
         if not self.is_running:
             return
@@ -228,7 +217,7 @@ _running: InProcessGpu | None = None
 
 
 def running() -> InProcessGpu | None:
-    """Return the running virtual GPU of this process, or None."""
+    """Return the running virtual GPU of the process, or None."""
     return _running
 
 
@@ -242,12 +231,10 @@ def start(
     speed: float = 1.0,
     strict: bool = False,
 ) -> InProcessGpu:
-    """Start a virtual GPU in this process.
+    """Start a virtual GPU in the current process.
 
-    `what` is the path of a recording, a name from the library such as "v100/resnet50", or the name of a GPU such as "a100". If
-    `what` is the name of a GPU, step times come from the library of published measurements. Step times that are not in the
-    library are estimated. The other arguments are the same as the options of `trace replay`. For example, `memory="8GiB"` is
-    the same as `--gpu-memory 8GiB`.
+    The argument `what` is the path of a recording, a library entry such as "v100/resnet50", or a GPU such as "a100". All other
+    arguments are the same as the options of `trace replay`.
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:
@@ -278,7 +265,7 @@ def start(
 
 @contextmanager
 def gpu(what: str | os.PathLike[str], **options: Any) -> Iterator[InProcessGpu]:
-    """Run a block with a virtual GPU. The arguments are those of `start`.
+    """Run a block with a virtual GPU. The arguments are the same as for `start`.
 
         with trace_replay.gpu("v100", values="compute") as gpu: ...
     """
@@ -292,7 +279,6 @@ def _remove(folder: Path, process: int) -> None:
 
 
 def _child() -> Any:
-    """Return the module `replayer.child`, which controls the virtual GPU of this process. Imports torch."""
     return importlib.import_module("replayer.child")
 
 
