@@ -69,7 +69,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Inside the `with` block, do not count the memory of new tensors."""
+        """Stop counting the memory of new tensors inside a `with` block."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):

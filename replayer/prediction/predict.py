@@ -103,7 +103,7 @@ def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) ->
 
 
 class Predictor:
-    """Makes several predictions from one recording. Raises TraceError if the recording has no kernels."""
+    """Makes several predictions from one recording. Raises TraceError if no kernels were recorded."""
 
     def __init__(self, recorded: Trace) -> None:
         if not recorded.device.is_work.any():

@@ -108,7 +108,6 @@ def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
 
 
 def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:
-    """Group the (name, shapes) pairs of a graph's ops by name."""
     found: GraphOps = {}
     for op, shapes in ops:
         found.setdefault(_kind(op), set()).add(canonical_shapes(shapes))

@@ -135,7 +135,7 @@ class RecordedRun:
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step with this number. If the script runs more steps, recorded steps are repeated."""
+        """Return the recorded step with this number, or a repeated step if the recording is shorter."""
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
     def number_of(self, step: RecordedStep) -> int:

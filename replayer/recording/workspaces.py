@@ -36,7 +36,6 @@ class Workspaces:
 
     @classmethod
     def of(cls, trace: Trace, recording: RecordedRun, rank: int) -> Workspaces:
-        """Read the workspaces from the memory events of all GPUs of a rank."""
         if not recording.match_keys.has_shapes:  # without shapes, all calls of an op look alike
             return cls({}, {})
         exact: dict[str, list[WorkspaceSequence]] = defaultdict(list)

@@ -109,7 +109,6 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread) -> None:
-        """Fail the capture and raise CUDA's error for a forbidden call."""
         if self._everywhere or thread is self.thread:
             self.is_broken = True
             raise self._refuse()

@@ -72,8 +72,6 @@ class _Tenancy:
 
 
 class HostThreads:
-    """Stores all CPU threads of this process that have used the GPU."""
-
     def __init__(self) -> None:
         self.rows: list[Thread] = []
         self._idle: list[int] = []

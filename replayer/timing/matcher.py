@@ -63,8 +63,6 @@ class RememberedMatch(NamedTuple):
 
 
 class MatchHistory(NamedTuple):
-    """Stores the recorded calls that the ops of the last step used."""
-
     calls: list[RememberedMatch]
     unmatched: list[int]
     sameness: Sameness | None

@@ -58,7 +58,7 @@ class OpBatchSchedule:
     ) -> OpBatchSchedule:
         """Build the schedule from op calls whose kernels were recorded on one CUDA stream.
 
-        If `other` is True, the script is not the recorded program, so each op takes its median host time.
+        If `other` is True, each op takes its median host time, because the script is not the recorded program.
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []

@@ -82,7 +82,7 @@ class StreamScheduler:
     ) -> int:
         """Schedule the recorded kernels of an op, and return the end time of the last kernel.
 
-        Kernels of the recorded main stream run on `stream`. `chosen` lists the kernels' indices in the recorded step.
+        Kernels from the main stream of the recording run on `stream`. `chosen` lists the kernels' indices in the recorded step.
         `began_ns` is the virtual start time of the phase. `row` is the op's row in the timeline, or NONE.
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work

@@ -125,7 +125,6 @@ class Pool:
         block.in_pool = False
 
     def merge(self, block: Block) -> int:
-        """Merge a block with its free neighbors, and return the number of merged neighbors."""
         merged = 0
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.in_pool:

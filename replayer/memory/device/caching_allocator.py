@@ -154,7 +154,6 @@ class DeviceMemory:
                 self._put_back(block)
 
     def record_stream(self, block: Block, stream: UsedStream) -> None:
-        """Delay the reuse of a block until the work now queued on `stream` has ended."""
         if stream.number != block.pool.stream:
             if block.users is None:
                 block.users = {}

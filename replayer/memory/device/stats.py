@@ -134,7 +134,6 @@ class MemoryStats:
         self._ignored_ooms += 1
 
     def of_run(self) -> tuple[int, int, int]:
-        """Return the number of failed allocations and the peaks of allocated and reserved bytes for the whole run."""
         return *self._run_peak_bytes(), self._earlier_ooms + self.ooms - self._ignored_ooms
 
     def _run_peak_bytes(self) -> tuple[int, int]:

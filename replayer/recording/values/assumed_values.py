@@ -61,7 +61,6 @@ class AssumedValues:
         return self.improving and self._asked % PATIENCE == 0
 
     def note_scalar(self) -> None:
-        """Count a scalar that the script has read but that was not recorded."""
         self._step_now()
         self._asked += 1
 

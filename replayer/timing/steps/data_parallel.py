@@ -153,7 +153,6 @@ class DataParallelStages:
         self._done.clear()
 
     def take(self) -> list[Row]:
-        """Remove and return the timeline rows of the last step, sorted by start time."""
         done, self._done = self._done, []
         return sorted(done, key=lambda row: row[3])
 

@@ -52,7 +52,6 @@ class LibraryPhases:
         self._library.set_up_ends()
 
     def step_ended(self, *, trained: bool) -> int:
-        """Return the index of the entry in `LibraryPace.notes` that describes the step."""
         return self._library.step_ended(trained=trained)
 
     def _segment(self, name: str, device_ns: int, origin: Origin) -> RecordedSegment:

@@ -47,7 +47,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher and the CPU thread for an op on another GPU.
+        """Return the matcher and the CPU thread for an op on a device other than the first.
 
         As in PyTorch's autograd, each GPU has its own CPU thread in the backward pass.
         """
@@ -61,7 +61,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add the remaining recorded kernels at the end of a phase."""
+        """Add GPU work at the end of a phase: unused recorded kernels, or estimates for a different program."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -81,7 +81,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add the remaining recorded kernels up to the current position in the recording."""
+        """Add GPU work up to now: unused recorded kernels, or estimates for a different program."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -46,11 +46,10 @@ class HostRanges:
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Record the order in which ops were written. `order[k]` is the original index of the k-th written op."""
+        """`order[k]` is the original index of the k-th op in the trace."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:
-        """Remove and return the module calls before row `row` of the host table."""
         self.assign_rows(row, 0)
         taken = []
         for thread, marks in self._threads.items():

@@ -76,7 +76,7 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Represents table rows that the writing thread creates later."""
+    """Represents rows of a trace table that the writing thread creates later."""
 
     count: int
     make: Callable[[], Column]
@@ -242,16 +242,16 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return one row of the host table for each op, without the thread and the times. The rows are read-only."""
+        """Return one row of the trace's host table for each op, without the thread and the times. The rows are read-only."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add kernels and copies as an int64 matrix with the columns of the device table."""
+        """Add kernels and copies as an int64 matrix with the columns of the trace's device table."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events as a matrix with the columns of the memory table.
+        """Add memory events as a matrix with the columns of the trace's memory table.
 
         A memory event gets the start time of its op, or `now_ns` if the op has not begun.
         """
@@ -275,7 +275,7 @@ class TimelineWriter:
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add ops as an int64 matrix with the columns of the host table, and return the first row."""
+        """Add ops as an int64 matrix with the columns of the trace's host table, and return the first row."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
@@ -306,7 +306,6 @@ class TimelineWriter:
 
     @property
     def is_due(self) -> bool:
-        """Return True if the collected rows should be handed to the writing thread now."""
         most = max(map(len, self._rows.values()))
         if self.ranges.under_way:
             return most >= _MOST_ROWS
