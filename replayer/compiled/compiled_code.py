@@ -1,4 +1,4 @@
-"""Counts what torch's Dynamo compiled in this process: regions, graph breaks and recompilations.
+"""Counts the functions that PyTorch's Dynamo compiled in this process, their graph breaks and recompilations.
 
     compiled_code()     # CompiledCode(regions=2, graph_breaks=1, recompiles=0, ...); None if nothing was compiled
 """

@@ -29,7 +29,7 @@ class FirstRankMissing(RuntimeError):
 
 
 class ClockOffset:
-    """Measures the clock offset to the first rank."""
+    """Measures a rank's clock offset."""
 
     def __init__(self, store: TorchAny, rank: int, clock: Clock, timeout_s: float) -> None:
         self._store, self._clock, self._timeout_s = store, clock, timeout_s

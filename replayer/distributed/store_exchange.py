@@ -162,7 +162,6 @@ class StoreExchange:
         self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
-        """Write this rank's message about its next operation."""
         number = self._numbers.get(channel, 0)
         self._numbers[channel] = number + 1
         pending = PendingExchange(self, channel, number, members, message)

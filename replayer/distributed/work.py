@@ -75,7 +75,6 @@ class VirtualWork(_Awaited):
         self.blocks_host = False
 
     def finished_ns(self) -> int:
-        """Return the time in ns at which the collective ends on the device."""
         if self.end_ns is None:
             self._comm_stream.finish_until(self)
         if self.end_ns is None:

@@ -151,7 +151,6 @@ class ScriptSteps:
 
     @contextmanager
     def within_ranges(self, *names: str) -> Iterator[None]:
-        """Show nested named ranges around the ops of this thread in the timeline."""
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
         ranges.under_way += 1
         ranges.begun_ns = ranges.begun_ns or thread.host_ns

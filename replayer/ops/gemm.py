@@ -1,4 +1,4 @@
-"""Runs matrix products that cuBLAS computes, and allocates their cuBLAS workspaces (cublas_workspaces.py).
+"""Allocates cuBLAS workspaces when a script computes matrix products (cublas_workspaces.py).
 
     plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
 """

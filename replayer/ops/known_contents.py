@@ -70,7 +70,6 @@ class KnownContents:
         return target
 
     def arange(self, start: TorchAny, end: TorchAny, step: TorchAny = 1, *, out: TorchAny) -> TorchAny:
-        """Run `arange` and compute its values on the host, because scripts use the values for indexing and masks."""
         self._run(aten.arange.start_out, start, end, step, out=out)
         meta: TensorMeta = out.tensor_meta
         if meta.numel <= KNOWN_LIMIT and fills_allocation(out):

@@ -122,10 +122,7 @@ class Layouts:
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
-        """Wrap a sparse host tensor for device `index`.
-
-        `known` is True if the values in the host tensor are the ones that the script computed, not placeholders.
-        """
+        """`known` is True if the values in `host` are the ones that the script computed, not placeholders."""
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided
         place = torch.device(BACKEND, index)

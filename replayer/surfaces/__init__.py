@@ -31,7 +31,6 @@ _SURFACES = (
 
 
 def surfaces() -> list[ModuleType]:
-    """Return the modules of this package, each of which patches one Python module."""
     return [import_module(f"replayer.surfaces.{name}") for name in _SURFACES.split()]
 
 

@@ -56,7 +56,10 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the share of time in which the GPU was busy since the previous query, averaged like NVML over at least 1/6 s."""
+    """Computes the share of time in which the GPU was busy since the previous query.
+
+    NVML averages the utilization of a GPU over at least 1/6 s.
+    """
 
     _LEAST_NS = 1_000_000_000 // 6
 

@@ -1,4 +1,4 @@
-"""Provides helpers that make PyTorch functions raise NotEmulated or do nothing, if a replay does not emulate them.
+"""Makes PyTorch functions that a replay does not emulate raise NotEmulated or do nothing.
 
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
@@ -26,21 +26,21 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make each function in `advice` raise NotEmulated. Functions that the installed PyTorch release lacks are skipped."""
+    """Make the functions in `advice` raise NotEmulated, unless the installed PyTorch release lacks them."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the constructors of the classes in `advice` raise NotEmulated, but keep `isinstance` checks working."""
+    """Make the constructors in `advice` raise NotEmulated, but keep `isinstance` checks working."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions by functions that only return a constant. `answers` gives the constant and a reason for each name."""
+    """Replace functions by functions that return a constant. `answers` maps each function name to a constant and a reason."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 

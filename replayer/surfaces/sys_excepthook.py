@@ -2,6 +2,8 @@
 
     AssertionError: libcuda.so cannot found!
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
+
+The original error is printed unchanged.
 """
 
 from __future__ import annotations
@@ -53,8 +55,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return one line of an error message. If a DataLoader worker failed, return the last line, which contains the worker's
-    error."""
+    """Return one line of an error message. If a DataLoader worker failed, the last line contains the worker's error."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -73,7 +74,7 @@ def _is_of_no_data(error: BaseException) -> bool:
 
 
 def package_of(frames: TracebackType | None) -> str:
-    """Return the name of the installed package that raised the error, other than PyTorch and this project."""
+    """Return the name of the third-party package that raised the error."""
     found = "a C++ or CUDA extension"
     while frames is not None:
         parts = Path(frames.tb_frame.f_code.co_filename).parts

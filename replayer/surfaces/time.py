@@ -10,7 +10,7 @@ A script is polling if it repeatedly sleeps for at most `_LONGEST_POLL_S` second
 script is polling, `sleep` takes real time, because other processes make progress only in real time.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
-processes use real time, as do processes without a GPU.
+processes use real time.
 """
 
 from __future__ import annotations

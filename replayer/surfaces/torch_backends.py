@@ -1,4 +1,4 @@
-"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda, which report the recorded versions.
+"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda so that they report the recorded versions.
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True

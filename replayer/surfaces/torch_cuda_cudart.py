@@ -29,7 +29,7 @@ _TEXTS: dict[int, str] = {
 
 
 class VirtualCudart:
-    """Replaces the module `torch._C._cudart`. CUDA runtime functions that the class does not define raise NotEmulated."""
+    """Replaces the module `torch._C._cudart`. Unsupported CUDA runtime functions raise NotEmulated."""
 
     cudaError = RuntimeResult
 

@@ -1,4 +1,4 @@
-"""Emulates torch.cuda.graphs: a virtual CUDA graph stores the captured ops and launches their kernels at once.
+"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops, and launches all their kernels when it is replayed.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
@@ -112,10 +112,10 @@ class VirtualGraph:
     capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts
 
     def capture_end_post(self) -> None:
-        """Do nothing, because a virtual CUDA graph has no C++ template to destroy."""
+        """Do nothing: there is no C++ template."""
 
     def instantiate(self) -> None:
-        """Do nothing, because virtual CUDA graphs are not compiled for a GPU."""
+        """Do nothing: virtual graphs are not compiled."""
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -140,7 +140,7 @@ class VirtualGraph:
         return [self.pool()]
 
     def enable_debug_mode(self) -> None:
-        """Do nothing. The method `debug_dump`, which needs the debug mode, raises NotEmulated."""
+        """Do nothing, because `debug_dump` raises NotEmulated."""
 
     debug_dump = refusal("torch.cuda.CUDAGraph.debug_dump", _NODES)
     raw_cuda_graph = refusal("torch.cuda.CUDAGraph.raw_cuda_graph", _NODES)

@@ -80,7 +80,10 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """Return a memory snapshot. `wanted` contains the id of a memory pool, and True to include past allocations."""
+    """Return a memory snapshot.
+
+    `wanted` selects a memory pool, and says if the snapshot includes past allocations.
+    """
     devices = gpu().devices
     for device in devices:
         if device.memory.history is not None:
@@ -97,7 +100,6 @@ def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
 
 
 def allocation_traceback(address: int) -> list[Frame] | None:
-    """Return the call stack of the allocation at `address`, or None if no call stack was recorded."""
     for device in gpu().devices:
         if device.memory.history is not None and (frames := device.memory.history.frames_at(address)):
             return frames

@@ -56,7 +56,7 @@ class StreamPool:
         return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
-        """Return the id of the pool's next stream. The bits of a stream id have the same meaning as in PyTorch."""
+        """Return the id of the pool's next stream."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1

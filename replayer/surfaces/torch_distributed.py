@@ -127,7 +127,7 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Keep the gloo backend of a group for CPU and CUDA alive when the emulated NCCL is registered."""
+    """Keep the gloo backend alive when PyTorch registers the emulated NCCL backend in the same process group."""
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
 
@@ -180,7 +180,7 @@ def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: To
 
 
 def _host_communication(torch_module: ModuleType) -> None:
-    """Make real backends, such as gloo, accept virtual tensors. See Note [Gloo and tensors on the device]."""
+    """Make real backends, such as gloo, accept virtual tensors (Note [Gloo and tensors on the device])."""
 
     def by_host(op: TorchAny, outputs: int) -> Callable[..., TorchAny]:
         def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -71,7 +71,7 @@ class _Mapped:
         self.stream = 0
 
     def free(self, block: TorchAny) -> None:
-        """Do nothing, because the sending process frees the memory."""
+        """Do nothing: the sender frees the memory."""
 
     def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
         """Do nothing, because the sending process waits until all streams have finished with the block."""
@@ -128,7 +128,7 @@ class _Sharing:
         return self.rebuild_storage, (_ipc_handle(storage.allocation), storage.get_device())
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
-        """Return the one allocation at an address of another process. See Note [Memory of another process]."""
+        """Return the allocation at an address of another process. See Note [Memory of another process]."""
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:
             if not _is_running(process):

@@ -3,8 +3,8 @@
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, the kernel runs in Triton's interpreter. A Triton kernel whose name is in the recording takes no extra
-time, because the recorded time of its phase already includes it.
+Under `--values compute`, Triton kernels run in Triton's interpreter. A Triton kernel takes no extra time if its name is in the
+recording, because the recorded time already includes the kernel.
 """
 
 from __future__ import annotations

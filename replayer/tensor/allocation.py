@@ -107,7 +107,7 @@ class Allocation:
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """Return a new `Allocation`. A constructor call would take three times as long."""
+    """Return a new `Allocation` three times as fast as its constructor."""
     made = Allocation()
     made.block = block
     made.known = None

@@ -45,8 +45,8 @@ def _known_to_backend(index: int) -> torch.device:
 def checked_index(index: int) -> int:
     """Return `index` if this device exists, and initialize torch.cuda if necessary.
 
-    Raise torch.AcceleratorError if the recording has no GPU with this index. Raise RuntimeError in a child process that was
-    forked after its parent had used the GPU.
+    Raise torch.AcceleratorError if the device does not exist. Raise RuntimeError in a child process that was forked after its
+    parent had used the GPU.
     """
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():

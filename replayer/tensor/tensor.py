@@ -353,7 +353,7 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Assign `tensor.data = data` if one is a host tensor and the other a virtual tensor.
+    """Assign `tensor.data = data` between a host tensor and a virtual tensor.
 
     The Python object of `tensor` stays the same, so an optimizer's references remain valid.
     """

@@ -145,7 +145,6 @@ def _is_low_precision(values: list[TorchAny]) -> bool:
 
 
 def _in_float32(run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op in float32 if its CPU kernel does not support half precision."""
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     low = next(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER)
 

@@ -60,7 +60,6 @@ def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
 
 
 def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
-    """Return the gradients of the inputs by running the forward function again under autograd."""
     keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
     for key in (keys.AutogradCPU, keys.ADInplaceOrView):
         excluded = excluded.remove(key)

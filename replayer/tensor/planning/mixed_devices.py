@@ -124,10 +124,7 @@ def _require_cuda_kernel(func: torch._ops.OpOverload) -> None:
 
 
 def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
-    """Return where an op call with tensors on different devices runs.
-
-    Raise PyTorch's error if the op does not support tensors on different devices.
-    """
+    """Return where an op call with tensors on different devices runs, or raise PyTorch's error."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":

@@ -134,7 +134,6 @@ def _fourier(data: torch.Tensor, dims: Sequence[int], _normalization: int, last:
 
 
 def require_powers_of_two(sizes: Sequence[int]) -> None:
-    """Raise cuFFT's error for a transform in half precision, unless the sizes are powers of two."""
     if any(size & (size - 1) for size in sizes):
         raise RuntimeError(
             "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a signal"
