@@ -5,7 +5,7 @@
 
 The file `all_reduce.json` has the measured durations and their source.
 
-Note [Another link]
+Note [Links without measurements]
     For a link with half the bandwidth, an all-reduce of n bytes takes as long as 2n bytes on the measured link. GPUs with a
     switch use the A100's measurements. GPUs with PCI Express or direct links use the V100's measurements.
 """
@@ -74,7 +74,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
     # A ring with more ranks than the measured ring needs more steps, so the latency of the additional steps is added.
-    # Note [Another link] describes how the message sizes of the measured curve are scaled.
+    # Note [Links without measurements] describes how the message sizes of the measured curve are scaled.
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

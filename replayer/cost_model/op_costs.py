@@ -9,7 +9,7 @@ Note [The nearest recorded ops]
     Each recorded op has a ratio: its recorded duration divided by its estimated duration. The estimate of an unrecorded op is
     multiplied by the weighted mean ratio of similar recorded ops. Ops with similar sizes have more weight.
 
-Note [Along the batch]
+Note [Convolutions with another batch size]
     A convolution's duration grows with a power of the batch size. The estimate is a weighted geometric mean of this power and
     the measured curve, which has a weight of one quarter. Cross-validation over six groups of networks confirmed the weight
     (benchmarks/what_if.py, row `folds`).
@@ -113,7 +113,7 @@ class OpCosts:
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
         """Return an op's estimated duration divided by the duration of a recorded call with other shapes.
 
-        See Note [Along the batch].
+        See Note [Convolutions with another batch size].
         """
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)

@@ -52,7 +52,7 @@ def run_requests(
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
     blocks: list[Block | None] = []
-    given_up: set[int] = set()  # Note [A convolution that found no workspace], in scratch_memory.py
+    given_up: set[int] = set()  # Note [Failed convolution workspaces], in scratch_memory.py
     steps, asked_bytes, seen_bytes, fits = 0, 0, 0, True
     for kind, value, stream, use in log.entries:
         if kind is free:

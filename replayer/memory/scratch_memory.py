@@ -5,7 +5,7 @@
     scratch.after_output()      # after the first output: allocates and frees 8.125 MiB
     scratch.end()
 
-Note [A convolution that found no workspace]
+Note [Failed convolution workspaces]
     If the allocation of a convolution's workspace fails, PyTorch tries cuDNN's next algorithm, which may need no workspace. All
     later calls with the same shapes use the algorithm that worked (aten/src/ATen/native/cudnn/Conv_v7.cpp,
     AlgoIterator::try_all; Conv_v8.cpp, benchmark_cache). A replay therefore requests a workspace that did not fit only once.
@@ -72,7 +72,7 @@ def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: in
 
 
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
-    """See Note [A convolution that found no workspace]."""
+    """See Note [Failed convolution workspaces]."""
     if canonical_op(op).startswith("convolution"):
         return allocator.try_malloc(size_bytes, stream, (op, at, size_bytes))
     return allocator.malloc(size_bytes, stream)

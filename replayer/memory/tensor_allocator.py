@@ -122,7 +122,7 @@ class TensorAllocator:
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
         """Allocate a convolution's workspace, or return None if the GPU has too little memory.
 
-        See Note [A convolution that found no workspace].
+        See Note [Failed convolution workspaces].
         """
         if use in self._given_up:
             return None

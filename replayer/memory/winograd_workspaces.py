@@ -2,7 +2,7 @@
 
     of_convolution(signature)       # ((), (47185920, -47185920)): allocated and freed after the op's first output
 
-Note [Which convolutions take it]
+Note [Winograd workspaces]
     For fp32 convolutions with a 3x3 window and stride 1, cuDNN uses the Winograd algorithm F(4x4, 3x3). In a V100's recording
     (ResNet-50, batch 32, PyTorch 1.9), a workspace has 36 places x 4 bytes x (tiles x input channels + tiles x output channels
     + input channels x output channels). With 128 channels or more, the forward pass and the backward pass use this workspace.
@@ -16,7 +16,7 @@ from traces.model.layouts import Shape
 
 _PLACES, _TILE, _WINDOW = 36, 4, (3, 3)
 _BYTES = 4  # fp32
-_WIDE, _NARROW = 128, 64  # channels; see Note [Which convolutions take it]
+_WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
 
 
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:

@@ -4,7 +4,7 @@
     prediction.trace                    # a trace like the recorded one, marked as predicted
     prediction.step.predicted_ns        # step.recorded_ns is the recorded time
 
-Note [What a predicted trace is]
+Note [Predicted traces]
     A predicted trace has the recorded ops and kernels with predicted times. The trace can be replayed, exported and compared
     like a recording.
 """
@@ -256,7 +256,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
-    """See Note [What a predicted trace is]."""
+    """See Note [Predicted traces]."""
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
     asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:

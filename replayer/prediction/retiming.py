@@ -2,7 +2,7 @@
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-Each kernel starts for the same reason as in the recording (Note [Why a kernel started when it did] in recording/indexer.py).
+Each kernel starts for the same reason as in the recording (Note [Start times of kernels] in recording/indexer.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The rules are those of Megatron-LM (Shoeybi et al., 2019, section 3) and of PyTo
 * An all-reduce sums the outputs in the forward pass, and another all-reduce sums the gradients in the backward pass.
 * Every rank computes the embedding, normalization and head completely.
 
-Note [Pairs from shapes]
+Note [Pairs of matrix products]
     A pair is a group of matrix products that is split together. A pair begins with a matrix product that reads the network's
     width, which is the most common input size. The pair ends with a matrix product that writes the network's width.
 """
@@ -73,7 +73,7 @@ class Pair:
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """Return the groups of matrix products that are split by columns and then by rows. See Note [Pairs from shapes]."""
+    """Return the groups of matrix products that are split by columns and then by rows. See Note [Pairs of matrix products]."""
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
         return []
@@ -236,7 +236,7 @@ def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], d
 def _backward_parts(
     trace: Trace, backward: dict[int, _Call], ops: Sequence[_Op], sizes: dict[int, int], ranks: int
 ) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
-    """See Note [Pairs from shapes]."""
+    """See Note [Pairs of matrix products]."""
     forward, op_row = forward_ops(trace), call_rows(trace)
     of_node: dict[int, int] = {}
     of_product: dict[tuple[int, ...], int] = {}

@@ -3,7 +3,7 @@
     of_phase = recorded_stages(trace, ordinals)     # by row of the trace's phases
     of_phase[3]     # [RecordedStage("scatter", device=0, begin_ns=0, end_ns=6_700_000, ...), ...]
 
-Note [How parameters travelled]
+Note [Copies of parameters]
     nn.DataParallel copies parameters to the replicas with NCCL if possible, and with plain copies on other machines. In a
     recording, the kernels of the ops `Broadcast` and `ReduceAddCoalesced` show which method was used.
 """
@@ -25,7 +25,7 @@ _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
 
 
 class Transport(Enum):
-    """Names the method with which nn.DataParallel copied parameters. See Note [How parameters travelled]."""
+    """Names the method with which nn.DataParallel copied parameters. See Note [Copies of parameters]."""
 
     COPIES = 0
     NCCL = 1

@@ -6,7 +6,7 @@ Note [Active host time]
     Host times exclude the time in which the host waited for the GPU, because the replayed host waits for the virtual GPU at the
     same calls.
 
-Note [Why a kernel started when it did]
+Note [Start times of kernels]
     A kernel on an idle stream keeps its recorded launch latency. A queued kernel keeps the recorded time since the previous
     kernel. If a kernel waited for a kernel on another stream, it waits for the same kernel in the replay.
 
@@ -156,7 +156,7 @@ class RecordingIndexer:
         return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
-        """See Note [Why a kernel started when it did]."""
+        """See Note [Start times of kernels]."""
         device = self.trace.device
         start, end = device.start_ns[self.work], device.end_ns[self.work]
         n = len(self.work)

@@ -6,15 +6,15 @@
     pace.called(call)
     pace.phase_ns("backward")           # the measured time without the optimizer's share
 
-Note [What is in the library and what is not]
+Note [Models missing from the library]
     If the library lacks the script's model, the replay stops with a list of similar models. With the option `estimate`, the
     replay continues and marks its estimates.
 
-Note [Where the card was full]
+Note [Batches that did not fit]
     If the library shows that a batch did not fit on the GPU, the virtual GPU gets only the memory of the largest fitting batch.
     The virtual GPU's allocator then raises the out-of-memory error.
 
-Note [A batch that is known to fit]
+Note [Batches that are known to fit]
     The library does not contain the addresses of memory blocks, so the virtual GPU's memory may be more fragmented than on the
     real GPU. For a batch that was measured, the virtual GPU therefore also uses small pieces of free memory.
 
@@ -114,7 +114,7 @@ class LibraryPace:
         self.tells_call = False  # whether the library has the time of the next call
         self._full: LibraryCell | None = None
         self._full_steps = 0
-        self.is_known_to_fit = False  # True if the current call's batch fits; Note [A batch that is known to fit]
+        self.is_known_to_fit = False  # True if the current call's batch fits; Note [Batches that are known to fit]
         bandwidth = card_of(self.gpu.device).memory_gbps * OPTIMIZER_BANDWIDTH_REACHED
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
@@ -146,7 +146,7 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the GPU memory limit in bytes, or None if the batch fits. See Note [Where the card was full].
+        """Return the GPU memory limit in bytes, or None if the batch fits. See Note [Batches that did not fit].
 
         `peak_bytes` is the script's memory peak so far.
         """
@@ -254,7 +254,7 @@ class LibraryPace:
         return self._made(cell, times, trains, Origin.SCALED if times.is_scaled else Origin.PHASE)
 
     def _of_another(self, match: Match, batch: int | None, trains: bool) -> ModelCall | None:
-        """See Note [What is in the library and what is not]."""
+        """See Note [Models missing from the library]."""
         cell = match.cell
         differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
         told = f"the library has no times of the script's model on {self.gpu.name}; the nearest is {cell.name} ({differing})"

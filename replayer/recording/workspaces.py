@@ -3,7 +3,7 @@
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output
 
-Note [Block sizes are not requests]
+Note [Sizes of recorded workspaces]
     A recorded memory block may be up to 1 MiB larger than the requested size. The requested size is therefore estimated as the
     smallest block among calls with the same op, shapes and dtypes.
 """

@@ -4,10 +4,10 @@
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB
 
 Note [NCCL or copies]
-    A CUDA build of torch uses NCCL for broadcasts and `reduce_add` where possible. If the recorded run used NCCL (Note [How
-    parameters travelled] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. If the recorded run
-    did not use NCCL, the replay uses and times plain copies between GPUs. Under `--values compute`, sums always use plain
-    copies, because computing a sum needs the values.
+    A CUDA build of torch uses NCCL for broadcasts and `reduce_add` where possible. If the recorded run used NCCL
+    (Note [Copies of parameters] in data_parallel_stages.py), each GPU takes the recorded time of NCCL's kernels. If the
+    recorded run did not use NCCL, the replay uses and times plain copies between GPUs. Under `--values compute`, sums always
+    use plain copies, because computing a sum needs the values.
 """
 
 from __future__ import annotations

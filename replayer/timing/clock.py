@@ -15,7 +15,7 @@ Note [Virtual time]
     The virtual clock shows the machine's time plus all skipped waits. Skipped waits do not advance other processes such as
     DataLoader workers, so the script's waits for data are meaningless.
 
-Note [A clock that stands still]
+Note [The recorded clock]
     The recorded clock ignores this machine's own time, so a replay gives the same times on an idle and on a busy machine. Each
     query advances the clock by `POLL_NS`, because a loop that polls the time must end.
 """
@@ -43,12 +43,12 @@ class Clock(Protocol):
 
     ahead_ns: int | None = None  # offset from `perf_counter_ns` to `now_ns`, or None if the offset can change
     speed: Fraction = Fraction(1)  # nanoseconds of this clock per nanosecond of the script's time
-    flows: bool = True  # does real time advance the clock? See Note [A clock that stands still]
+    flows: bool = True  # does real time advance the clock? See Note [The recorded clock]
 
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the time to a script that may poll the clock in a loop. See Note [A clock that stands still]."""
+        """Return the time to a script that may poll the clock in a loop. See Note [The recorded clock]."""
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
@@ -148,7 +148,7 @@ class VirtualClock(Clock):
 
 
 class RecordedClock(VirtualClock):
-    """Advances only by waits. See Note [A clock that stands still]."""
+    """Advances only by waits. See Note [The recorded clock]."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,7 @@
     graph = capture.end()
     for call, args in graph.calls: ...
 
-Note [Streams of a graph]
+Note [Stream numbers during a capture]
     During a capture, a stream allocates memory from the graph's private pool. The stream's number is therefore replaced by a
     number of the pool until the capture ends.
 
@@ -128,7 +128,7 @@ class GraphCapture:
         return CapturedGraph(self.origin, others, tuple(self._calls), tuple(self._computing))
 
     def _add(self, stream: VirtualStream) -> None:
-        stream.number = self._pool + len(self._preceding)  # see Note [Streams of a graph]
+        stream.number = self._pool + len(self._preceding)  # see Note [Stream numbers during a capture]
         self._preceding[stream] = Works()
 
 

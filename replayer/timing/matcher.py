@@ -7,7 +7,7 @@ computation. A SCALED match has the same op with different shapes.
     segment = matcher.segment("forward")
     origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None without a match
 
-Note [The last time]
+Note [Repeated training steps]
     A training script makes the same calls in every step, so matches from the last step are reused. At the first different call,
     matching continues call by call.
 
@@ -24,7 +24,7 @@ Note [Kernels without an op]
     Profilers of 2020 and 2021 recorded some kernels without the op that launched them. In the recorded program, an op without a
     match takes the time of such a kernel nearby if the op has launched the same kernel elsewhere.
 
-Note [Another segment]
+Note [Phases missing from the first step]
     The first step of a script can lack a phase, such as a GAN's update of the generator. If the current phase has no recorded
     call with the op's shapes, another phase with the same name provides the time.
 """
@@ -106,7 +106,10 @@ class StepMatcher:
         return segment
 
     def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Return the first recorded call with the key `exact` in another phase of the same name. See Note [Another segment]."""
+        """Return the first recorded call with the key `exact` in another phase of the same name.
+
+        See Note [Phases missing from the first step].
+        """
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
                 return found[0]._replace(elsewhere=True)
@@ -205,7 +208,10 @@ class SegmentMatcher:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return the recorded call that provides the op's time, or None if no unused call matches. See Note [The last time]."""
+        """Return the recorded call that provides the op's time, or None if no unused call matches.
+
+        See Note [Repeated training steps].
+        """
         if self.history is not None:
             calls = self.history.calls
             if self.followed < len(calls) and calls[self.followed].signature is signature:

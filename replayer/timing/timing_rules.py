@@ -8,7 +8,7 @@
 2. *Call* (`call_start`): an op starts at the recorded pace, but not before the script calls the op or the launch queue has
    room.
 3. *Kernel* (`kernel_end`): a kernel starts when its launch has reached the GPU and earlier work on its stream has ended (Note
-   [Why a kernel started when it did] in indexer.py).
+   [Start times of kernels] in indexer.py).
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class DeviceMemory:
         self._settings: AllocatorSettings | None = None
         self._expands = False
         self._max_split_bytes = UNLIMITED
-        self.returns_pieces = False  # Note [A batch that is known to fit], in recording/library_pace.py
+        self.returns_pieces = False  # Note [Batches that are known to fit], in recording/library_pace.py
         if settings is not None:
             self.apply(settings)
 
@@ -320,7 +320,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Free the unused parts of segments, which a real driver cannot do. See Note [A batch that is known to fit]."""
+        """Free the unused parts of segments, which a real driver cannot do. See Note [Batches that are known to fit]."""
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
                 for block in pool.blocks[:]:

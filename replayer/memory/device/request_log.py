@@ -23,7 +23,7 @@ class RequestKind(IntEnum):
     """Lists the kinds of entries in a request log."""
 
     REQUEST = 0  # bytes
-    OPTIONAL = 1  # bytes of an optional workspace; Note [A convolution that found no workspace]
+    OPTIONAL = 1  # bytes of an optional workspace; Note [Failed convolution workspaces]
     FREE = 2  # 0-based number of the request
     EMPTY_CACHE = 3  # 0
     STEP = 4  # 0: a training step ended

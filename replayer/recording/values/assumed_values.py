@@ -5,7 +5,7 @@
     assumed.share()     # 0.5; after 100 training steps 0.75: share of true comparisons
     assumed.count(6)    # 3: number of selected elements out of six
 
-Note [Loops end]
+Note [Loops with assumed values]
     A script may repeat a loop until a value that it reads from the GPU is small enough. After about a thousand reads in one
     training step, each assumed value is therefore half of the previous value.
 """
@@ -56,7 +56,7 @@ class AssumedValues:
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """Return an assumed truth value for a tensor in a condition. See Note [Loops end]."""
+        """Return an assumed truth value for a tensor in a condition. See Note [Loops with assumed values]."""
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0
 

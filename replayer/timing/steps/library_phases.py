@@ -4,7 +4,7 @@
     segment.recorded = phases.begin("backward")      # None if the library has no time for the phase
     phases.end("backward", segment.recorded, device_ns)
 
-See Note [Times from the library] in step_tracker.py.
+See Note [Phase times from the library] in step_tracker.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Note [When the remainder is charged]
     * The remaining kernels take at most a fifth of the phase.
     * The script entered the phase but launched nothing (`zero_grad` once filled zeros).
 
-Note [No more than the phase]
+Note [Limit for remaining kernels]
     Profilers of 2020 recorded some kernels without their op. Remaining kernels are therefore added only until the phase reaches
     its recorded total time.
 """
@@ -128,7 +128,7 @@ class PhaseRemainder:
 
 
 def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:
-    """See Note [No more than the phase]."""
+    """See Note [Limit for remaining kernels]."""
     kept = []
     for k in unmatched:
         if kernels[k].duration_ns <= beyond_ns:

@@ -4,11 +4,11 @@
     tracker.leave(thread, "backward")
     tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
 
-Note [What drives an evaluation step]
+Note [Times of evaluation steps]
     Evaluation steps take the times of recorded evaluation steps. A step that loads or copies a batch with gradients disabled is
     assumed to be an evaluation step. If the assumption is wrong, later ops take the times of a training step.
 
-Note [Another call of the recorded step]
+Note [Several model calls in one step]
     One recorded inference step may contain many calls of the model, such as all tokens of a generated text. The script's step
     continues with another model call if the recorded step has enough unused calls of the same ops.
 
@@ -16,7 +16,7 @@ Note [Waits between phases]
     The recorder counts a synchronization between two phases as part of the second phase. In a recording without kernels, the
     time of a phase therefore begins when the previous phase ends.
 
-Note [Times from the library]
+Note [Phase times from the library]
     The library of measured models has the GPU time of each phase, but no host times. The CPU therefore runs at this machine's
     pace, up to one step ahead of the GPU.
 """
@@ -81,7 +81,7 @@ class StepTracker:
         self._asked_ns: dict[int, tuple[int, int]] = {}
         self._at_call: tuple[SegmentMatcher | None, int] = None, 0
         self._ops_in: dict[tuple[bool, str, int], int] = {}
-        # See Note [Times from the library].
+        # See Note [Phase times from the library].
         self._library = None if recording.library_pace is None else LibraryPhases(recording.library_pace, recording.slowdown)
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
@@ -188,7 +188,7 @@ class StepTracker:
                 self.step_evaluates(evaluates)
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """See Note [What drives an evaluation step]."""
+        """See Note [Times of evaluation steps]."""
         if is_evaluation == self._evaluates:
             return
         self._evaluates = is_evaluation
@@ -203,7 +203,7 @@ class StepTracker:
         self.step = step
 
     def more_recorded(self) -> bool | None:
-        """See Note [Another call of the recorded step]."""
+        """See Note [Several model calls in one step]."""
         step, segment = self.step.step, self.segment
         if step.kind != StepKind.EVALUATION or not step.has_kernels or segment is None or segment.recorded is None:
             return None
@@ -291,7 +291,7 @@ class StepTracker:
         return self.segment
 
     def _charge_call(self, thread: HostThread, library: LibraryPhases) -> None:
-        """See Note [Times from the library]."""
+        """See Note [Phase times from the library]."""
         call = library.take_call()
         if call is None:
             return

@@ -3,7 +3,7 @@
     window, next_ops = timeline.watched()           # a Trace of the work since timeline.watch()
     merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
-Note [Ops of one instant]
+Note [Ops with the same start time]
     With `--clock recorded` and `--clock virtual`, several ops can have the same start time. In the profile, each op lasts at
     least one nanosecond per kernel launch, because viewers assign launches to ops by time.
 """
@@ -73,7 +73,7 @@ def with_launches(trace: Trace) -> Trace:
 
 
 def _tell_apart(trace: Trace) -> Column:
-    """See Note [Ops of one instant]."""
+    """See Note [Ops with the same start time]."""
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
     takes_ns: Column = np.maximum(host.duration_ns, launches + 1)
@@ -186,7 +186,7 @@ def merged(
     for row in on_host:
         row["pid"], row["tid"] = host, threads[row["tid"]]
     result = [_moved(event, clocks[event.get("tid")]) for event in events if id(event) not in taken]
-    result = [event for event in result if id(event) not in idle_calls or event["dur"]]  # see Note [Ops of one instant]
+    result = [event for event in result if id(event) not in idle_calls or event["dur"]]  # Note [Ops with the same start time]
     for row in rows:
         if "ts" in row:
             row["ts"] = round(row["ts"] + later_us, 3)

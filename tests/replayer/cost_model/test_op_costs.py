@@ -132,7 +132,7 @@ def test_depthwise_convolution_time_grows_with_the_window_and_in_backward() -> N
 
 
 def test_convolution_time_grows_by_a_mean_of_curve_and_power_law() -> None:
-    """The curve or the law alone is less accurate: see Note [Along the batch]."""
+    """The curve or the law alone is less accurate: see Note [Convolutions with another batch size]."""
     costs = OpCosts(V100)
     before, after = (((batch, 256, 14, 14), (1024, 256, 1, 1)) for batch in (32, 128))
     by_curve = costs.plain("convolution", after, "float32").ns / costs.plain("convolution", before, "float32").ns
