@@ -27,7 +27,8 @@ _EXTERNAL = (
 
 
 class _Value:
-    """Represents a tensor in a compiled graph. `kernel` is the 0-based number of the kernel that computes the tensor, or -1."""
+    """Represents a tensor in a compiled graph. `kernel` is the number of the kernel that computes the tensor, or -1 for graph
+    inputs."""
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES

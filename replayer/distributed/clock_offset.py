@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Measures how far a rank's clock is ahead of the clock of the group's first rank.
+"""Measures the difference between a rank's clock and the first rank's clock.
 
     offset = ClockOffset(store, rank, clock, timeout_s=600)     # reads the clock; the first rank also posts the reading
     offset.ns()                                                 # waits for the first rank's reading

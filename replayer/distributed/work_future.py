@@ -29,7 +29,7 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """Represents a completed future, whose value becomes ready on `device` or on the host."""
+    """Represents the future of a collective. `device` is the GPU on which the value becomes ready, or NONE for the host."""
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:
         super().__init__()

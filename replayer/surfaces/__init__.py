@@ -1,6 +1,6 @@
 """Replaces the functions of PyTorch and Python that a script can call to reach a GPU.
 
-Each file of the package patches one Python module, and is called a surface. The function `install_all` applies all patches.
+Each file of the package, called a surface, patches one Python module. The function `install_all` applies all patches.
 
     start(lambda: VirtualGpu(...))      # replayer.state
     install_all(torch)                  # this process now has a GPU, created at first use

@@ -1,6 +1,6 @@
 """Computes keys of the plan cache from all argument properties that determine the shapes and dtypes of an op's results.
 
-For each op and number of arguments, the key function is generated as Python code:
+A key function is generated as Python code for each op and number of arguments:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):

@@ -1,4 +1,4 @@
-"""Decides for which ops the host computes or assumes the values of the results.
+"""Decides whether the host computes or assumes the values that an op returns.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
